@@ -1,0 +1,147 @@
+"""Time a training step beside `transformers` and `x-transformers`, in one process, interleaved.
+
+    python benchmarks/training_step.py
+    python benchmarks/training_step.py --precision bfloat16 --threads 1 --rounds 31
+
+Same architecture (Llama: RMSNorm, RoPE, SwiGLU, untied head, no biases), same batch, precision,
+threads and optimizer (fused AdamW, clipping at 1.0). Each round times one step of every
+contestant, so that a noisy machine slows all alike; the medians are what is compared.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.spec import ModelSpec
+
+SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
+CONTEXT, VOCAB = 256, 256
+
+
+def width(dim: int) -> int:
+    """Return Llama's SwiGLU width, rounded to 32, which every contestant can be given."""
+    return 32 * math.ceil(int(8 * dim / 3) / 32)
+
+
+def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], Tensor]:
+    """Build the harness's own decoder."""
+    entries = {
+        "norm": "rmsnorm", "position": "rope", "attention": "mha", "block": "pre",
+        "feedforward": {"name": "swiglu", "width": width(dim)},
+    }  # fmt: skip
+    slots = {slot: REGISTRIES[slot].resolve(entry) for slot, entry in entries.items()}
+    model = init_weights(
+        build(ModelSpec(vocab=VOCAB, dim=dim, layers=layers, heads=heads, head_dim=dim // heads,
+                        context=CONTEXT, bias=False, tie=False, init_std=0.02, **slots)), 0
+    )  # fmt: skip
+    model.kernel = kernel
+    return model
+
+
+def hugging_face(dim: int, layers: int, heads: int) -> nn.Module:
+    """Build `LlamaForCausalLM` with its default attention (sdpa)."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=heads,
+        intermediate_size=width(dim), max_position_embeddings=CONTEXT, use_cache=False,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def x_transformers(dim: int, layers: int, heads: int, flash: bool) -> nn.Module:
+    """Build the same architecture from x-transformers' parts."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    return TransformerWrapper(
+        num_tokens=VOCAB, max_seq_len=CONTEXT, use_abs_pos_emb=False,
+        attn_layers=Decoder(
+            dim=dim, depth=layers, heads=heads, attn_dim_head=dim // heads, rotary_pos_emb=True,
+            use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_mult=width(dim) / dim, ff_no_bias=True,
+            attn_flash=flash,
+        ),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Run every shape and print a table, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, action="append")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], action="append")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    results = []
+    for shape in options.shape or SHAPES:
+        for precision in options.precision or ["float32", "bfloat16"]:
+            results.append(race(shape, precision, options))
+    print(json.dumps({"torch": torch.__version__, "threads": options.threads, "races": results}))
+
+
+def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, object]:
+    """Time all contestants at one shape and precision; return median seconds by name."""
+    dim, layers, heads, batch = SHAPES[shape]
+    contestants = {
+        "llama_ablate (fused)": ours(dim, layers, heads, "fused"),
+        "llama_ablate (math)": ours(dim, layers, heads, "math"),
+        "transformers": hugging_face(dim, layers, heads),
+        "x-transformers": x_transformers(dim, layers, heads, flash=False),
+        "x-transformers (flash)": x_transformers(dim, layers, heads, flash=True),
+    }
+    steps = {name: stepper(model, batch, precision, options.device)
+             for name, model in contestants.items()}  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step(), step()
+    for _ in range(options.rounds):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ours_s = min(value for name, value in medians.items() if name.startswith("llama_ablate"))
+    peer_s = min(value for name, value in medians.items() if not name.startswith("llama_ablate"))
+    print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
+    for name, value in medians.items():
+        count = sum(p.numel() for p in contestants[name].parameters())
+        print(f"  {name:24s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters")
+    print(f"  best peer / best of ours: {peer_s / ours_s:.2f}")
+    return {"shape": shape, "precision": precision, "seconds": medians, "ratio": peer_s / ours_s}
+
+
+def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callable[[], None]:
+    """Return a function that does one training step on fixed random tokens."""
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, VOCAB, (batch, CONTEXT + 1), generator=generator).to(device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+
+    def step() -> None:
+        with autocast:
+            output = model(inputs)
+            logits = getattr(output, "logits", output)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The one exception for what a user typed, and the nearest-match hint that goes with it."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+Where = tuple[str | int, ...]
+
+
+class ConfigError(ValueError):
+    """The user's input is wrong. The command prints one line and exits with code 2.
+
+    `where` is the path of keys to the offending value, for whoever knows the file to turn into
+    line and column; empty where the mistake is not in an experiment file.
+    """
+
+    def __init__(self, message: str, where: Where = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+
+    def under(self, *prefix: str | int) -> "ConfigError":
+        """Return the same error seen from further out: `prefix` leads to the value checked."""
+        return ConfigError(self.message, (*prefix, *self.where))
+
+
+def dotted(where: Where) -> str:
+    """Write a path as people do: `variants.axes.norm[1]`.
+
+    >>> dotted(("variants", "axes", "norm", 1))
+    'variants.axes.norm[1]'
+    """
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in where)
+    return text.removeprefix(".")
+
+
+def nearest(given: object, allowed: Iterable[str]) -> str:
+    """Return what is allowed, and the nearest match where there is one, as the end of a sentence.
+
+    >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
+    "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
+    """
+    names = sorted(allowed)
+    close = get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"; allowed: {', '.join(names)}{hint}"

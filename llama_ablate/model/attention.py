@@ -1,0 +1,129 @@
+"""Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`, and the two kernels that compute it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.cache import CachedShapes, LayerCache
+from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.registry import Registry
+
+ATTENTIONS = Registry("attention")
+
+Kernel = Literal["math", "fused"]
+Rotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What the decoder computes once per forward pass and every layer's attention needs."""
+
+    pos_T: Tensor
+    rotate: Rotate
+    #: Added to the scores, (T, S) or (H, T, S); None where every key is visible to every query.
+    mask: Tensor | None
+    #: The mask is the plain causal triangle and nothing else, which kernels have a fast path for.
+    causal: bool
+    kernel: Kernel
+
+
+class Attention(nn.Module):
+    """Softmax attention in which `heads // kv_heads` query heads share a key/value head."""
+
+    def __init__(self, dim: int, heads: int, kv_heads: int, head_dim: int, bias: bool) -> None:
+        super().__init__()
+        if kv_heads < 1 or heads % kv_heads:
+            raise ConfigError(f"{heads} query heads do not divide into {kv_heads} kv_heads")
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.q = Linear(dim, heads * head_dim, bias=bias)
+        self.k = Linear(dim, kv_heads * head_dim, bias=bias)
+        self.v = Linear(dim, kv_heads * head_dim, bias=bias)
+        self.out = OutLinear(heads * head_dim, dim, bias=bias)
+
+    def forward(
+        self, x_BTD: Tensor, ctx: AttentionContext, cache: LayerCache | None = None
+    ) -> Tensor:
+        """Return the mixed values, (B, T, D); with a cache, the new tokens also see the old."""
+        q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD)
+        q_BHTE, k_BKTE = ctx.rotate(q_BHTE, k_BKTE, ctx.pos_T)
+        k_BKSE, v_BKSE = cache.update(k_BKTE, v_BKTE) if cache else (k_BKTE, v_BKTE)
+        mixed_BTD: Tensor = self.out(attend(q_BHTE, k_BKSE, v_BKSE, ctx))
+        return mixed_BTD
+
+    def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # One matrix product instead of three: the small weights are joined, not the activations.
+        parts = (self.q, self.k, self.v)
+        weight = torch.cat([part.weight for part in parts])
+        bias = None if self.q.bias is None else torch.cat([part.bias for part in parts])
+        joined = F.linear(x_BTD, weight, bias).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q_BHTE, k_BKTE, v_BKTE = joined.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        return q_BHTE, k_BKTE, v_BKTE
+
+    @property
+    def cached(self) -> CachedShapes:
+        """What a cache keeps per token: keys and values, unexpanded."""
+        return [(self.kv_heads, self.head_dim)] * 2
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
+        projections = (self.q, self.k, self.v, self.out)
+        dense = 2 * context * self.heads * self.head_dim
+        return 2 * (sum(p.weight.numel() for p in projections) + dense)
+
+
+def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, ctx: AttentionContext) -> Tensor:
+    """Return softmax(q k^T / sqrt(E) + mask) v, heads joined, (B, T, H * E).
+
+    `math` spells the product out, which is faster for short contexts in bfloat16 on a CPU;
+    `fused` is torch's kernel. Neither copies a key/value head to its query heads.
+    """
+    B, H, T, E = q_BHTE.shape
+    K = k_BKSE.shape[1]
+    mask = None if ctx.mask is None else ctx.mask.to(q_BHTE.dtype)
+    if ctx.kernel == "fused":
+        mixed_BHTE = F.scaled_dot_product_attention(
+            q_BHTE,
+            k_BKSE,
+            v_BKSE,
+            attn_mask=None if ctx.causal else mask,
+            is_causal=ctx.causal,
+            enable_gqa=K < H,
+        )
+        return mixed_BHTE.transpose(1, 2).reshape(B, T, H * E)
+    # (B, K, G*T, E): the query heads of a group are rows of one product with their shared keys.
+    q_BKgE = (q_BHTE * (1 / math.sqrt(E))).reshape(B, K, -1, E)
+    scores_BHTS = (q_BKgE @ k_BKSE.transpose(-1, -2)).view(B, H, T, -1)
+    if mask is not None:
+        scores_BHTS = scores_BHTS.add_(mask)
+    weights_BKgS = scores_BHTS.softmax(-1).view(B, K, -1, scores_BHTS.shape[-1])
+    return (weights_BKgS @ v_BKSE).view(B, H, T, E).transpose(1, 2).reshape(B, T, H * E)
+
+
+@ATTENTIONS.register("mha")
+def mha(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
+    """Multi-head attention: a key/value head for every query head.
+
+    Source: Vaswani et al. 2017 (arXiv:1706.03762).
+    """
+    return Attention(dim, heads, heads, head_dim, bias)
+
+
+@ATTENTIONS.register("gqa")
+def gqa(dim: int, heads: int, head_dim: int, bias: bool, *, kv_heads: int = 2) -> Attention:
+    """Grouped-query attention: `kv_heads` key/value heads, shared by groups of query heads.
+
+    Source: Ainslie et al. 2023 (arXiv:2305.13245).
+    """
+    return Attention(dim, heads, kv_heads, head_dim, bias)
+
+
+@ATTENTIONS.register("mqa")
+def mqa(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
+    """Multi-query attention: one key/value head for all (Shazeer 2019, arXiv:1911.02150)."""
+    return Attention(dim, heads, 1, head_dim, bias)

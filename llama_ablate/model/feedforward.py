@@ -1,0 +1,113 @@
+"""The position-wise feed-forward network: `f(x_BTD) -> x_BTD`.
+
+`width` is what a budget is matched through, so every component has it as an option; None stands
+for the component's own rule.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.registry import Registry
+
+FEEDFORWARDS = Registry("feedforward")
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them; four times as wide as the model."""
+
+    def __init__(self, dim: int, bias: bool, width: int | None, activation: Activation) -> None:
+        super().__init__()
+        self.width = width or 4 * dim
+        self.activation = activation
+        self.up = Linear(dim, self.width, bias=bias)
+        self.down = OutLinear(self.width, dim, bias=bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return `down(activation(up(x)))`."""
+        y_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
+        return y_BTD
+
+    def flops(self) -> int:
+        """Forward FLOPs per token of the matrix products."""
+        return 2 * sum(p.numel() for p in self.parameters() if p.dim() == 2)
+
+
+class GatedFeedForward(FeedForward):
+    """`down(activation(gate(x)) * up(x))`: a third matrix decides what passes.
+
+    Without a width it takes Llama's: two thirds of `4 * dim`, times `multiplier`, rounded up to a
+    multiple of `multiple_of`. At 2/3 the three matrices weigh what the two of FeedForward do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        width: int | None,
+        activation: Activation,
+        multiple_of: int,
+        multiplier: float,
+    ) -> None:
+        super().__init__(dim, bias, width or llama_width(dim, multiple_of, multiplier), activation)
+        self.gate = Linear(dim, self.width, bias=bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return `down(activation(gate(x)) * up(x))`."""
+        y_BTD: Tensor = self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+        return y_BTD
+
+
+def llama_width(dim: int, multiple_of: int, multiplier: float = 1.0) -> int:
+    """Return the hidden width that Meta's Llama code computes: truncate, scale, round up.
+
+    >>> llama_width(4096, 256), llama_width(4096, 1024, 1.3), llama_width(8192, 4096, 1.3)
+    (11008, 14336, 28672)
+    """
+    width = int(multiplier * int(2 * 4 * dim / 3))
+    return multiple_of * -(-width // multiple_of)
+
+
+@FEEDFORWARDS.register("relu")
+def relu(dim: int, bias: bool, *, width: int | None = None) -> FeedForward:
+    """Use max(0, x) between two linear maps (Vaswani et al. 2017, arXiv:1706.03762)."""
+    return FeedForward(dim, bias, width, F.relu)
+
+
+@FEEDFORWARDS.register("gelu")
+def gelu(
+    dim: int,
+    bias: bool,
+    *,
+    width: int | None = None,
+    approximate: Literal["none", "tanh"] = "none",
+) -> FeedForward:
+    """Use x * Phi(x) between two linear maps (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+
+    `approximate: tanh` is the form that GPT-2 uses.
+    """
+    return FeedForward(dim, bias, width, lambda x: F.gelu(x, approximate=approximate))
+
+
+@FEEDFORWARDS.register("silu")
+def silu(dim: int, bias: bool, *, width: int | None = None) -> FeedForward:
+    """Use x * sigmoid(x), also called Swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
+    return FeedForward(dim, bias, width, F.silu)
+
+
+@FEEDFORWARDS.register("swiglu")
+def swiglu(
+    dim: int,
+    bias: bool,
+    *,
+    width: int | None = None,
+    multiple_of: int = 8,
+    multiplier: float = 1.0,
+) -> GatedFeedForward:
+    """Gate with SiLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+    return GatedFeedForward(dim, bias, width, F.silu, multiple_of, multiplier)

@@ -1,0 +1,76 @@
+"""Normalisation of each token's vector: `f(x_BTD) -> x_BTD`."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from llama_ablate.registry import Registry
+
+NORMS = Registry("norm")
+
+
+@NORMS.register("layernorm")
+class LayerNorm(nn.Module):
+    """Centre each vector and scale it to unit variance (Ba et al. 2016, arXiv:1607.06450).
+
+    Has a gain per coordinate, and a bias where the model has biases.
+    """
+
+    def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return the normalised vectors, in the gain's precision."""
+        return F.layer_norm(x_BTD, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+@NORMS.register("rmsnorm")
+class RMSNorm(nn.Module):
+    """Scale by the root mean square, without centring (Zhang & Sennrich 2019, arXiv:1910.07467)."""
+
+    def __init__(self, dim: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return the normalised vectors, in the gain's precision."""
+        if x_BTD.device.type == "cpu":
+            normalised: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)
+            return normalised
+        return F.rms_norm(x_BTD, self.gain.shape, self.gain, self.eps)
+
+
+class _RMSNormOnCPU(torch.autograd.Function):
+    """The same function with a backward pass in closed form.
+
+    torch has a fused kernel for LayerNorm on CPUs and none for RMSNorm, which it takes apart into
+    six operations each way. This takes fewer passes over memory, so that the ablation does not
+    measure a missing kernel; tests hold it to `F.rms_norm` and to float64 gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BTD: Tensor, gain_D: Tensor, eps: float) -> Tensor:
+        x_BTD = x_BTD.float() if x_BTD.dtype == torch.bfloat16 else x_BTD
+        rms_BT1 = torch.linalg.vector_norm(x_BTD, dim=-1, keepdim=True)
+        scale_BT1 = rms_BT1.square_().div_(x_BTD.shape[-1]).add_(eps).rsqrt_()
+        unit_BTD = x_BTD * scale_BT1
+        ctx.save_for_backward(unit_BTD, scale_BT1, gain_D)
+        return unit_BTD * gain_D
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        unit_BTD, scale_BT1, gain_D = ctx.saved_tensors  # type: ignore[attr-defined]
+        weighted_BTD = grads[0] * unit_BTD
+        width = gain_D.shape[0]
+        # The part of the gradient along x is taken out: scaling x changes nothing.
+        along_BT1 = (weighted_BTD.view(-1, width) @ gain_D).div_(width).view(scale_BT1.shape)
+        grad_x_BTD = torch.addcmul(grads[0] * gain_D, unit_BTD, along_BT1, value=-1)
+        return grad_x_BTD.mul_(scale_BT1), weighted_BTD.view(-1, width).sum(0), None

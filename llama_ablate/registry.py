@@ -1,0 +1,148 @@
+"""Names -> components. What YAML may set on a component is read from its own signature.
+
+A component is any callable: its positional parameters are sizes that the model supplies (`dim`,
+`heads`, ...), its keyword-only parameters are the options, with their types and defaults. So a
+component is declared once, where it is written, and nowhere else.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import create_model
+
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.validation import Section, shown
+
+Component = TypeVar("Component", bound=Callable[..., Any])
+Entry = str | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A component by name, with every option filled in: hashable, and what identifies it."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.options)])
+
+    def __getitem__(self, option: str) -> Any:
+        return dict(self.options)[option]
+
+    def with_options(self, **changes: Any) -> "Choice":
+        """Return a copy in which some options have other values."""
+        return Choice(self.name, tuple((k, changes.get(k, v)) for k, v in self.options))
+
+    def entry(self) -> Entry:
+        """Return what one would write in YAML to get this choice again."""
+        return {"name": self.name, **dict(self.options)} if self.options else self.name
+
+
+@dataclass(frozen=True)
+class Option:
+    """What YAML may set on a component."""
+
+    name: str
+    kind: str
+    default: Any
+
+
+class Registry:
+    """The components of one slot, by name."""
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        self._components: dict[str, Callable[..., Any]] = {}
+        self._schemas: dict[str, type[Section]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._components)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._components
+
+    def register(self, name: str) -> Callable[[Component], Component]:
+        """Enter a component under `name` (a decorator). A second one of that name is an error."""
+
+        def enter(component: Component) -> Component:
+            if name in self._components:
+                raise ValueError(f"the {self.slot} '{name}' is registered already")
+            fields: dict[str, Any] = {}
+            for parameter, hint in _options(component):
+                fields[parameter.name] = (hint, parameter.default)
+            self._schemas[name] = create_model(name, __base__=Section, **fields)
+            self._components[name] = component
+            return component
+
+        return enter
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """Return the component itself."""
+        return self._components[name]
+
+    def options(self, name: str) -> list[Option]:
+        """List what YAML may set on `name`."""
+        return [
+            Option(p.name, _type_name(hint), p.default)
+            for p, hint in _options(self._components[name])
+        ]
+
+    def summary(self, name: str) -> str:
+        """Return the first paragraph of the component's docstring: what it is, and its source."""
+        text = inspect.getdoc(self._components[name]) or ""
+        return " ".join(text.split("\n\n")[0].split())
+
+    def resolve(self, entry: Entry, where: Where = ()) -> Choice:
+        """Turn `rope` or `{name: rope, theta: 5.0e5}` into a Choice with every option filled in.
+
+        Raises ConfigError for an unknown name or option, or a wrong type.
+        """
+        named = {"name": entry} if isinstance(entry, str) else dict(entry)
+        if "name" not in named:
+            raise ConfigError(f"a {self.slot} is a name, or a mapping that has the key 'name'",
+                              where)  # fmt: skip
+        name = named.pop("name")
+        if not isinstance(name, str) or name not in self._components:
+            at = where if isinstance(entry, str) else (*where, "name")
+            raise ConfigError(f"{shown(name)} is not a {self.slot}{nearest(name, self)}", at)
+        values = self._schemas[name].check(named, where)
+        options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
+        return Choice(name, tuple(options))
+
+    def build(self, choice: Choice, **sizes: Any) -> Any:
+        """Make the component: of the sizes offered it takes those that it names."""
+        component = self._components[choice.name]
+        wanted = _sizes(component)
+        return component(*(sizes[name] for name in wanted), **dict(choice.options))
+
+
+def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    yield from inspect.signature(component).parameters.values()
+
+
+def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
+    function = component.__init__ if inspect.isclass(component) else component  # type: ignore[misc]
+    hints = typing.get_type_hints(function)
+    for parameter in _parameters(component):
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise TypeError(f"option '{parameter.name}' of {component} needs a default")
+            yield parameter, hints[parameter.name]
+
+
+def _sizes(component: Callable[..., Any]) -> list[str]:
+    return [p.name for p in _parameters(component) if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def _type_name(hint: Any) -> str:
+    name = hint.__name__ if inspect.isclass(hint) and not typing.get_args(hint) else str(hint)
+    return re.sub(r"\btyping\.|\bNone\b", lambda m: "" if m[0] != "None" else "null", name)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
