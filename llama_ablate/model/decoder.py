@@ -2,10 +2,12 @@
 
 import hashlib
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS, AttentionContext, Kernel
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.cache import KVCache, LayerCache
@@ -31,20 +33,19 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.kernel: Kernel = "fused"
-        sizes = spec.sizes
         self.embedding = Embedding(spec.vocab, spec.dim)
-        self.position = POSITIONS.build(spec.position, **sizes)
+        self.position = _part(spec, "position")
         self.blocks = nn.ModuleList(
             BLOCKS.get(spec.block.name)(
-                ATTENTIONS.build(spec.attention, **sizes),
-                FEEDFORWARDS.build(spec.feedforward, **sizes),
-                lambda: NORMS.build(spec.norm, **sizes),
+                _part(spec, "attention"),
+                _part(spec, "feedforward"),
+                lambda: _part(spec, "norm"),
                 **dict(spec.block.options),
             )
             for _ in range(spec.layers)
         )
         final_norm = BLOCKS.get(spec.block.name).final_norm  # type: ignore[attr-defined]
-        self.norm = NORMS.build(spec.norm, **sizes) if final_norm else nn.Identity()
+        self.norm = _part(spec, "norm") if final_norm else nn.Identity()
         self.head = Linear(spec.dim, spec.vocab, bias=False)
         if spec.tie:
             self.head.weight = self.embedding.weight
@@ -108,6 +109,14 @@ class Decoder(nn.Module):
         return int(layers + 2 * self.head.weight.numel())
 
 
+def _part(spec: ModelSpec, slot: str) -> nn.Module:
+    try:
+        part: nn.Module = REGISTRIES[slot].build(getattr(spec, slot), **spec.sizes)
+    except ConfigError as error:
+        raise error.under(slot) from None
+    return part
+
+
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
     """Build a decoder without drawing a random number: weights are whatever memory held.
 
@@ -141,3 +150,9 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
         with torch.no_grad():
             parameter.copy_(drawn)
     return model
+
+
+def spec_from(values: dict[str, Any]) -> ModelSpec:
+    """Make the recipe that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
+    slots = {slot: registry.resolve(values[slot], (slot,)) for slot, registry in REGISTRIES.items()}
+    return ModelSpec(**{**values, **slots})

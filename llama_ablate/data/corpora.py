@@ -1,0 +1,228 @@
+"""Corpora: where text comes from, and how it is split into train, validation and test."""
+
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.registry import Registry
+
+CORPORA = Registry("corpus")
+SPLITS = ("train", "validation", "test")
+SEPARATOR = "\0"  # between documents: a character that text files may not hold
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The text of each split: documents joined by SEPARATOR. A split may be empty, but not train.
+
+    `fingerprint` stands for the exact text of all splits; it is part of every run's identity.
+    """
+
+    train: str
+    validation: str
+    test: str
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """The splits that hold text."""
+        return {name: getattr(self, name) for name in SPLITS if getattr(self, name)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits of the SHA-256 of all splits."""
+        digest = hashlib.sha256()
+        for name in SPLITS:
+            text = getattr(self, name).encode()
+            digest.update(f"{name} {len(text)}\n".encode())
+            digest.update(text)
+        return digest.hexdigest()[:16]
+
+
+@CORPORA.register("python-stdlib")
+def python_stdlib(*, splits: Sequence[float] = (0.9, 0.05, 0.05)) -> Corpus:
+    """Read the running Python's own standard library: real, human-written, on every machine.
+
+    Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
+    whole files go to a split. The text differs between Python versions, and so does the fingerprint.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings",
+                "_bundled", "__pycache__", "config", "pydoc_data", "lib2to3"}  # fmt: skip
+    names = sorted(
+        path.relative_to(root)
+        for path in root.rglob("*.py")
+        if not left_out & set(path.relative_to(root).parts[:-1])
+    )
+    documents = []
+    for name in names:
+        if not name.name.startswith("_sysconfigdata"):
+            documents.append((name.as_posix(), (root / name).read_text("utf-8", "replace")))
+    if len(documents) < 100:
+        raise ConfigError(f"Python {sys.version.split()[0]} has its library's text not at {root}")
+    return _split(_without_repeats(documents), splits)
+
+
+@CORPORA.register("files")
+def files(
+    *,
+    path: str = ".",
+    train: str | None = None,
+    validation: str | None = None,
+    test: str | None = None,
+    splits: Sequence[float] = (0.8, 0.1, 0.1),
+    field: str = "text",
+) -> Corpus:
+    """Read local files: plain text, JSON lines (`.jsonl`, `.json`) or `.parquet`, by `field`.
+
+    With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
+    `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
+    document by position, several by the hash of their text.
+    """
+    if train is None and validation is None and test is None:
+        documents = [text for file in _expand(path) for text in _documents(file, field)]
+        return _split([(text, text) for text in documents], splits)
+    if train is None or validation is None:
+        raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
+    named = {"train": train, "validation": validation, "test": test}
+    texts = {
+        split: SEPARATOR.join(_documents(Path(path) / name, field)) if name else ""
+        for split, name in named.items()
+    }
+    return Corpus(**texts)
+
+
+@CORPORA.register("hub")
+def hub(
+    *,
+    dataset: str = "",
+    config: str | None = None,
+    revision: str | None = None,
+    field: str = "text",
+    splits: Sequence[float] = (0.9, 0.05, 0.05),
+) -> Corpus:
+    """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
+
+    Its own train, validation and test splits are used; where it has only train, that is split.
+    """
+    import datasets
+
+    if not dataset:
+        raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
+    datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(dataset, config, revision=revision)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"the data set '{dataset}' could not be loaded: {reason}") from error
+    texts = {name: list(_column(rows, field, f"'{dataset}'")) for name, rows in loaded.items()}
+    if "validation" in texts and "train" in texts:
+        return Corpus(**{name: SEPARATOR.join(texts.get(name, [])) for name in SPLITS})
+    return _split([(t, t) for rows in texts.values() for t in rows], splits)
+
+
+def _expand(path: str) -> list[Path]:
+    root = Path(path).expanduser()
+    if root.is_dir():
+        found = sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
+        if not found:
+            raise ConfigError(f"the folder '{path}' holds no files")
+        return found
+    if any(c in path for c in "*?["):
+        anchor = Path(root.anchor) if root.is_absolute() else Path()
+        found = sorted(p for p in anchor.glob(str(root.relative_to(anchor))) if p.is_file())
+        if not found:
+            raise ConfigError(f"no file matches '{path}'")
+        return found
+    return [root]
+
+
+def _documents(file: Path, field: str) -> Iterator[str]:
+    """Yield the documents of a file. Raises ConfigError if it is missing, empty or not text."""
+    if not file.is_file():
+        raise ConfigError(f"there is no file '{file}'")
+    try:
+        if file.stat().st_size == 0:
+            raise ConfigError(f"the file '{file}' is empty")
+        if file.suffix in (".jsonl", ".json", ".parquet"):
+            yield from _table(file, field)
+            return
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the file '{file}' cannot be read: {error.strerror}") from None
+    if (nul := data.find(b"\0")) >= 0:
+        raise ConfigError(f"the file '{file}' is binary, not text (a NUL at byte {nul})")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file '{file}' is not UTF-8 text (byte {error.start})") from None
+    if not text.strip():
+        raise ConfigError(f"the file '{file}' holds nothing but white space")
+    yield text
+
+
+def _table(file: Path, field: str) -> Iterator[str]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    kind = "parquet" if file.suffix == ".parquet" else "json"
+    try:
+        rows = datasets.load_dataset(kind, data_files=str(file), split="train")
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise ConfigError(
+            f"the file '{file}' is not {kind}: {str(cause).splitlines()[0]}"
+        ) from error
+    yield from _column(rows, field, f"the file '{file}'")
+
+
+def _column(rows: Any, field: str, name: str) -> Iterator[str]:
+    if field not in rows.column_names:
+        raise ConfigError(
+            f"{name} has no field '{field}'; allowed: {', '.join(rows.column_names)}"
+        )
+    for value in rows[field]:
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}: '{field}' holds {type(value).__name__}, not text")
+        if value:
+            yield value.replace(SEPARATOR, "")
+
+
+def _split(documents: Sequence[tuple[str, str]], splits: Sequence[float]) -> Corpus:
+    """Split (key, text) pairs by the hash of their keys; a single document by position."""
+    bad = len(splits) != 3 or abs(sum(splits) - 1) > 1e-9 or min(splits) < 0 or splits[0] == 0
+    if bad:
+        raise ConfigError(
+            f"splits {list(splits)}: must be three shares (train, validation, test) that add to 1"
+        )
+    if len(documents) == 1:
+        text = documents[0][1]
+        first, second = int(len(text) * splits[0]), int(len(text) * (splits[0] + splits[1]) + 1e-6)
+        return Corpus(text[:first], text[first:second], text[second:] if splits[2] else "")
+    texts: dict[str, list[str]] = {name: [] for name in SPLITS}
+    for key, text in documents:
+        share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "little") / 2**48
+        name = SPLITS[(share >= splits[0]) + (share >= splits[0] + splits[1])]
+        texts[name if splits[SPLITS.index(name)] else "train"].append(text)
+    return Corpus(**{name: SEPARATOR.join(parts) for name, parts in texts.items()})
+
+
+def _without_repeats(documents: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Drop paragraphs of 80 characters or more that stood in an earlier document or place."""
+    seen: set[str] = set()
+    kept = []
+    for name, text in documents:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            key = " ".join(paragraph.split())
+            if len(key) >= 80 and key in seen:
+                continue
+            seen.add(key)
+            paragraphs.append(paragraph)
+        if (rest := "\n\n".join(paragraphs)).strip():
+            kept.append((name, rest.replace(SEPARATOR, "")))
+    return kept

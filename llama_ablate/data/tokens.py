@@ -1,0 +1,128 @@
+"""The store of tokens: written once, read through a memory map, batches a function of (seed, k)."""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.tokenizers import TOKENIZERS, Tokenizer, from_json
+from llama_ablate.errors import ConfigError
+from llama_ablate.registry import Choice
+from llama_ablate.spec import digest
+
+_FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A corpus as integers, memory-mapped from its folder in the cache."""
+
+    folder: Path
+    fingerprint: str  # of the text and the tokenizer together
+    corpus: str  # fingerprint of the text alone
+    vocab: int
+    counts: dict[str, int]  # tokens of each split
+    bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
+
+    def split(self, name: str) -> NDArray[np.integer]:
+        """Return a split's tokens, mapped, not read."""
+        kind = np.uint16 if self.vocab <= 2**16 else np.uint32
+        return np.memmap(self.folder / f"{name}.bin", kind, "r")
+
+    @cached_property
+    def _train(self) -> NDArray[np.integer]:
+        return self.split("train")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids."""
+        return from_json((self.folder / "tokenizer.json").read_text("utf-8"))
+
+    @property
+    def heldout(self) -> list[str]:
+        """The splits that are never trained on."""
+        return [name for name in SPLITS[1:] if name in self.counts]
+
+    def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
+        """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
+
+        It depends on nothing else, so all variants of a seed see the same text in the same order,
+        and a run that stopped at step k needs no state of a data loader to go on.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[seed, k]))
+        starts = generator.integers(0, len(self._train) - context, size)
+        return self._train[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+
+
+def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:
+    """Return the tokens of a corpus, encoding them on the first call only.
+
+    Two processes that ask at once both do the work, and the first to finish is kept: the folder is
+    written beside its place and renamed, so none ever sees half of it.
+    """
+    try:
+        text: Corpus = CORPORA.build(corpus)
+        if not text.train.strip() or not text.splits.keys() - {"train"}:
+            empty = "train" if not text.train.strip() else "validation"
+            raise ConfigError(f"the {empty} split of '{corpus.name}' would be empty")
+    except ConfigError as error:
+        raise error.under("data", "corpus") from None
+    try:
+        make = TOKENIZERS.build(tokenizer)
+    except ConfigError as error:
+        raise error.under("data", "tokenizer") from None
+    key = digest([_FORMAT, text.fingerprint, tokenizer.entry()], 16)
+    folder = (cache or cache_folder()) / "tokens" / key
+    if not (folder / "manifest.json").is_file():
+        _write(folder, text, make(text), key)
+    return load(folder)
+
+
+def load(folder: Path) -> Tokens:
+    """Open a store that `prepare` has written."""
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    return Tokens(folder=folder, **manifest)
+
+
+def cache_folder() -> Path:
+    """Return where tokens are kept: LLAMA_ABLATE_CACHE, or the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama_ablate"
+    return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
+
+
+def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    except OSError as error:
+        raise ConfigError(
+            f"the token cache '{folder.parent}' cannot be written ({error.strerror}); "
+            "set LLAMA_ABLATE_CACHE to a folder that can"
+        ) from None
+    try:
+        kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
+        counts, sizes = {}, {}
+        for name, part in text.splits.items():
+            ids = tokenizer.encode(part).astype(kind)
+            ids.tofile(partial / f"{name}.bin")
+            counts[name], sizes[name] = len(ids), len(part.encode())
+        manifest = {
+            "fingerprint": key, "corpus": text.fingerprint, "vocab": tokenizer.vocab,
+            "counts": counts, "bytes": sizes,
+        }  # fmt: skip
+        (partial / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
+        (partial / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not (folder / "manifest.json").is_file():  # not beaten by another process: a fault
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

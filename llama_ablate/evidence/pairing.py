@@ -1,0 +1,76 @@
+"""Differences between variants whose runs are paired by seed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+Verdict = Literal["better", "worse", "inconclusive", "diverged", "baseline"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and standard deviation over seeds; the deviation is NaN for one seed."""
+
+    mean: float
+    sd: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A paired difference, variant minus baseline, with its interval. NaN where n is too small."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    #: Correlation over seeds of variant and baseline: what pairing takes out of the noise.
+    correlation: float
+    p: float
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Return mean, sample standard deviation and count of the finite values."""
+    finite = np.asarray([v for v in values if math.isfinite(v)], float)
+    if not len(finite):
+        return Summary(math.nan, math.nan, 0)
+    sd = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+    return Summary(float(finite.mean()), sd, len(finite))
+
+
+def paired_effect(
+    variant: Sequence[float], baseline: Sequence[float], *, confidence: float = 0.95
+) -> Effect:
+    """Return the mean of `variant - baseline` over seeds, with a Student-t interval.
+
+    The two sequences hold the same seeds in the same order. With one seed there is no interval,
+    and with zero spread the interval is the point itself. Raises ValueError for unequal lengths.
+    """
+    if len(variant) != len(baseline):
+        raise ValueError(f"{len(variant)} values cannot be paired with {len(baseline)}")
+    a, b = np.asarray(variant, float), np.asarray(baseline, float)
+    difference = a - b
+    n = len(difference)
+    mean = float(difference.mean()) if n else math.nan
+    if n < 2:
+        return Effect(mean, math.nan, math.nan, n, math.nan, math.nan)
+    error = float(stats.sem(difference))
+    correlation = float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else math.nan
+    if error == 0:
+        return Effect(mean, mean, mean, n, correlation, 1.0 if mean == 0 else 0.0)
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+    p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    return Effect(mean, mean - half, mean + half, n, correlation, p)
+
+
+def verdict(effect: Effect) -> Verdict:
+    """Say what an interval of a loss says: all below zero is better, all above is worse."""
+    if effect.high < 0:
+        return "better"
+    if effect.low > 0:
+        return "worse"
+    return "inconclusive"

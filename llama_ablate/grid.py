@@ -1,0 +1,252 @@
+"""Designs -> variants. Every default is filled in here, and budgets are matched.
+
+The registries and the counting function are handed in, so this needs no torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.experiment import Experiment, Model
+from llama_ablate.registry import Choice, Registry
+from llama_ablate.spec import SLOTS, ModelSpec, digest
+
+TOLERANCE = 0.005  # how far a matched budget may be off
+_SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std")
+#: Part of every run's identity: raised when the same recipe would train differently.
+RECIPE = 1
+
+Cost = Callable[[ModelSpec], int]
+Registries = Mapping[str, Registry]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A full recipe with a label for eyes. `residual` is what matching left of the budget."""
+
+    label: str
+    spec: ModelSpec
+    is_baseline: bool = False
+    residual: float = 0.0
+    #: Which keys of `model` vary, and where the file says so.
+    varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
+
+    @property
+    def where(self) -> Where:
+        """The place in the file that makes this variant what it is."""
+        return next(reversed(self.varied.values()), ("model",))
+
+    @property
+    def id(self) -> str:
+        """The hash of the architecture; the label is not part of it."""
+        return self.spec.id
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant trained from one seed on one text."""
+
+    variant: Variant
+    seed: int
+    id: str
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One step away from the base: a key of `model`, its new value, where the file says so."""
+
+    key: str
+    value: Any
+    where: Where
+
+
+def variants(
+    experiment: Experiment, registries: Registries, vocab: int, cost: Cost | None = None
+) -> tuple[Variant, ...]:
+    """Return the variants of an experiment, the baseline first where the design has one.
+
+    `cost` counts what `match` holds equal; None matches nothing. Raises ConfigError with the
+    path of the offending key.
+    """
+    found: list[Variant] = []
+    labels: dict[str, Variant] = {}
+    ids: dict[str, Variant] = {}
+    for changes in _designs(experiment, registries, vocab):
+        spec = _spec(experiment.model, changes, registries, vocab)
+        varied = {c.key: c.where for c in changes}
+        variant = Variant(_label(experiment, changes, registries), spec, varied=varied)
+        if variant.label in labels or variant.id in ids:
+            twin = labels.get(variant.label) or ids[variant.id]
+            raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
+                              variant.where)  # fmt: skip
+        labels[variant.label] = ids[variant.id] = variant
+        found.append(variant)
+    baseline = _baseline(experiment, found, registries, vocab)
+    found = [replace(v, is_baseline=v is baseline) for v in found]
+    if cost is not None:
+        target = costed(next(v for v in found if v.is_baseline), cost)
+        found = [v if v.is_baseline else _matched(v, target, cost) for v in found]
+    return tuple(sorted(found, key=lambda v: not v.is_baseline))
+
+
+def costed(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
+    """Count a variant; where its components do not fit its sizes, say at which key of the file."""
+    try:
+        return cost(variant.spec)
+    except ConfigError as error:
+        slot = error.where[:1]
+        varied = variant.varied.get(str(slot[0]), ("model", *slot)) if slot else variant.where
+        raise ConfigError(error.message, varied) from None
+
+
+def runs(
+    experiment: Experiment, variants: tuple[Variant, ...], fingerprint: str
+) -> tuple[Run, ...]:
+    """Return every variant with every seed, seeds outermost: a grid cut short is still paired."""
+    train = experiment.train.model_dump(mode="json")
+    return tuple(
+        Run(v, seed, digest([RECIPE, v.spec.to_dict(), train, fingerprint, seed]))
+        for seed in experiment.seed_list
+        for v in variants
+    )
+
+
+def _designs(
+    experiment: Experiment, registries: Registries, vocab: int
+) -> Iterator[tuple[_Change, ...]]:
+    design, axes = experiment.variants.design, experiment.variants.axes
+    at: Where = ("variants", "axes")
+    for key, levels in axes.items():
+        _check_key(key, (*at, key))
+        if not levels:
+            raise ConfigError("an axis needs at least one value", (*at, key))
+    steps = [[_Change(k, v, (*at, k, i)) for i, v in enumerate(vs)] for k, vs in axes.items()]
+    if design == "list":
+        for i, entry in enumerate(experiment.variants.entries):
+            where: Where = ("variants", "entries", i)
+            for key in entry:
+                if key != "label":
+                    _check_key(key, (*where, key))
+            yield tuple(_Change(k, v, (*where, k)) for k, v in entry.items())
+    elif design == "product":
+        yield from product(*steps)
+    elif design == "path":
+        flat = [change for axis in steps for change in axis]
+        yield from (tuple(flat[:n]) for n in range(len(flat) + 1))
+    else:
+        base = _spec(experiment.model, (), registries, vocab)
+        yield ()
+        for change in (change for axis in steps for change in axis):
+            # A level that the base has already is the baseline itself.
+            if _spec(experiment.model, (change,), registries, vocab) != base:
+                yield (change,)
+
+
+def _check_key(key: str, where: Where) -> None:
+    allowed = (*SLOTS, *_SIZES)
+    if key not in allowed:
+        raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
+
+
+def _spec(
+    base: Model, changes: tuple[_Change, ...], registries: Registries, vocab: int
+) -> ModelSpec:
+    """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
+    values = base.model_dump()
+    at: dict[str, Where] = {}
+    for change in changes:
+        if change.key != "label":
+            values[change.key], at[change.key] = change.value, change.where
+
+    def located(error: ConfigError) -> ConfigError:
+        key = str(error.where[0]) if error.where else ""
+        return ConfigError(error.message, (*at.get(key, ("model", key)), *error.where[1:]))
+
+    try:
+        model = Model.check(values)
+        slots = {slot: _resolve(slot, getattr(model, slot), registries) for slot in SLOTS}
+    except ConfigError as error:
+        raise located(error) from None
+    if model.head_dim is None and model.dim % model.heads:
+        divisors = [str(n) for n in range(1, model.dim + 1) if model.dim % n == 0]
+        message = f"{model.heads} heads do not divide dim {model.dim}"
+        key = next((k for k in ("heads", "dim") if k in at), "heads")
+        raise located(ConfigError(f"{message}; allowed: {', '.join(divisors)}", (key,)))
+    return ModelSpec(
+        vocab=vocab,
+        head_dim=model.head_dim or model.dim // model.heads,
+        **{k: values[k] for k in ("dim", "layers", "heads", "context", "bias", "tie", "init_std")},
+        **slots,
+    )
+
+
+def _resolve(slot: str, entry: Any, registries: Registries) -> Choice:
+    return registries[slot].resolve(entry, (slot,))
+
+
+def _label(
+    experiment: Experiment, changes: tuple[_Change, ...], registries: Registries
+) -> str:
+    given = {change.key: change.value for change in changes}
+    if "label" in given:
+        return str(given["label"])
+    if not changes:
+        return "baseline"
+    names = [_name(c, registries) for c in changes]
+    if experiment.variants.design == "path":
+        return "+" + names[-1]
+    return " ".join(names)
+
+
+def _name(change: _Change, registries: Registries) -> str:
+    if change.key not in SLOTS:
+        value = change.value
+        return f"{change.key}={str(value).lower() if isinstance(value, bool) else value}"
+    registry = registries[change.key]
+    choice = registry.resolve(change.value, change.where)
+    defaults = {option.name: option.default for option in registry.options(choice.name)}
+    special = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in choice.options
+        if value != defaults[key]
+    ]
+    name = f"no-{change.key}" if choice.name == "none" else choice.name
+    return "-".join([name, *special])
+
+
+def _baseline(
+    experiment: Experiment, found: list[Variant], registries: Registries, vocab: int
+) -> Variant:
+    """Choose whom the others are compared with: as asked, else the base itself, else the first."""
+    named = experiment.variants.baseline
+    if named is not None:
+        chosen = [v for v in found if v.label == named]
+        if not chosen:
+            hint = nearest(named, [v.label for v in found])
+            raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
+        return chosen[0]
+    base = _spec(experiment.model, (), registries, vocab)
+    return next((v for v in found if v.spec == base), found[0])
+
+
+def _matched(variant: Variant, target: int, cost: Cost) -> Variant:
+    """Give a variant the feed-forward width at which it costs what the baseline costs.
+
+    Costs are affine in the width, so two counts give the width; it is rounded to the coarsest of
+    8, 4, 2 and 1 that stays within the tolerance, because round widths compute faster.
+    """
+    spec = variant.spec
+    low, high = (costed(replace(variant, spec=spec.with_width(w)), cost) for w in (8, 16))
+    exact = 8 + (target - low) * 8 / (high - low)
+    for multiple in (8, 4, 2, 1):
+        width = max(multiple, round(exact / multiple) * multiple)
+        residual = cost(spec.with_width(width)) / target - 1
+        if abs(residual) <= TOLERANCE:
+            return replace(variant, spec=spec.with_width(width), residual=residual)
+    raise ConfigError(
+        f"'{variant.label}' cannot be matched to the baseline within {TOLERANCE:.1%}: "
+        f"feed-forward width {width} leaves {residual:+.1%}",
+        variant.where,
+    )

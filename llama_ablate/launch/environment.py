@@ -1,0 +1,48 @@
+"""What a record says of the software and the machine that made it."""
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("llama-ablate", "torch", "numpy", "datasets", "tokenizers")
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """Return versions, code state and hardware: no names of users, hosts or folders."""
+    return {
+        "packages": {name: version(name) for name in _PACKAGES},
+        "code": _commit(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }  # fmt: skip
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree, with a plus where it has changes; None if installed."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        asked = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=10"]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()  # noqa: E501, S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,218 @@
+"""The grid on one machine: as many single-thread workers as cores, or one per GPU."""
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from llama_ablate.experiment import Train
+from llama_ablate.launch import processes, worker
+from llama_ablate.launch.environment import environment
+from llama_ablate.launch.progress import Progress
+from llama_ablate.measure import METRICS
+from llama_ablate.measure.interleaved import interleaved
+from llama_ablate.model.decoder import spec_from
+from llama_ablate.plan import Plan, open_tokens
+from llama_ablate.results import FINAL, Record, Store
+from llama_ablate.spec import digest
+from llama_ablate.training import engine as engines
+from llama_ablate.training.engine import Engine
+
+_GRACE_S = 10.0  # to write a checkpoint in, when asked to stop
+
+
+@dataclass
+class _Job:
+    run: dict[str, Any]
+    child: processes.Child
+    gpu: int | None
+    slot: int
+
+
+def default_workers(device: str) -> int:
+    """Return one worker per GPU, or one per core that this process may use."""
+    if device == "cuda":
+        return torch.cuda.device_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_engine(plan: Plan, device: str, log: Path) -> Engine:
+    """Measure, in a fresh process, how this machine computes the experiment's baseline fastest."""
+    spec, train = plan.variants[0].spec, plan.experiment.train
+    found: Engine = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
+    return found
+
+
+def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: Progress) -> None:
+    """Train every run of the plan that has no final record.
+
+    A run that diverges, fails, runs out of memory or is killed ends with a record that says so, and
+    the others go on. On an interrupt the workers write checkpoints, and KeyboardInterrupt is raised.
+    """
+    runs = plan.to_dict()["runs"]
+    labels = {v.id: v.label for v in plan.variants}
+    pending = deque(r for r in runs if not _is_final(store.record(r["id"])))
+    progress.begin(total=len(runs), done=len(runs) - len(pending), steps=plan.steps)
+    gpus = torch.cuda.device_count() if engine.device == "cuda" else 0
+    free = list(range(workers))[::-1]
+    active: list[_Job] = []
+    try:
+        while pending or active:
+            while pending and free:
+                slot, run = free.pop(), pending.popleft()
+                gpu = slot % gpus if gpus else None
+                child = processes.start(
+                    _train, str(store.root), run["id"], gpu=gpu, log=store.log(run["id"])
+                )
+                active.append(_Job(run, child, gpu, slot))
+                progress.start(slot, f"{labels[run['variant']]} s{run['seed']}")
+            wait([job.child.process.sentinel for job in active], timeout=0.25)
+            for job in list(active):
+                for _kind, value in job.child.messages():
+                    if isinstance(value, tuple):
+                        progress.step(job.slot, *value)
+                if not job.child.process.is_alive():
+                    active.remove(job)
+                    free.append(job.slot)
+                    _finish(store, plan, engine, job, progress)
+    except BaseException:
+        _stop(active)
+        raise
+    finally:
+        progress.end()
+
+
+def measure_variants(
+    store: Store,
+    plan: Plan,
+    engine: Engine,
+    progress: Callable[[int, int], None],
+    names: Sequence[str] = (),
+    rounds: int = 5,
+) -> None:
+    """Take the per-variant metrics of all variants in one interleaved pass.
+
+    If any variant lacks any, all are measured again: ratios hold within a pass only.
+    """
+    choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
+    choices = [c for c in choices if not names or c.name in names]
+    mark = digest([v.id for v in plan.variants] + [c.entry() for c in choices] + [rounds])
+    if not names and all(
+        store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
+        for v in plan.variants
+        for c in choices
+    ):
+        return
+    total = rounds * len(plan.variants)
+    found = processes.call(
+        _measure,
+        [v.spec.to_dict() for v in plan.variants],
+        [c.entry() for c in choices],
+        plan.experiment.model_dump(mode="json"),
+        plan.tokens.fingerprint,
+        engine.to_dict(),
+        rounds,
+        log=store.log("measure"),
+        report=lambda done: progress(done, total),
+    )
+    for variant, metrics in zip(plan.variants, found, strict=True):
+        for name, values in metrics.items():
+            extra = {"pass": mark, "engine": engine.to_dict(), "environment": environment()}
+            store.add_variant_measure(variant.label, variant.id, name, {**values, **extra})
+
+
+def _is_final(record: Record | None) -> bool:
+    return record is not None and record.outcome in FINAL
+
+
+def _finish(store: Store, plan: Plan, engine: Engine, job: _Job, progress: Progress) -> None:
+    """Take note of a process that ended; where it could not write a record, write one for it."""
+    code = job.child.process.exitcode
+    job.child.end()
+    record = store.record(job.run["id"])
+    if code and not _is_final(record):
+        record = _lost(store, plan, engine, job.run, code)
+        store.commit(record, [], None)
+    if record:
+        progress.finish(job.slot, record.outcome, record.reason)
+
+
+def _lost(store: Store, plan: Plan, engine: Engine, run: dict[str, Any], code: int) -> Record:
+    variant = next(v for v in plan.variants if v.id == run["variant"])
+    killed = code == -signal.SIGKILL
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    hint = " (what the system does when memory runs out)" if killed else ""
+    return Record(
+        id=run["id"],
+        label=variant.label,
+        variant=variant.id,
+        seed=run["seed"],
+        outcome="oom" if killed else "error",
+        reason=f"the process ended by {name}{hint}; see {store.log(run['id']).name}",
+        steps_done=0,
+        tokens_done=0,
+        train_s=0.0,
+        peak_memory_bytes=0,
+        model=variant.spec.to_dict(),
+        train=plan.experiment.train.model_dump(mode="json"),
+        data=plan.tokens.fingerprint,
+        engine=engine.to_dict(),
+        environment=environment(),
+    )
+
+
+def _stop(active: list[_Job]) -> None:
+    """Ask the workers to write checkpoints and leave; end those that do not."""
+    for job in active:
+        if job.child.process.is_alive():
+            os.kill(job.child.process.pid or 0, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    try:
+        while any(job.child.process.is_alive() for job in active) and time.monotonic() < deadline:
+            wait([job.child.process.sentinel for job in active], timeout=0.1)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+    for job in active:
+        job.child.end()
+
+
+def _train(report: Callable[[Any], None], root: str, run_id: str) -> str:
+    return worker.run(Path(root), run_id, lambda step, loss: report((step, loss)))
+
+
+def _choose(
+    _report: Callable[[Any], None], spec: dict[str, Any], train: dict[str, Any], device: str
+) -> Engine:
+    return engines.choose(spec_from(spec), Train.model_validate(train), device)
+
+
+def _measure(
+    report: Callable[[Any], None],
+    specs: list[dict[str, Any]],
+    entries: list[Any],
+    experiment: dict[str, Any],
+    fingerprint: str,
+    engine: dict[str, Any],
+    rounds: int,
+) -> list[dict[str, dict[str, Any]]]:
+    from llama_ablate.experiment import Experiment
+
+    torch.set_flush_denormal(True)
+    question = Experiment.model_validate(experiment)
+    return interleaved(
+        [spec_from(spec) for spec in specs],
+        [METRICS.resolve(entry) for entry in entries],
+        open_tokens(question, fingerprint),
+        question.train,
+        Engine.from_dict(engine),
+        rounds=rounds,
+        report=report,
+    )

@@ -1,0 +1,103 @@
+"""Fresh processes, forked from a server that has imported torch once and computed nothing."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+Message = tuple[str, Any]
+Task = Callable[..., Any]
+
+
+def context() -> BaseContext:
+    """Return the way to start processes: a fork server where the system has one."""
+    methods = multiprocessing.get_all_start_methods()
+    found = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if hasattr(found, "set_forkserver_preload"):
+        found.set_forkserver_preload(["llama_ablate.launch.worker", "llama_ablate.measure"])
+    return found
+
+
+def start(task: Task, *arguments: Any, gpu: int | None = None, log: Path) -> "Child":
+    """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = context().Process(  # type: ignore[attr-defined]
+        target=_child, args=(theirs, str(log), gpu, task, arguments), daemon=False
+    )
+    process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def call(task: Task, *arguments: Any, log: Path, report: Callable[[Any], None] | None = None) -> Any:  # noqa: E501
+    """Run `task(report, *arguments)` in a fresh process and return what it returns.
+
+    Raises RuntimeError where the process died, with the end of what it printed.
+    """
+    child = start(task, *arguments, log=log)
+    try:
+        while True:
+            try:
+                kind, value = child.connection.recv()
+            except EOFError:
+                child.process.join()
+                tail = log.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+                raise RuntimeError(
+                    f"the process ended with code {child.process.exitcode}: {tail[0]}"
+                ) from None
+            if kind == "result":
+                child.process.join()
+                return value
+            if report:
+                report(value)
+    finally:
+        child.end()
+
+
+class Child:
+    """A process and the pipe on which it reports."""
+
+    def __init__(self, process: BaseProcess, connection: Connection) -> None:
+        self.process = process
+        self.connection = connection
+
+    def messages(self) -> list[Message]:
+        """Return what has been reported and not read yet."""
+        found = []
+        try:
+            while self.connection.poll():
+                found.append(self.connection.recv())
+        except EOFError:
+            pass
+        return found
+
+    def end(self) -> None:
+        """Make sure that the process is gone and its resources are freed."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.connection.close()
+        self.process.close()
+
+
+def _child(
+    connection: Connection, log: str, gpu: int | None, task: Task, arguments: tuple[Any, ...]
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+
+    def report(value: Any) -> None:
+        connection.send(("progress", value))
+
+    connection.send(("result", task(report, *arguments)))
+    connection.close()
+

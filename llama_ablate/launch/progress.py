@@ -1,0 +1,78 @@
+"""What a person sees while a grid runs: a bar for the grid, one for each worker; or plain lines."""
+
+import sys
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+_GRID = "{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total_fmt} runs [{elapsed}, {remaining} left]"
+_WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
+
+
+class Progress:
+    """Bars on standard error where that is a terminal, a line per finished run elsewhere."""
+
+    def __init__(self, name: str, workers: int, *, quiet: bool = False) -> None:
+        self._name, self._workers, self._quiet = name, workers, quiet
+        self._bars_wanted = sys.stderr.isatty() and not quiet
+        self._bars: list[Any] = []
+        self._fractions: dict[int, float] = {}
+        self._labels: dict[int, str] = {}
+        self._began = time.monotonic()
+
+    def begin(self, *, total: int, done: int, steps: int) -> None:
+        """Show a grid of `total` runs, of which `done` had finished before."""
+        self._total, self._done, self._before, self._steps = total, done, done, steps
+        self._began = time.monotonic()
+        if self._bars_wanted:
+            self._grid = tqdm(total=total, initial=done, desc=self._name, bar_format=_GRID)
+            self._bars = [
+                tqdm(total=steps, bar_format=_WORKER, position=i + 1, leave=False)
+                for i in range(min(self._workers, total))
+            ]
+
+    def start(self, slot: int, label: str) -> None:
+        """Show that a worker took up a run."""
+        self._labels[slot], self._fractions[slot] = label, 0.0
+        if slot < len(self._bars):
+            self._bars[slot].reset(total=self._steps)
+            self._bars[slot].set_description_str(label)
+
+    def step(self, slot: int, step: int, loss: float) -> None:
+        """Show how far a worker is."""
+        self._fractions[slot] = step / self._steps
+        if slot < len(self._bars):
+            bar = self._bars[slot]
+            bar.n = step
+            bar.set_postfix_str(f"loss {loss:.3f}")
+            self._draw_grid()
+
+    def finish(self, slot: int, outcome: str, reason: str) -> None:
+        """Show that a worker's run ended."""
+        self._fractions.pop(slot, None)
+        self._done += 1
+        what = f"{self._labels[slot]} {outcome}" + (f": {reason}" if reason else "")
+        if self._bars_wanted:
+            self._draw_grid()
+            if outcome != "ok":
+                tqdm.write(what, file=sys.stderr)
+        elif not self._quiet:
+            passed = time.monotonic() - self._began
+            left = passed / max(1, self._done - self._before) * (self._total - self._done)
+            sys.stderr.write(
+                f"[{self._done}/{self._total}] {what} ({passed:.0f} s, about {left:.0f} s left)\n"
+            )
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the bars away."""
+        for bar in self._bars[::-1]:
+            bar.close()
+        if self._bars_wanted and hasattr(self, "_grid"):
+            self._grid.close()
+        self._bars = []
+
+    def _draw_grid(self) -> None:
+        self._grid.n = self._done + sum(self._fractions.values())
+        self._grid.refresh()

@@ -1,0 +1,151 @@
+"""One process, one run: build, train, measure, commit. It is told two strings and a device index.
+
+Everything else is read from the results folder, so that any launcher can start it.
+"""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from llama_ablate.experiment import Experiment
+from llama_ablate.launch.environment import environment
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
+from llama_ablate.plan import open_tokens
+from llama_ablate.results import Outcome, Record, Store
+from llama_ablate.training.engine import Engine
+from llama_ablate.training.loop import Trained, train
+
+Report = Callable[[int, float], None]
+
+
+def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome:
+    """Train one run of a planned experiment, and commit its record. Never raises for the run.
+
+    A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process.
+    """
+    store = Store(root)
+    plan = store.plan
+    entry = next(r for r in plan["runs"] if r["id"] == run_id)
+    variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
+    experiment = Experiment.model_validate(plan["experiment"])
+    engine = Engine.from_dict(store.engine or {})
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(engine.threads)
+    peak = PeakMemory(engine.device)
+    model: Decoder | None = None
+    measures: dict[str, dict[str, float]] = {}
+    try:
+        tokens = open_tokens(experiment, plan["data"]["fingerprint"])
+        model = init_weights(build(spec_from(variant["model"])), entry["seed"])
+        trained = train(
+            model,
+            tokens,
+            experiment.train,
+            steps=plan["steps"],
+            seed=entry["seed"],
+            engine=engine,
+            saved=store.checkpoint(run_id),
+            progress=_at_most_every(0.2, report),
+            stop=_stop_signal(),
+        )
+        memory = peak.read()
+        if trained.outcome == "ok":
+            subject = Subject(model, tokens, experiment.train, engine)
+            for item in experiment.measure:
+                choice = METRICS.resolve(item)
+                if METRICS.per(choice.name) == "run":
+                    measures[choice.name] = METRICS.measure(choice, subject)
+    except Exception as error:  # noqa: BLE001: whatever it was, the other runs go on
+        memory = peak.read()
+        trained = _failed(error)
+    if trained.outcome == "cancelled":
+        return trained.outcome
+    record = Record(
+        id=run_id,
+        label=variant["label"],
+        variant=variant["id"],
+        seed=entry["seed"],
+        outcome=trained.outcome,
+        reason=trained.reason,
+        steps_done=trained.steps_done,
+        tokens_done=trained.steps_done * experiment.train.batch * variant["model"]["context"],
+        train_s=trained.train_s,
+        peak_memory_bytes=memory,
+        model=variant["model"],
+        train=plan["experiment"]["train"],
+        data=plan["data"]["fingerprint"],
+        engine=engine.to_dict(),
+        environment=environment(),
+        measures=measures,
+    )
+    kept = partial(save_weights, model) if model is not None and trained.outcome == "ok" else None
+    store.commit(record, trained.curve, kept)
+    return trained.outcome
+
+
+def save_weights(model: Decoder, path: Path) -> None:
+    """Write a model's parameters; a tied head is written once."""
+    state = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    save_file(state, path)
+
+
+def load_weights(model: Decoder, path: Path) -> Decoder:
+    """Fill a model with the parameters that `save_weights` wrote, and return it."""
+    state = load_file(path)
+    if model.spec.tie:
+        state["head.weight"] = state["embedding.weight"]
+    model.load_state_dict(state)
+    return model
+
+
+def _failed(error: Exception) -> Trained:
+    """Give an exception its outcome. Running out of memory has several faces in torch."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    torch_oom = isinstance(error, RuntimeError) and (
+        "not enough memory" in text or "can't allocate memory" in text or "DefaultCPUAllocator" in text
+    )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or torch_oom:
+        return Trained("oom", text)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    traceback.print_exception(error, file=sys.stderr)
+    return Trained("error", f"{type(error).__name__}: {text} ({where})")
+
+
+def _stop_signal() -> Callable[[], bool]:
+    """Return a function that says whether this process was asked to stop, or lost its parent."""
+    asked: list[int] = []
+    parent = os.getppid()
+
+    def remember(number: int, _frame: Any) -> None:
+        asked.append(number)
+
+    try:
+        signal.signal(signal.SIGTERM, remember)
+    except ValueError:  # not the main thread: a program that embeds us handles its own signals
+        return lambda: False
+    return lambda: bool(asked) or os.getppid() != parent
+
+
+def _at_most_every(seconds: float, report: Report) -> Report:
+    last = 0.0
+
+    def maybe(step: int, loss: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > seconds:
+            last = time.monotonic()
+            report(step, loss)
+
+    return maybe
+

@@ -1,0 +1,67 @@
+"""The exclusive pass: per-variant metrics in turns, A B C A B C, so that their ratios hold.
+
+A shared machine speeds up and slows down by tens of percent over minutes. Within a turn all
+variants meet nearly the same machine, so the ratios of medians over turns are steady.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.experiment import Train
+from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.registry import Choice
+from llama_ablate.spec import ModelSpec
+from llama_ablate.training.engine import Engine
+
+Samples = dict[str, list[float]]
+
+
+def interleaved(
+    specs: Sequence[ModelSpec],
+    choices: Sequence[Choice],
+    tokens: Tokens,
+    train: Train,
+    engine: Engine,
+    *,
+    rounds: int = 5,
+    report: Callable[[int], None] = lambda _done: None,
+) -> list[dict[str, dict[str, Any]]]:
+    """Return for each recipe, by metric, `{values: medians, samples: every turn, error: text}`.
+
+    Speeds do not depend on what the weights hold, so fresh models are measured. A recipe that runs
+    out of memory is left out of later turns, and says so.
+    """
+    taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in specs]
+    errors: list[dict[str, str]] = [{} for _ in specs]
+    done = 0
+    for _ in range(rounds):
+        for i, spec in enumerate(specs):
+            for choice in choices:
+                if choice.name in errors[i]:
+                    continue
+                model = engine.prepare(init_weights(build(spec), 0))
+                try:
+                    values = METRICS.measure(choice, Subject(model, tokens, train, engine))
+                except (MemoryError, torch.OutOfMemoryError, ValueError) as error:
+                    errors[i][choice.name] = f"{type(error).__name__}: {error}"
+                    continue
+                for key, value in values.items():
+                    taken[i][choice.name].setdefault(key, []).append(value)
+            done += 1
+            report(done)
+    return [
+        {
+            name: {
+                "values": {key: median(sample) for key, sample in samples.items()},
+                "samples": samples,
+                "error": errors[i].get(name, ""),
+            }
+            for name, samples in taken[i].items()
+        }
+        for i in range(len(specs))
+    ]

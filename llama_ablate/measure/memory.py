@@ -1,0 +1,49 @@
+"""How much memory a recipe takes: the cache's live tensors, and a process's peak."""
+
+import resource
+import sys
+
+import psutil
+import torch
+
+from llama_ablate.measure.registry import METRICS, Subject
+
+
+@METRICS.add("kv_cache", per="variant")
+def kv_cache(subject: Subject, *, context: int | None = None) -> dict[str, float]:
+    """Bytes of the cache after a prefill of one sequence, from its live tensors."""
+    model = subject.model.to(subject.engine.dtype)
+    length = context or model.spec.context
+    tokens = torch.from_numpy(subject.tokens.split("train")[:length].astype("int64"))
+    cache = model.new_cache(1, length)
+    with torch.inference_mode():
+        model(tokens[None].to(subject.engine.device), cache)
+    return {
+        "kv_cache_context_tokens": float(length),
+        "kv_cache_bytes": float(cache.nbytes),
+        "kv_cache_bytes_per_token": cache.nbytes / length,
+    }
+
+
+class PeakMemory:
+    """The most memory that this process has taken since the object was made, in bytes.
+
+    On a GPU what torch has allocated there; on a CPU the growth of the resident set.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._before = 0 if device == "cuda" else _resident()
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    def read(self) -> int:
+        """Return the peak so far."""
+        if self._device == "cuda":
+            return torch.cuda.max_memory_allocated()
+        unit = 1 if sys.platform == "darwin" else 1024  # the one number that differs by system
+        return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - self._before)
+
+
+def _resident() -> int:
+    return int(psutil.Process().memory_info().rss)

@@ -1,0 +1,110 @@
+"""How fast a recipe trains and decodes. One call is one turn of an interleaved pass."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.model.counts import count
+from llama_ablate.training.engine import loss_of
+from llama_ablate.training.optimizer import make_optimizer
+
+
+@METRICS.add("train_speed", per="variant")
+def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
+    """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
+    model, train, engine = subject.model, subject.train, subject.engine
+    optimizer = make_optimizer(model, train)
+    context = model.spec.context
+    parts = [part.to(engine.device) for part in torch.from_numpy(
+        subject.tokens.batch(0, 0, train.batch, context)).chunk(train.accumulate)]  # fmt: skip
+
+    def step() -> None:
+        for part in parts:
+            with engine.autocast():
+                loss = loss_of(model, part) / len(parts)
+            loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), train.clip or float("inf"))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    tokens_per_s = train.batch * context / _seconds_a_call(step, engine.synchronize, seconds)
+    flops = count(model.spec).train_flops_per_token
+    return {
+        "train_tokens_per_s": tokens_per_s,
+        "train_flops_per_s": tokens_per_s * flops,
+    }
+
+
+@METRICS.add("decode_speed", per="variant")
+def decode_speed(
+    subject: Subject,
+    *,
+    batch: Sequence[int] = (1, 8),
+    context: Sequence[int] = (),
+    new: int = 8,
+    seconds: float = 0.02,
+) -> dict[str, float]:
+    """Prefill and decode tokens per second over batch and context, with and without cache.
+
+    `context` counts the tokens in the cache when decoding ends (half of the training context and
+    all of it, unless given); the last `new` of them are decoded one at a time, the others are
+    prefilled at once. Without a cache every token costs a forward pass over all before it.
+    """
+    model, engine = subject.model, subject.engine
+    model = model.to(engine.dtype).eval()
+    values = {}
+    for length in context or (model.spec.context // 2, model.spec.context):
+        if not 0 < new < length:
+            raise ConfigError(f"decode_speed: context {length} must be longer than new {new}")
+        for size in batch:
+            text = subject.tokens.split("train")[: size * length].astype("int64")
+            tokens = torch.from_numpy(text).view(size, length).to(engine.device)
+            prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
+            name = f"b{size}_c{length}_tokens_per_s"
+
+            def prefill(prompt: torch.Tensor = prompt, length: int = length) -> None:
+                model(prompt, model.new_cache(len(prompt), length))
+
+            def decode(
+                prompt: torch.Tensor = prompt, rest: torch.Tensor = rest, length: int = length
+            ) -> float:
+                cache = model.new_cache(len(prompt), length)
+                model(prompt, cache)
+                engine.synchronize()
+                began = time.perf_counter()
+                for column in rest.split(1, dim=1):
+                    model(column, cache)
+                engine.synchronize()
+                return time.perf_counter() - began
+
+            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> None:
+                for end in range(length - new + 1, length + 1):
+                    model(tokens[:, :end])
+
+            with torch.inference_mode():
+                wait = engine.synchronize
+                taken = [decode() for _ in range(3)]
+                values |= {
+                    f"prefill_{name}": prompt.numel() / _seconds_a_call(prefill, wait, seconds),
+                    f"decode_cached_{name}": size * new / min(taken[1:]),
+                    f"decode_uncached_{name}": size * new / _seconds_a_call(uncached, wait, 0),
+                }
+    return values
+
+
+def _seconds_a_call(
+    work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float
+) -> float:
+    """Return the mean seconds of a call, after one that warms up."""
+    work()
+    synchronize()
+    calls, began = 0, time.perf_counter()
+    while not calls or time.perf_counter() - began < at_least_s:
+        work()
+        synchronize()
+        calls += 1
+    return (time.perf_counter() - began) / calls

@@ -1,0 +1,1 @@
+"""Training: the loop, the optimizer and its schedule, checkpoints, and how a machine computes."""

@@ -1,0 +1,120 @@
+"""How a machine computes: device, threads, precision and attention kernel, chosen by measuring."""
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Train
+from llama_ablate.model.attention import Kernel
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.spec import ModelSpec
+from llama_ablate.training.optimizer import make_optimizer
+
+_PROBE_TOKENS = 4096
+_PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a run computes with. It is part of every record: figures of two engines differ."""
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: str = "float32"
+    kernel: Kernel = "fused"
+    #: FLOP/s of a training step of one layer, measured when this engine was chosen.
+    flops_per_s: float = 0.0
+    #: Median seconds of that step for everything that was tried.
+    tried_s: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as torch names it."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Engine":
+        """Make the engine that `to_dict` wrote."""
+        return cls(**{**values, "tried_s": tuple((n, t) for n, t in values["tried_s"])})
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which a forward pass runs in this precision."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
+
+    def prepare(self, model: Decoder) -> Decoder:
+        """Set threads, move a model to the device, and give it the kernel."""
+        torch.set_num_threads(self.threads)
+        model.kernel = self.kernel
+        return model.to(self.device)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def pick_device(asked: str) -> str:
+    """Return cpu or cuda. Raises ConfigError where cuda was asked for and is not there."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA GPU here; allowed: auto, cpu")
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return asked
+
+
+def loss_of(model: Decoder, tokens_BT1: Tensor) -> Tensor:
+    """Return the mean cross-entropy in nats of predicting each token from those before it."""
+    logits_BTV = model(tokens_BT1[:, :-1])
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT1[:, 1:].flatten())
+
+
+def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds: int = 3) -> Engine:
+    """Return the fastest engine for a recipe on this machine.
+
+    Every allowed pair of precision and kernel takes turns at a training step of a one-layer model;
+    the best median wins. About half a second for small models.
+    """
+    torch.set_num_threads(threads)
+    one = replace(spec, layers=1)
+    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // spec.context))
+    kernels: list[Kernel] = list(get_args(Kernel))
+    if batch * spec.heads * spec.context**2 > _PROBE_SCORES:
+        kernels.remove("math")
+    precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
+    engines = [Engine(device, threads, p, k) for p in precisions for k in kernels]
+    tokens = torch.randint(0, spec.vocab, (batch, spec.context + 1)).to(device)
+    model = init_weights(build(one), 0)
+    optimizer = make_optimizer(model.to(device), train)
+    times: dict[Engine, list[float]] = {engine: [] for engine in engines}
+    for turn in range(rounds + 1):
+        for engine in engines:
+            engine.prepare(model)
+            engine.synchronize()
+            began = time.perf_counter()
+            with engine.autocast():
+                loss = loss_of(model, tokens)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.synchronize()
+            if turn:  # the first turn warms up
+                times[engine].append(time.perf_counter() - began)
+    medians = {engine: sorted(taken)[len(taken) // 2] for engine, taken in times.items()}
+    best = min(engines, key=medians.__getitem__)
+    flops = count(one).train_flops_per_token * batch * spec.context
+    return replace(
+        best,
+        flops_per_s=flops / medians[best],
+        tried_s=tuple((f"{e.precision} {e.kernel}", medians[e]) for e in engines),
+    )
