@@ -1,0 +1,37 @@
+"""Architecture ablations of Llama-style decoder-only language models.
+
+The public surface, imported on first use so that `import llama_ablate` is quick:
+`load` (an experiment file), `plan` (its variants and runs), `build` and `init_weights` (a model),
+`Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
+`BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "load": ("llama_ablate.experiment", "load"),
+    "plan": ("llama_ablate.plan", "make"),
+    "build": ("llama_ablate.model.decoder", "build"),
+    "init_weights": ("llama_ablate.model.decoder", "init_weights"),
+    "Store": ("llama_ablate.results", "Store"),
+    "ConfigError": ("llama_ablate.errors", "ConfigError"),
+    "NORMS": ("llama_ablate.model.norms", "NORMS"),
+    "POSITIONS": ("llama_ablate.model.positions", "POSITIONS"),
+    "ATTENTIONS": ("llama_ablate.model.attention", "ATTENTIONS"),
+    "FEEDFORWARDS": ("llama_ablate.model.feedforward", "FEEDFORWARDS"),
+    "BLOCKS": ("llama_ablate.model.blocks", "BLOCKS"),
+    "CORPORA": ("llama_ablate.data.corpora", "CORPORA"),
+    "TOKENIZERS": ("llama_ablate.data.tokenizers", "TOKENIZERS"),
+    "METRICS": ("llama_ablate.measure", "METRICS"),
+}
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'llama_ablate' has no attribute '{name}'")
+    module, attribute = _PUBLIC[name]
+    return getattr(import_module(module), attribute)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.errors import ConfigError, Where, nearest
-from llama_ablate.marked_yaml import Mark, Marked, load as load_yaml, parse, scalar
+from llama_ablate.marked_yaml import Mark, Marked, parse, scalar
+from llama_ablate.marked_yaml import load as load_yaml
 from llama_ablate.registry import Entry
 from llama_ablate.validation import Section
 
@@ -142,6 +143,11 @@ class Source:
         self.experiment = experiment
         self.text = text
         self._marked = marked
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Source":
+        """Wrap an experiment that comes from no file; its errors name keys alone."""
+        return cls(experiment, Marked({}), "")
 
     def locate(self, error: ConfigError) -> ConfigError:
         """Return the error with its file, line and column."""

@@ -238,6 +238,9 @@ def _matched(variant: Variant, target: int, cost: Cost) -> Variant:
     8, 4, 2 and 1 that stays within the tolerance, because round widths compute faster.
     """
     spec = variant.spec
+    own = costed(variant, cost) / target - 1
+    if abs(own) <= TOLERANCE:
+        return replace(variant, residual=own)
     low, high = (costed(replace(variant, spec=spec.with_width(w)), cost) for w in (8, 16))
     exact = 8 + (target - low) * 8 / (high - low)
     for multiple in (8, 4, 2, 1):

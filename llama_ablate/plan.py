@@ -44,12 +44,6 @@ class Plan:
         """Exact sizes and costs, by variant id."""
         return {v.id: count(v.spec) for v in self.variants}
 
-    @property
-    def train_flops(self) -> int:
-        """Training FLOPs of the whole grid."""
-        per_token = [self.counts[run.variant.id].train_flops_per_token for run in self.runs]
-        return sum(per_token) * self.tokens_per_run
-
     def to_dict(self) -> dict[str, Any]:
         """Return what `plan.json` holds: enough to read the results without making the plan."""
         return {

@@ -100,6 +100,11 @@ class Store:
         return dict(read_json(self.plan_file))
 
     @property
+    def experiment_text(self) -> str:
+        """The experiment file as the user wrote it."""
+        return (self.root / "experiment.yaml").read_text("utf-8")
+
+    @property
     def engine(self) -> dict[str, Any] | None:
         """How this experiment's runs compute, once that has been measured."""
         file = self.root / "engine.json"

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from llama_ablate.experiment import Train
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Experiment, Source, Train
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.interleaved import interleaved
 from llama_ablate.model.decoder import spec_from
-from llama_ablate.plan import Plan, open_tokens
+from llama_ablate.plan import Plan, make, open_tokens
 from llama_ablate.results import FINAL, Record, Store
 from llama_ablate.spec import digest
 from llama_ablate.training import engine as engines
@@ -86,8 +87,6 @@ def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: P
     except BaseException:
         _stop(active)
         raise
-    finally:
-        progress.end()
 
 
 def measure_variants(
@@ -95,7 +94,6 @@ def measure_variants(
     plan: Plan,
     engine: Engine,
     progress: Callable[[int, int], None],
-    names: Sequence[str] = (),
     rounds: int = 5,
 ) -> None:
     """Take the per-variant metrics of all variants in one interleaved pass.
@@ -103,9 +101,8 @@ def measure_variants(
     If any variant lacks any, all are measured again: ratios hold within a pass only.
     """
     choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
-    choices = [c for c in choices if not names or c.name in names]
     mark = digest([v.id for v in plan.variants] + [c.entry() for c in choices] + [rounds])
-    if not names and all(
+    if all(
         store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
         for v in plan.variants
         for c in choices
@@ -127,6 +124,36 @@ def measure_variants(
         for name, values in metrics.items():
             extra = {"pass": mark, "engine": engine.to_dict(), "environment": environment()}
             store.add_variant_measure(variant.label, variant.id, name, {**values, **extra})
+
+
+def measure_again(
+    store: Store, names: Sequence[str], progress: Callable[[int, int], None]
+) -> None:
+    """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
+
+    Raises ConfigError for an unknown metric, or where the corpus has changed.
+    """
+    choices = [METRICS.resolve(name) for name in names]
+    experiment = Experiment.model_validate(store.plan["experiment"])
+    wanted = experiment.model_copy(update={"measure": [c.entry() for c in choices]})
+    plan = make(Source.of(wanted))
+    if store.engine is None:
+        raise ConfigError(f"'{store.root}' has no finished runs to measure")
+    engine = Engine.from_dict(store.engine)
+    per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
+    finished = [record for record in store.records() if record.ok]
+    for done, record in enumerate(finished if per_run else [], 1):
+        arguments = (str(store.root), record.id, per_run)
+        processes.call(_measure_run, *arguments, log=store.log("measure"))
+        progress(done, len(finished))
+    if len(per_run) < len(choices):
+        measure_variants(store, plan, engine, progress)
+
+
+def _measure_run(
+    _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
+) -> None:
+    worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 
 def _is_final(record: Record | None) -> bool:
@@ -203,8 +230,6 @@ def _measure(
     engine: dict[str, Any],
     rounds: int,
 ) -> list[dict[str, dict[str, Any]]]:
-    from llama_ablate.experiment import Experiment
-
     torch.set_flush_denormal(True)
     question = Experiment.model_validate(experiment)
     return interleaved(

@@ -13,9 +13,10 @@ _WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{p
 class Progress:
     """Bars on standard error where that is a terminal, a line per finished run elsewhere."""
 
-    def __init__(self, name: str, workers: int, *, quiet: bool = False) -> None:
-        self._name, self._workers, self._quiet = name, workers, quiet
-        self._bars_wanted = sys.stderr.isatty() and not quiet
+    def __init__(self, name: str, workers: int) -> None:
+        self._name, self._workers = name, workers
+        self._bars_wanted = sys.stderr.isatty()
+        self._grid: Any = None
         self._bars: list[Any] = []
         self._fractions: dict[int, float] = {}
         self._labels: dict[int, str] = {}
@@ -57,7 +58,7 @@ class Progress:
             self._draw_grid()
             if outcome != "ok":
                 tqdm.write(what, file=sys.stderr)
-        elif not self._quiet:
+        else:
             passed = time.monotonic() - self._began
             left = passed / max(1, self._done - self._before) * (self._total - self._done)
             sys.stderr.write(
@@ -65,14 +66,36 @@ class Progress:
             )
             sys.stderr.flush()
 
-    def end(self) -> None:
-        """Take the bars away."""
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for bar in self._bars[::-1]:
             bar.close()
-        if self._bars_wanted and hasattr(self, "_grid"):
+        if self._grid is not None:
             self._grid.close()
-        self._bars = []
 
     def _draw_grid(self) -> None:
         self._grid.n = self._done + sum(self._fractions.values())
         self._grid.refresh()
+
+
+class Bar:
+    """One bar for work that is counted in turns, shown from the first update on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: Any = None
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, done: int, total: int) -> None:
+        """Show `done` of `total`."""
+        if self._bar is None:
+            self._bar = tqdm(total=total, desc=self._name, mininterval=0.1 if sys.stderr.isatty() else 10)
+        self._bar.update(done - self._bar.n)

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.plan import open_tokens
+from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.training.engine import Engine
 from llama_ablate.training.loop import Trained, train
@@ -92,6 +93,18 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     kept = partial(save_weights, model) if model is not None and trained.outcome == "ok" else None
     store.commit(record, trained.curve, kept)
     return trained.outcome
+
+
+def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> None:
+    """Take per-run metrics of a finished run from its weights, and add them to it."""
+    record, file = store.record(run_id), store.weights(run_id)
+    assert record is not None and file is not None, run_id
+    experiment = Experiment.model_validate(store.plan["experiment"])
+    engine = Engine.from_dict(record.engine)
+    model = engine.prepare(load_weights(build(spec_from(record.model)), file))
+    subject = Subject(model, open_tokens(experiment, record.data), experiment.train, engine)
+    for choice in choices:
+        store.add_run_measure(run_id, choice.name, METRICS.measure(choice, subject))
 
 
 def save_weights(model: Decoder, path: Path) -> None:

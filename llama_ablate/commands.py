@@ -1,0 +1,161 @@
+"""What each command does: options in, an Answer out. Heavy imports wait inside the functions."""
+
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.results import Store, to_json
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command says: text for people, plain values for machines, and its exit code."""
+
+    text: str
+    values: Any
+    code: int = 0
+
+    @property
+    def json(self) -> str:
+        """The values as one strict JSON document."""
+        return to_json(self.values)
+
+
+def components(options: Namespace) -> Answer:
+    """List registered components with their options and sources."""
+    from llama_ablate.catalogue import listing, text
+
+    rows = listing(options.slot)
+    return Answer(text(rows), rows)
+
+
+def plan(options: Namespace) -> Answer:
+    """Show what `run` would do."""
+    from llama_ablate import experiment
+    from llama_ablate.launch import local
+    from llama_ablate.plan import make
+    from llama_ablate.report import planned
+    from llama_ablate.training.engine import choose, pick_device
+
+    device = pick_device(options.device)
+    made = make(experiment.load(options.file, tuple(options.sets)))
+    engine = choose(made.variants[0].spec, made.experiment.train, device, rounds=1)
+    workers = local.default_workers(device)
+    values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
+    return Answer(planned.text(values), values)
+
+
+def run(options: Namespace) -> Answer:
+    """Train, measure and report an experiment; continue one that was stopped."""
+    from llama_ablate import experiment
+    from llama_ablate.launch import local
+    from llama_ablate.launch.progress import Bar, Progress
+    from llama_ablate.plan import make
+    from llama_ablate.training.engine import Engine, pick_device
+
+    device = pick_device(options.device)
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
+    source = experiment.load(options.file, tuple(options.sets))
+    made = make(source)
+    workers = options.workers or local.default_workers(device)
+    store = Store(options.results / made.experiment.slug)
+    notes = "".join(f"# --set {text}\n" for text in options.sets)
+    store.create(made.to_dict(), notes + source.text)
+    engine = Engine.from_dict(store.engine) if store.engine else None
+    if engine is None or engine.device != device:
+        engine = local.choose_engine(made, device, store.log("engine"))
+        store.engine = engine.to_dict()
+    with Progress(made.experiment.name, min(workers, len(made.runs))) as progress:
+        local.run_grid(store, made, engine, workers, progress)
+    with Bar("measuring, variants in turn") as bar:
+        local.measure_variants(store, made, engine, bar.update)
+    return _report(store)
+
+
+def status(options: Namespace) -> Answer:
+    """Count runs by outcome, for each variant."""
+    from llama_ablate.report import frames, tables
+
+    store = Store.open(options.folder)
+    runs = frames.runs(store)
+    outcomes = runs.groupby("label", sort=False)["outcome"].agg(frames.outcomes).reset_index()
+    total = frames.outcomes(runs["outcome"])
+    bad = runs[~runs["outcome"].isin(["ok", "pending"])]
+    lines = [f"{store.root}: {len(runs)} runs: {total}", "", tables.text(outcomes)]
+    lines += [f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in bad.itertuples()]
+    counts = runs["outcome"].value_counts().to_dict()
+    columns = ["id", "label", "seed", "outcome", "reason"]
+    values = {"runs": runs[columns].to_dict("records"), "outcomes": counts}
+    return Answer("\n".join(lines), values, code=1 if len(bad) else 0)
+
+
+def show(options: Namespace) -> Answer:
+    """Show the grid's table, or all that is known of one variant or run."""
+    from llama_ablate.report import frames, looking, tables
+
+    store = Store.open(options.folder)
+    if options.what is None:
+        comparison = frames.comparison(store)
+        return Answer(
+            tables.text(tables.comparison_cells(comparison)), comparison.to_dict("records")
+        )
+    run_ids = [run["id"] for run in store.plan["runs"]]
+    if options.what in run_ids:
+        return Answer(*looking.run(store, options.what))
+    variant = _variant(store, options.what, run_ids)
+    return Answer(*looking.variant(store, variant))
+
+
+def compare(options: Namespace) -> Answer:
+    """Compare two variants: recipes side by side, numbers paired by seed."""
+    from llama_ablate.report import looking
+
+    store = Store.open(options.folder)
+    a, b = _variant(store, options.a), _variant(store, options.b)
+    return Answer(*looking.pair(store, a, b))
+
+
+def measure(options: Namespace) -> Answer:
+    """Take metrics of runs that have finished, from their weights."""
+    from llama_ablate.launch import local
+    from llama_ablate.launch.progress import Bar
+
+    store = Store.open(options.folder)
+    with Bar("measuring") as bar:
+        local.measure_again(store, options.metrics, bar.update)
+    return _report(store)
+
+
+def report(options: Namespace) -> Answer:
+    """Write the report of what has finished so far."""
+    return _report(Store.open(options.folder))
+
+
+def _report(store: Store) -> Answer:
+    from llama_ablate.report import frames, page, tables
+
+    written = page.write(store)
+    comparison, runs = frames.comparison(store), frames.runs(store)
+    failed = int((~runs["outcome"].isin(["ok", "pending"])).sum())
+    for warning in frames.warnings(store):
+        sys.stderr.write(f"note: {warning}\n")
+    lines = [tables.text(tables.comparison_cells(comparison)), "", page.answer(comparison),
+             f"report: {written}"]  # fmt: skip
+    values = {"comparison": comparison.to_dict("records"), "report": str(written),
+              "warnings": frames.warnings(store)}  # fmt: skip
+    return Answer("\n".join(lines), values, code=1 if failed else 0)
+
+
+def _variant(store: Store, name: str, also: list[str] | None = None) -> dict[str, Any]:
+    variants = store.plan["variants"]
+    for variant in variants:
+        if name in (variant["label"], variant["id"]):
+            return dict(variant)
+    hint = nearest(name, [v["label"] for v in variants])
+    what = "variant or run" if also else "variant"
+    raise ConfigError(f"'{name}' is not a {what} of {store.root}{hint}")
+
+

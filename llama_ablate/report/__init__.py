@@ -1,0 +1,1 @@
+"""Standard tables, figures and the HTML page: functions over stored results, no torch."""

@@ -1,0 +1,197 @@
+"""Figures: each takes stored results and returns a matplotlib figure, drawn with seaborn."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from llama_ablate.report import frames
+from llama_ablate.results import Store
+
+_MANY = 12  # variants beyond which a legend no longer helps
+_BASELINE = "#333333"
+_FAINT = "#bbbbbb"
+
+
+def learning_curves(store: Store) -> Figure:
+    """Draw held-out loss against tokens: mean over seeds, band from lowest to highest seed.
+
+    A diverged run is drawn as far as it went, dotted, and ends in a cross.
+    """
+    frame = frames.curves(store)
+    figure, axes = _canvas(8, 4.8)
+    colours = _colours(store)
+    if "validation_loss_nats" in frame:
+        frame = frame[frame["validation_loss_nats"].map(math.isfinite)]
+        ok = frame[frame["outcome"] == "ok"]
+        sns.lineplot(
+            ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
+            errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
+            legend="full" if len(colours) <= _MANY else False,
+        )  # fmt: skip
+        for (label, _seed), part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
+            axes.plot(part["tokens"], part["validation_loss_nats"], ":", color=colours[label])
+            axes.plot(*part[["tokens", "validation_loss_nats"]].iloc[-1], "x", color=colours[label])
+    axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    _zoom(axes, frame.get("validation_loss_nats"))
+    _legend(axes)
+    return figure
+
+
+def effects(store: Store) -> Figure:
+    """Draw each variant's paired difference from the baseline with its 95% interval.
+
+    Variants with a diverged or failed run are listed too, and say so.
+    """
+    frame = frames.comparison(store)
+    base = frame[frame["baseline"]].iloc[0]
+    frame = frame[~frame["baseline"]].sort_values("difference_nats", na_position="last")
+    figure, axes = _canvas(8, 1.4 + 0.34 * max(1, len(frame)))
+    colours = {"better": "#1b7f4d", "worse": "#b5422c", "inconclusive": "#6b6b6b",
+               "diverged": "#8a2be2"}  # fmt: skip
+    for y, row in enumerate(frame.itertuples()):
+        colour = colours[row.verdict]
+        if math.isfinite(row.difference_nats):
+            if math.isfinite(row.low_nats):
+                axes.plot([row.low_nats, row.high_nats], [y, y], color=colour, lw=2)
+            axes.plot(row.difference_nats, y, "o", color=colour)
+        if "ok" not in row.outcome or "," in row.outcome:
+            axes.annotate(f" {row.outcome}", (max(0.0, _finite(row.high_nats)), y), va="center",
+                          color=colour, fontsize=8)  # fmt: skip
+    axes.axvline(0, color=_BASELINE, lw=1)
+    axes.set_yticks(range(len(frame)), frame["label"])
+    axes.set_ylim(len(frame) - 0.4, -0.6)
+    axes.set(xlabel=f"loss minus that of '{base['label']}' (nats; left of the line is better)")
+    handles = [mpl.lines.Line2D([], [], color=c, marker="o", label=v) for v, c in colours.items()
+               if v in set(frame["verdict"])]  # fmt: skip
+    if handles:
+        axes.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def quality_vs_training_cost(store: Store) -> Figure:
+    """Draw held-out loss against the measured time to train on a million tokens."""
+    frame = frames.comparison(store)
+    frame["cost"] = 1e6 / frame["train_tokens_per_s"]
+    figure, axes = _scatter(store, frame, "cost")
+    axes.set(xlabel="seconds of training per million tokens, measured")
+    return figure
+
+
+def quality_vs_kv_bytes(store: Store) -> Figure:
+    """Draw held-out loss against the bytes that a token adds to the key/value cache."""
+    figure, axes = _scatter(store, frames.comparison(store), "kv_bytes_per_token")
+    axes.set(xlabel="KV-cache bytes per token (16-bit)")
+    axes.set_xlim(left=0)
+    return figure
+
+
+def cache_growth(store: Store) -> Figure:
+    """Draw the cache's size against the context; variants with equal caches share a line."""
+    frame = frames.comparison(store)
+    figure, axes = _canvas(8, 4.2)
+    contexts = [2**n for n in range(7, 18)]
+    groups = frame.groupby("kv_bytes_per_token", sort=True)["label"].apply(list)
+    for colour, (size, labels) in zip(
+        sns.color_palette("colorblind", len(groups)), groups.items(), strict=True
+    ):
+        names = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        axes.plot(contexts, [c * float(size) for c in contexts], "o-", ms=3, color=colour,
+                  label=f"{int(size):,} B/token: {names}")  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.yaxis.set_major_formatter(FuncFormatter(_binary))
+    axes.set(xlabel="context (tokens)", ylabel="KV cache of one sequence (16-bit)")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Store], Figure]] = {
+    "learning_curves": learning_curves,
+    "effects": effects,
+    "quality_vs_training_cost": quality_vs_training_cost,
+    "quality_vs_kv_bytes": quality_vs_kv_bytes,
+    "cache_growth": cache_growth,
+}
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure as SVG and PNG beside each other; return both paths."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
+        figure.savefig(written[0], bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(written[1], bbox_inches="tight", dpi=150)
+    return written
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    # A Figure of its own, without pyplot: no global state, nothing to close, no display needed.
+    with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def _colours(store: Store) -> dict[str, tuple[float, float, float] | str]:
+    variants = store.plan["variants"]
+    others = [v["label"] for v in variants if not v["baseline"]]
+    base = next(v["label"] for v in variants if v["baseline"])
+    palette = sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
+    return {base: _BASELINE, **dict(zip(others, palette, strict=True))}
+
+
+def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
+    """Draw loss against a cost, a point a variant with the spread over its seeds."""
+    figure, axes = _canvas(8, 4.8)
+    colours = _colours(store)
+    lost = frame[frame["loss_nats"].isna()]
+    shown = frame[frame["loss_nats"].notna() & frame[x].notna()]
+    for row in shown.itertuples():
+        colour, cost = colours[str(row.label)], float(getattr(row, x))
+        axes.errorbar(cost, row.loss_nats, yerr=_finite(row.sd_nats), fmt="o", color=colour,
+                      capsize=3, label=str(row.label))  # fmt: skip
+    if len(lost):
+        axes.set_title("without a loss: " + ", ".join(lost["label"]), fontsize=8, loc="left")
+    split = frames.reported_split(frames.runs(store))
+    axes.set(ylabel=f"{split} loss (nats per token, ± sd over seeds)")
+    if len(shown) <= _MANY:
+        _legend(axes)
+    return figure, axes
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+
+
+def _zoom(axes: Axes, values: "pd.Series[float] | None") -> None:
+    """Leave the first steep fall out of sight where it would flatten all that follows."""
+    if values is not None and len(values) > 20:
+        low, high = values.min(), values.quantile(0.9)
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _short(value: float, _position: int) -> str:
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _binary(value: float, _position: int) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 1 << power:
+            return f"{value / (1 << power):g} {unit}"
+    return f"{value:g} B"

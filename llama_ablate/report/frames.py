@@ -1,0 +1,196 @@
+"""Stored results as data frames: one row a run, a curve point, or a variant."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.evidence import paired_effect, summary, verdict
+from llama_ablate.results import Store
+
+SPLITS = ("test", "validation")  # the first that was measured is the one reported
+
+
+def runs(store: Store) -> pd.DataFrame:
+    """Return one row for each planned run: label, seed, outcome, and every measured number.
+
+    A run without a record has the outcome `pending`.
+    """
+    labels = {v["id"]: v["label"] for v in store.plan["variants"]}
+    records = {record.id: record for record in store.records()}
+    rows: list[dict[str, Any]] = []
+    for run in store.plan["runs"]:
+        record = records.get(run["id"])
+        row: dict[str, Any] = {
+            "id": run["id"],
+            "variant": run["variant"],
+            "label": labels[run["variant"]],
+            "seed": run["seed"],
+            "outcome": record.outcome if record else "pending",
+            "reason": record.reason if record else "",
+        }
+        if record:
+            row |= {
+                "steps_done": record.steps_done,
+                "train_s": record.train_s,
+                "peak_memory_bytes": record.peak_memory_bytes,
+                **record.values,
+            }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def curves(store: Store) -> pd.DataFrame:
+    """Return the learning curves of all finished runs, one row a point."""
+    rows = [
+        {"label": record.label, "seed": record.seed, "outcome": record.outcome, **point}
+        for record in store.records()
+        for point in store.curve(record.id)
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["label", "seed", "outcome", "tokens"])
+
+
+def reported_split(frame: pd.DataFrame) -> str:
+    """Return the split that the tables report: test where there is one."""
+    return next((s for s in SPLITS if f"{s}_loss_nats" in frame.columns), "test")
+
+
+def comparison(store: Store) -> pd.DataFrame:
+    """Return one row for each variant: quality, paired difference, size, speed and memory.
+
+    Columns: `label, outcome, n, loss_nats, sd_nats, difference_nats, low_nats, high_nats, verdict,
+    correlation, p, perplexity, bits_per_byte, parameters, non_embedding, residual,
+    flops_per_token, train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
+    decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
+    The difference is variant minus baseline over the seeds that both finished; numbers that were
+    not measured are NaN. A variant none of whose runs ended `ok` keeps its row.
+    """
+    plan, frame = store.plan, runs(store)
+    split = reported_split(frame)
+    loss = f"{split}_loss_nats"
+    measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
+    base = next(v for v in plan["variants"] if v["baseline"])
+    by_variant = {
+        v["id"]: _indexed(frame[frame["variant"] == v["id"]], loss) for v in plan["variants"]
+    }
+    rows = []
+    for variant in plan["variants"]:
+        of = frame[frame["variant"] == variant["id"]]
+        ok = of[of["outcome"] == "ok"]
+        values, reference = by_variant[variant["id"]], by_variant[base["id"]]
+        seeds = [seed for seed in values if seed in reference]
+        effect = paired_effect([values[s] for s in seeds], [reference[s] for s in seeds])
+        quality, speeds = summary(list(values.values())), measured[variant["id"]]
+        base_speeds = measured[base["id"]]
+        decode = _decode_key(base_speeds)
+        diverged = (of["outcome"] == "diverged").any()
+        rows.append(
+            {
+                "label": variant["label"],
+                "baseline": variant["baseline"],
+                "outcome": outcomes(of["outcome"]),
+                "n": quality.n,
+                "loss_nats": quality.mean,
+                "sd_nats": quality.sd,
+                "difference_nats": 0.0 if variant["baseline"] else effect.mean,
+                "low_nats": math.nan if variant["baseline"] else effect.low,
+                "high_nats": math.nan if variant["baseline"] else effect.high,
+                "verdict": "baseline"
+                if variant["baseline"]
+                else "diverged"
+                if diverged
+                else verdict(effect),
+                "correlation": math.nan if variant["baseline"] else effect.correlation,
+                "p": math.nan if variant["baseline"] else effect.p,
+                "perplexity": _mean(ok, f"{split}_perplexity"),
+                "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
+                "parameters": variant["parameters"],
+                "non_embedding": variant["non_embedding"],
+                "residual": variant["residual"],
+                "flops_per_token": variant["flops_per_token"],
+                "train_tokens_per_s": speeds.get("train_tokens_per_s", math.nan),
+                "train_speed_ratio": _ratio(speeds, base_speeds, "train_tokens_per_s"),
+                "decode_tokens_per_s": speeds.get(decode, math.nan),
+                "decode_speed_ratio": _ratio(speeds, base_speeds, decode),
+                "kv_bytes_per_token": variant["kv_bytes_per_token"],
+                "kv_measured_bytes_per_token": speeds.get("kv_cache_bytes_per_token", math.nan),
+                "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def speeds(store: Store) -> pd.DataFrame:
+    """Return every per-variant number, one row each: label, metric, name, value, samples."""
+    rows = [
+        {"label": v["label"], "metric": metric, "name": name, "value": value,
+         "low": min(found["samples"][name]), "high": max(found["samples"][name])}
+        for v in store.plan["variants"]
+        for metric, found in store.variant_measures(v["id"]).items()
+        for name, value in found["values"].items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["label", "metric", "name", "value", "low", "high"])
+
+
+def warnings(store: Store) -> list[str]:
+    """Say what stands in the way of comparing these records, in whole sentences."""
+    found = []
+    records = store.records()
+    for what, values in {
+        "devices, threads, precisions or kernels": [
+            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel"))
+            for r in records
+        ],
+        "versions of torch": [r.environment["packages"]["torch"] for r in records],
+        "states of the code": [r.environment["code"] for r in records],
+        "processors": [(r.environment["processor"], r.environment["gpu"]) for r in records],
+    }.items():
+        if len(set(values)) > 1:
+            kinds = "; ".join(sorted({str(v) for v in values}))
+            found.append(f"The runs were made with different {what} ({kinds}).")
+    frame = runs(store)
+    pending = int((frame["outcome"] == "pending").sum())
+    if pending:
+        found.append(f"{pending} of {len(frame)} planned runs have not finished.")
+    failed = frame[~frame["outcome"].isin(["ok", "pending"])]
+    found += [
+        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in failed.itertuples()
+    ]
+    if frame["seed"].nunique() == 1:
+        found.append("There is one seed: differences have no interval.")
+    return found
+
+
+def outcomes(values: "pd.Series[str]") -> str:
+    """Count outcomes in words: `3 ok`, or `2 ok, 1 diverged`."""
+    counts = Counter(values)
+    order = sorted(counts, key=lambda o: (o != "ok", o))
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
+
+
+def _indexed(frame: pd.DataFrame, column: str) -> dict[int, float]:
+    if column not in frame:
+        return {}
+    ok = frame[(frame["outcome"] == "ok") & frame[column].notna()]
+    return dict(zip(ok["seed"].astype(int), ok[column].astype(float), strict=True))
+
+
+def flat(measures: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return all per-variant numbers of `Store.variant_measures` by name."""
+    return {k: v for found in measures.values() for k, v in found["values"].items()}
+
+
+def _decode_key(values: dict[str, float]) -> str:
+    """Pick the decode speed that the table shows: with cache, largest batch, longest context."""
+    keys = [key for key in values if key.startswith("decode_cached_")]
+    return max(keys, key=lambda k: [int("".join(filter(str.isdigit, p))) for p in k.split("_")[2:4]],
+               default="")  # fmt: skip
+
+
+def _ratio(values: dict[str, float], base: dict[str, float], key: str) -> float:
+    return values[key] / base[key] if key in values and base.get(key) else math.nan
+
+
+def _mean(frame: pd.DataFrame, column: str) -> float:
+    return float(frame[column].mean()) if column in frame and len(frame) else math.nan

@@ -1,0 +1,111 @@
+"""Close looks at stored results: one variant, one run, a pair. Each returns text and values."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.evidence import paired_effect, summary, verdict
+from llama_ablate.report import frames, tables
+from llama_ablate.results import Store, to_json
+
+Look = tuple[str, dict[str, Any]]
+
+
+def variant(store: Store, chosen: dict[str, Any]) -> Look:
+    """Show a variant: its recipe, its runs, and everything measured of it."""
+    runs = frames.runs(store)
+    of = runs[runs["variant"] == chosen["id"]]
+    measures = store.variant_measures(chosen["id"])
+    values = {**chosen, "runs": of.to_dict("records"), "measures": measures}
+    numbers = [c for c in of.columns if of[c].dtype.kind == "f"]
+    lines = [f"{chosen['label']} ({chosen['id']})", "", _recipe(chosen["model"]), ""]
+    sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
+    lines += [f"{key}: {chosen[key]:,}" for key in sizes]
+    lines += ["", tables.text(of[["id", "seed", "outcome", "reason"]].astype(str)), ""]
+    lines += [f"{name}: {_spread(list(of[name]))}" for name in numbers if of[name].notna().any()]
+    for metric, found in measures.items():
+        lines += ["", f"{metric}:"]
+        lines += [f"  {name}: {value:,.4g}" for name, value in found["values"].items()]
+        lines += [f"  {found['error']}"] if found["error"] else []
+    return "\n".join(lines), values
+
+
+def run(store: Store, run_id: str) -> Look:
+    """Show a run: its record, its measures, and the last points of its curve."""
+    record = store.record(run_id)
+    if record is None:
+        entry = next(r for r in store.plan["runs"] if r["id"] == run_id)
+        return f"{run_id}: pending", {**entry, "outcome": "pending"}
+    curve = store.curve(run_id)
+    values = {**vars(record), "curve": curve, "folder": str(store.folder(run_id))}
+    head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
+    last = pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}") if curve else pd.DataFrame()
+    lines = [head, f"{store.folder(run_id)}", "", _recipe(record.model), ""]
+    lines += [f"{name}: {value:.6g}" for name, value in record.values.items()]
+    if len(last):
+        lines += ["", tables.text(last)]
+    return "\n".join(lines), values
+
+
+def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
+    """Compare B with A: what differs in the recipe, and every number, paired by seed."""
+    runs = frames.runs(store)
+    ok = runs[runs["outcome"] == "ok"]
+    of_a, of_b = (ok[ok["variant"] == v["id"]].set_index("seed") for v in (a, b))
+    seeds = sorted(set(of_a.index) & set(of_b.index))
+    changed = {k: [a["model"][k], v] for k, v in b["model"].items() if a["model"][k] != v}
+    rows, effects = [], {}
+    split = frames.reported_split(runs)
+    for name in [c for c in ok.columns if c.endswith(("_nats", "_byte", "perplexity", "_s"))]:
+        if name.endswith("_se_nats") or ok[name].isna().all():
+            continue
+        effect = paired_effect(list(of_b.loc[seeds, name]), list(of_a.loc[seeds, name]))
+        effects[name] = vars(effect)
+        rows.append(
+            (name, f"{of_a.loc[seeds, name].mean():.5g}", f"{of_b.loc[seeds, name].mean():.5g}",
+             tables.interval(effect.mean, effect.low, effect.high),
+             tables.number(effect.correlation, ".2f"))
+        )  # fmt: skip
+    cells = pd.DataFrame(
+        rows, columns=["measure", a["label"], b["label"], "difference [95%]", "r over seeds"]
+    )
+    measured = [frames.flat(store.variant_measures(v["id"])) for v in (a, b)]
+    speeds = pd.DataFrame(
+        [(name, f"{x:,.4g}", f"{measured[1][name]:,.4g}", f"{measured[1][name] / x:.3f}")
+         for name, x in measured[0].items() if name in measured[1] and x],
+        columns=["measure", a["label"], b["label"], "ratio"],
+    )  # fmt: skip
+    loss = effects.get(f"{split}_loss_nats")
+    said = ""
+    if loss and seeds:
+        effect = paired_effect(
+            list(of_b.loc[seeds, f"{split}_loss_nats"]), list(of_a.loc[seeds, f"{split}_loss_nats"])
+        )
+        said = f"{b['label']} is {verdict(effect)} than {a['label']}".replace(
+            "inconclusive than", "not told apart from"
+        )
+        said += f" on {split} loss, over {len(seeds)} paired seeds"
+    lines = [f"{a['label']} -> {b['label']}", ""]
+    lines += [f"{key}: {_entry(old)} -> {_entry(new)}" for key, (old, new) in changed.items()]
+    lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said]
+    lines += ["", tables.text(speeds)] if len(speeds) else []
+    values = {"a": a["label"], "b": b["label"], "changed": changed, "seeds": seeds,
+              "effects": effects, "speeds": speeds.to_dict("records")}  # fmt: skip
+    return "\n".join(lines), values
+
+
+def _spread(values: list[float]) -> str:
+    found = summary(values)
+    sd = "" if math.isnan(found.sd) else f" ± {found.sd:.2g} (sd of {found.n} seeds)"
+    return f"{found.mean:.6g}{sd}"
+
+
+def _recipe(model: dict[str, Any]) -> str:
+    return "\n".join(f"{key}: {_entry(value)}" for key, value in model.items())
+
+
+def _entry(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join([value["name"], *(f"{k}={v}" for k, v in value.items() if k != "name")])
+    return str(value) if isinstance(value, str) else to_json(value)

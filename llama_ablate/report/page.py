@@ -1,0 +1,144 @@
+"""The report: tables, figures and one self-contained page, written beside the results."""
+
+import base64
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from llama_ablate.report import figures, frames, tables
+from llama_ablate.results import Store, to_json
+
+_RUN_COLUMNS = ("variant", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte", "train (s)",
+                "peak memory", "reason")  # fmt: skip
+
+
+def write(store: Store) -> Path:
+    """Write the whole report of an experiment; return the page's path."""
+    folder = store.report
+    comparison = frames.comparison(store)
+    caption = f"{store.plan['experiment']['name']}: {store.plan['question']}".strip(": ")
+    tables.save(comparison, caption, folder / "tables")
+    drawn = []
+    for name, draw in figures.FIGURES.items():
+        svg, _png = figures.save(draw(store), folder / "figures" / name)
+        drawn.append(
+            {
+                "title": name.replace("_", " "),
+                "caption": (inspect.getdoc(draw) or "").split("\n\n")[0],
+                "svg": base64.b64encode(svg.read_bytes()).decode(),
+            }
+        )
+    (folder / "report.md").write_text(_markdown(store, comparison), "utf-8")
+    page = folder / "report.html"
+    page.write_text(_html(store, comparison, drawn), "utf-8")
+    return page
+
+
+def answer(comparison: pd.DataFrame) -> str:
+    """Say in one sentence what the table shows."""
+    base = comparison[comparison["baseline"]].iloc[0]["label"]
+    parts = []
+    for word in ("better", "worse", "diverged", "inconclusive"):
+        of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
+        named = [
+            str(row.label)
+            + ("" if math.isnan(row.difference_nats) else f" ({row.difference_nats:+.4f})")
+            for row in of.itertuples()
+        ]
+        if named:
+            shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
+            parts.append(f"{word}: {shown}")
+    return f"Against '{base}' (difference in nats): " + ("; ".join(parts) or "nothing yet") + "."
+
+
+def _facts(store: Store) -> str:
+    plan = store.plan
+    train, engine = plan["experiment"]["train"], store.engine or {}
+    return (
+        f"{len(plan['variants'])} variants, {len({r['seed'] for r in plan['runs']})} seeds, "
+        f"{plan['tokens_per_run']:,} tokens a run ({plan['steps']:,} steps of {train['batch']} x "
+        f"{plan['experiment']['model']['context']}), learning rate {train['lr']:g}, matched: "
+        f"{plan['experiment']['variants']['match']}. Computed on {engine.get('device', '?')} in "
+        f"{engine.get('precision', '?')} with the {engine.get('kernel', '?')} attention kernel and "
+        f"{engine.get('threads', '?')} thread(s) a worker."
+    )
+
+
+def _markdown(store: Store, comparison: pd.DataFrame) -> str:
+    plan = store.plan
+    lines = [f"# {plan['experiment']['name']}", "", plan["question"], "", answer(comparison), "",
+             _facts(store), ""]  # fmt: skip
+    lines += [f"> {warning}" for warning in frames.warnings(store)]
+    lines += ["", tables.markdown(tables.comparison_cells(comparison))]
+    lines += [f"![{name}](figures/{name}.png)\n" for name in figures.FIGURES]
+    return "\n".join(lines)
+
+
+def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("llama_ablate", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    plan, runs = store.plan, frames.runs(store)
+    cells = tables.comparison_cells(comparison)
+    records = store.records()
+    return environment.get_template("page.html").render(
+        name=plan["experiment"]["name"],
+        question=plan["question"],
+        answer=answer(comparison),
+        facts=_facts(store),
+        warnings=frames.warnings(store),
+        split=frames.reported_split(runs).capitalize(),
+        cells=cells,
+        rows=[
+            {
+                "cells": row,
+                "baseline": baseline,
+                "verdict_at": list(cells.columns).index("verdict"),
+            }
+            for row, baseline in zip(
+                cells.astype(str).to_numpy().tolist(), comparison["baseline"], strict=True
+            )
+        ],
+        figures=drawn,
+        run_columns=_RUN_COLUMNS,
+        run_rows=run_rows(runs),
+        speed_rows=[
+            (row.label, row.name_, *(f"{v:,.4g}" for v in (row.value, row.low, row.high)))
+            for row in frames.speeds(store).rename(columns={"name": "name_"}).itertuples()
+        ],
+        recipes=[{"label": v["label"], "text": to_json(v)} for v in plan["variants"]],
+        experiment=store.experiment_text,
+        environment=to_json(
+            {"engine": store.engine, "environment": records[0].environment if records else None}
+        ),
+    )
+
+
+def run_rows(runs: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return the runs as cells, in the order of `_RUN_COLUMNS`."""
+    split = frames.reported_split(runs)
+
+    def cell(row: Any, column: str, form: str, scale: float = 1.0, unit: str = "") -> str:
+        value = getattr(row, column, math.nan)
+        return tables.number(float(value) / scale, form, unit)
+
+    return [
+        (
+            str(row.label),
+            str(row.seed),
+            str(row.outcome),
+            cell(row, f"{split}_loss_nats", ".4f"),
+            cell(row, f"{split}_loss_se_nats", ".4f"),
+            cell(row, f"{split}_bits_per_byte", ".4f"),
+            cell(row, "train_s", ".1f"),
+            cell(row, "peak_memory_bytes", ".0f", 2**20, " MiB"),
+            str(row.reason),
+        )
+        for row in runs.itertuples()
+    ]

@@ -1,0 +1,74 @@
+"""A plan as a table: what would be trained, how large it is, and how long it would take."""
+
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.report import tables
+
+
+def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Add the predicted time to a plan: its FLOPs at the rate that a probe step reached here.
+
+    The probe is a training step of one layer; real runs also evaluate and save, so this is the
+    order of magnitude, not a promise.
+    """
+    cost = {v["id"]: 3 * v["flops_per_token"] for v in plan["variants"]}
+    flops = sum(cost[r["variant"]] for r in plan["runs"]) * plan["tokens_per_run"]
+    seconds = flops / engine["flops_per_s"] / max(1, min(workers, len(plan["runs"])))
+    return {
+        "name": plan["experiment"]["name"],
+        "question": plan["question"],
+        "runs": len(plan["runs"]),
+        "tokens_per_run": plan["tokens_per_run"],
+        "steps": plan["steps"],
+        "data": plan["data"],
+        "match": plan["experiment"]["variants"]["match"],
+        "training_flops": flops,
+        "predicted_s": seconds,
+        "workers": workers,
+        "engine": engine,
+        "variants": plan["variants"],
+    }
+
+
+def text(values: dict[str, Any]) -> str:
+    """Return a forecast for a terminal."""
+    variants = pd.DataFrame(values["variants"])
+    cells = pd.DataFrame({"variant": variants["label"]})
+    cells.loc[variants["baseline"], "variant"] += " *"
+    for column, name in {
+        "parameters": "parameters",
+        "non_embedding": "non-embedding",
+        "flops_per_token": "FLOPs/token",
+        "kv_bytes_per_token": "KV bytes/token",
+    }.items():
+        cells[name] = [f"{v:,}" for v in variants[column]]
+    if values["match"] != "none":
+        cells["width"] = [str(model["feedforward"]["width"] or "own") for model in variants["model"]]
+        cells["residual"] = [f"{v:+.2%}" for v in variants["residual"]]
+    engine, data = values["engine"], values["data"]
+    sizes = ", ".join(f"{name} {n:,}" for name, n in data["tokens"].items())
+    return "\n".join(
+        [
+            f"{values['name']}: {values['question']}".rstrip(": "),
+            "",
+            tables.text(cells),
+            "",
+            "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
+            f"matched: {values['match']}",
+            f"data: {data['fingerprint']}, vocabulary {data['vocab']:,}; tokens: {sizes}",
+            f"runs: {values['runs']} of {values['tokens_per_run']:,} tokens "
+            f"({values['steps']:,} steps); {values['training_flops']:.3g} training FLOPs",
+            f"predicted: about {_duration(values['predicted_s'])} with {values['workers']} "
+            f"worker(s) on {engine['device']}, {engine['precision']}, {engine['kernel']} kernel "
+            f"({engine['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
+        ]
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
