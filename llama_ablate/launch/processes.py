@@ -10,6 +10,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+#: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
+_PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]
+
 Message = tuple[str, Any]
 Task = Callable[..., Any]
 
@@ -19,7 +22,7 @@ def context() -> BaseContext:
     methods = multiprocessing.get_all_start_methods()
     found = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if hasattr(found, "set_forkserver_preload"):
-        found.set_forkserver_preload(["llama_ablate.launch.worker", "llama_ablate.measure"])
+        found.set_forkserver_preload(_PRELOADED)
     return found
 
 

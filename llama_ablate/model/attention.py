@@ -85,24 +85,26 @@ def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, ctx: AttentionContext
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
-    mask = None if ctx.mask is None else ctx.mask.to(q_BHTE.dtype)
     if ctx.kernel == "fused":
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BKSE,
             v_BKSE,
-            attn_mask=None if ctx.causal else mask,
+            attn_mask=None if ctx.causal or ctx.mask is None else ctx.mask.to(q_BHTE.dtype),
             is_causal=ctx.causal,
             enable_gqa=K < H,
         )
         return mixed_BHTE.transpose(1, 2).reshape(B, T, H * E)
-    # (B, K, G*T, E): the query heads of a group are rows of one product with their shared keys.
-    q_BKgE = (q_BHTE * (1 / math.sqrt(E))).reshape(B, K, -1, E)
-    scores_BHTS = (q_BKgE @ k_BKSE.transpose(-1, -2)).view(B, H, T, -1)
-    if mask is not None:
-        scores_BHTS = scores_BHTS.add_(mask)
-    weights_BKgS = scores_BHTS.softmax(-1).view(B, K, -1, scores_BHTS.shape[-1])
-    return (weights_BKgS @ v_BKSE).view(B, H, T, E).transpose(1, 2).reshape(B, T, H * E)
+    # Autocast would take the scores to float32 and back; softmax accumulates in float32 anyway.
+    with torch.autocast(q_BHTE.device.type, enabled=False):
+        # g = G*T: the query heads of a group are rows of one product with their shared keys.
+        q_BKgE = (q_BHTE * (1 / math.sqrt(E))).reshape(B, K, -1, E)
+        scores_BKgS = q_BKgE @ k_BKSE.transpose(-1, -2)
+        if ctx.mask is not None:
+            mask_HTS = ctx.mask.expand(H, -1, -1) if ctx.mask.dim() == 2 else ctx.mask
+            scores_BKgS += mask_HTS.to(scores_BKgS.dtype).reshape(K, -1, scores_BKgS.shape[-1])
+        mixed_BKgE = scores_BKgS.softmax(-1) @ v_BKSE
+    return mixed_BKgE.view(B, H, T, E).transpose(1, 2).reshape(B, T, H * E)
 
 
 @ATTENTIONS.register("mha")

@@ -57,12 +57,12 @@ class _RMSNormOnCPU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-        x_BTD = x_BTD.float() if x_BTD.dtype == torch.bfloat16 else x_BTD
+        dtype, x_BTD = gain_D.dtype, x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         rms_BT1 = torch.linalg.vector_norm(x_BTD, dim=-1, keepdim=True)
         scale_BT1 = rms_BT1.square_().div_(x_BTD.shape[-1]).add_(eps).rsqrt_()
         unit_BTD = x_BTD * scale_BT1
         ctx.save_for_backward(unit_BTD, scale_BT1, gain_D)
-        return unit_BTD * gain_D
+        return (unit_BTD * gain_D).to(dtype)
 
     @staticmethod
     @once_differentiable

@@ -22,7 +22,7 @@ from llama_ablate.training.engine import Engine, loss_of
 from llama_ablate.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
 _ROWS = 100  # of a learning curve
-_CURVE_TOKENS = 16_384  # of the validation split that the curve looks at
+_CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
 _CHECKPOINT_S = 30.0
 
 Row = dict[str, float]
