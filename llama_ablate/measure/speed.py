@@ -81,17 +81,20 @@ def decode_speed(
                 engine.synchronize()
                 return time.perf_counter() - began
 
-            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> None:
+            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> float:
+                began = time.perf_counter()
                 for end in range(length - new + 1, length + 1):
                     model(tokens[:, :end])
+                engine.synchronize()
+                return time.perf_counter() - began
 
             with torch.inference_mode():
                 wait = engine.synchronize
-                taken = [decode() for _ in range(3)]
+                decode()  # warms up
                 values |= {
                     f"prefill_{name}": prompt.numel() / _seconds_a_call(prefill, wait, seconds),
-                    f"decode_cached_{name}": size * new / min(taken[1:]),
-                    f"decode_uncached_{name}": size * new / _seconds_a_call(uncached, wait, 0),
+                    f"decode_cached_{name}": size * new / decode(),
+                    f"decode_uncached_{name}": size * new / uncached(),
                 }
     return values
 

@@ -94,7 +94,10 @@ def quality_vs_kv_bytes(store: Store) -> Figure:
 
 
 def cache_growth(store: Store) -> Figure:
-    """Draw the cache's size against the context; variants with equal caches share a line."""
+    """Draw the cache's size against the context; variants with equal caches share a line.
+
+    Computed from the bytes per token, which `kv_cache` checks on live tensors.
+    """
     frame = frames.comparison(store)
     figure, axes = _canvas(8, 4.2)
     contexts = [2**n for n in range(7, 18)]
@@ -107,7 +110,7 @@ def cache_growth(store: Store) -> Figure:
                   label=f"{int(size):,} B/token: {names}")  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
     axes.yaxis.set_major_formatter(FuncFormatter(_binary))
     axes.set(xlabel="context (tokens)", ylabel="KV cache of one sequence (16-bit)")
     axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,50 @@
+# Each target makes what it needs, on a fresh machine: Python 3.11 or newer, make, and a package index.
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help install quickstart test lint docs bench clean
+
+help:            ## show this list
+	@grep -E '^[a-z]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv with the package and everything that its tests need
+
+# A torch that $(PYTHON) has already (a CUDA build, say) is used as it is: the environment then sees
+# the packages around it. Elsewhere the pinned one comes first, so that no index is asked for "the
+# newest torch" and its gigabytes of CUDA packages.
+HAS_TORCH = -c "import torch, sys; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 10))"
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { \
+	  if $(PYTHON) $(HAS_TORCH) 2>/dev/null; then \
+	    echo "using the torch of $(PYTHON)"; $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  else $(PYTHON) -m venv $(VENV); fi; }
+	$(BIN)/python $(HAS_TORCH) 2>/dev/null || $(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+quickstart: $(STAMP) ## run experiments/quickstart.yaml and write its report
+	$(BIN)/llama-ablate run experiments/quickstart.yaml
+
+test: $(STAMP)   ## lint, types, and the test suite
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+lint: $(STAMP)   ## mend what ruff can mend, then check
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+
+docs: $(STAMP)   ## write the generated parts of the README again
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP)  ## time a training step beside other libraries (minutes)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/grid.py
+
+clean:           ## remove the environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,78 @@
+"""What all tests share: small recipes, a cache of their own, one thread."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.spec import ModelSpec
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
+torch.set_num_threads(1)
+
+SMALL = {
+    "vocab": 61, "dim": 32, "layers": 2, "heads": 4, "head_dim": 8, "context": 24,
+    "bias": True, "tie": False, "init_std": 0.02,
+}  # fmt: skip
+LLAMA = {
+    "norm": "rmsnorm", "position": "rope", "attention": "mha", "feedforward": "swiglu",
+    "block": "pre",
+}  # fmt: skip
+
+
+def make_spec(**changes):
+    """Return a small Llama with some sizes or components changed."""
+    slots = {slot: changes.pop(slot, entry) for slot, entry in LLAMA.items()}
+    resolved = {slot: REGISTRIES[slot].resolve(entry) for slot, entry in slots.items()}
+    return ModelSpec(**{**SMALL, **changes}, **resolved)
+
+
+@pytest.fixture
+def spec():
+    return make_spec
+
+
+@pytest.fixture(scope="session")
+def token_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(token_cache, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(token_cache))
+    monkeypatch.setenv("HF_HOME", str(token_cache / "hf"))
+
+
+@pytest.fixture
+def book(tmp_path) -> Path:
+    """A small text of 40,000 characters with something to learn in it."""
+    words = "the cat sat on the mat and the dog ran to the park where it saw a bird".split()
+    generator = torch.Generator().manual_seed(0)
+    picks = torch.randint(0, len(words), (10_000,), generator=generator).tolist()
+    file = tmp_path / "book.txt"
+    file.write_text(" ".join(words[i] for i in picks)[:40_000], "utf-8")
+    return file
+
+
+@pytest.fixture
+def experiment_file(tmp_path, book):
+    """Write an experiment of seconds: a function from YAML sections to the file's path."""
+
+    def write(variants="{design: one-at-a-time, axes: {norm: [layernorm]}}", **sections):
+        values = {
+            "name": "tiny",
+            "model": "{dim: 16, layers: 1, heads: 2, context: 16}",
+            "data": f"{{corpus: {{name: files, path: '{book}'}}, tokenizer: bytes}}",
+            "train": "{steps: 6, batch: 4, lr: 1e-3, precision: float32, evals: 2}",
+            "seeds": "2",
+            "measure": "[perplexity, kv_cache]",
+            "variants": variants,
+            **sections,
+        }
+        file = tmp_path / "tiny.yaml"
+        file.write_text("".join(f"{key}: {value}\n" for key, value in values.items()), "utf-8")
+        return file
+
+    return write

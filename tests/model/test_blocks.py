@@ -1,0 +1,48 @@
+import torch
+from torch import nn
+
+from llama_ablate.model.blocks import PostNorm, PreNorm
+from llama_ablate.model.decoder import build, init_weights
+
+
+class Twice(nn.Module):
+    def forward(self, x, *_):
+        return 2 * x
+
+
+class Halve(nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+def test_pre_norm_adds_to_an_untouched_stream():
+    """x=8: 8 + 2*(8/2) = 16, then 16 + 2*(16/2) = 32."""
+    block = PreNorm(Twice(), Twice(), Halve)
+    assert block(torch.tensor(8.0)) == 32
+
+
+def test_post_norm_normalises_the_stream_itself():
+    """x=8: (8 + 2*8)/2 = 12, then (12 + 2*12)/2 = 18."""
+    block = PostNorm(Twice(), Twice(), Halve)
+    assert block(torch.tensor(8.0)) == 18
+
+
+def test_only_pre_norm_needs_a_norm_after_the_last_block(spec):
+    assert isinstance(build(spec(block="post")).norm, nn.Identity)
+    assert not isinstance(build(spec(block="pre")).norm, nn.Identity)
+
+
+def test_the_projections_that_write_to_the_stream_start_smaller_with_depth(spec):
+    model = init_weights(build(spec(layers=8, dim=256, heads=4, head_dim=64)), 0)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2:
+            writes = name.endswith(("attn.out.weight", "ffn.down.weight"))
+            expected = 0.02 / 4 if writes else 0.02  # sqrt(2 * 8 layers) = 4
+            assert abs(parameter.std().item() / expected - 1) < 0.05, name
+
+
+def test_a_tied_head_is_the_embedding_and_is_counted_once(spec):
+    tied, untied = build(spec(tie=True)), build(spec(tie=False))
+    assert tied.head.weight is tied.embedding.weight
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (untied, tied)]
+    assert sizes[0] - sizes[1] == 61 * 32

@@ -1,0 +1,78 @@
+import math
+
+import pytest
+import torch
+
+from llama_ablate.model.feedforward import gelu, llama_width, relu, silu, swiglu
+
+ACTIVATIONS = {
+    relu: lambda x: max(x, 0.0),
+    gelu: lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    silu: lambda x: x / (1 + math.exp(-x)),
+}
+
+
+def filled(network):
+    for parameter in network.parameters():
+        parameter.data.normal_()
+    return network.double()
+
+
+@pytest.mark.parametrize("make", ACTIVATIONS)
+def test_plain_networks_put_their_activation_between_two_linear_maps(make):
+    network = filled(make(6, True))
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    hidden = network.up(x)
+    active = hidden.detach().apply_(ACTIVATIONS[make])
+    torch.testing.assert_close(network(x), network.down(active), rtol=1e-12, atol=1e-12)
+    assert network.width == 24
+
+
+def test_gelu_by_tanh_is_the_form_of_gpt2():
+    network = filled(gelu(6, True, approximate="tanh"))
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    h = network.up(x)
+    active = h / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+    torch.testing.assert_close(network(x), network.down(active), rtol=1e-12, atol=1e-12)
+
+
+def test_swiglu_gates_with_silu_and_multiplies_by_the_other_branch():
+    network = filled(swiglu(6, False))
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    gate = network.gate(x)
+    expected = (gate / (1 + torch.exp(-gate)) * (x @ network.up.weight.T)) @ network.down.weight.T
+    torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dim", "multiple_of", "multiplier", "width"),
+    [
+        (4096, 256, 1.0, 11008),  # LLaMA-7B
+        (5120, 256, 1.0, 13824),  # 13B
+        (6656, 256, 1.0, 17920),  # 33B
+        (8192, 256, 1.0, 22016),  # 65B
+        (8192, 4096, 1.3, 28672),  # Llama-2-70B
+        (4096, 1024, 1.3, 14336),  # Llama-3-8B
+        (16384, 4096, 1.2, 53248),  # Llama-3.1-405B
+        (256, 64, 1.0, 704),
+        (128, 256, 1.0, 512),  # rounding up to 256 undoes the two thirds: the known trap
+    ],
+)
+def test_swiglu_width_is_that_of_the_published_models(dim, multiple_of, multiplier, width):
+    assert llama_width(dim, multiple_of, multiplier) == width
+    with torch.device("meta"):
+        built = swiglu(dim, False, multiple_of=multiple_of, multiplier=multiplier)
+    assert built.width == width
+    assert built.gate.weight.shape == (width, dim)
+
+
+def test_a_given_width_is_taken_as_it_is():
+    assert swiglu(64, False, width=100).width == 100
+    assert relu(64, False, width=100).width == 100
+
+
+def test_swiglu_at_two_thirds_weighs_what_a_plain_network_does():
+    plain, gated = relu(96, False), swiglu(96, False, multiple_of=1)
+    sizes = [sum(p.numel() for p in network.parameters()) for network in (plain, gated)]
+    assert sizes == [2 * 96 * 384, 3 * 96 * 256]
+    assert sizes[0] == sizes[1]

@@ -1,0 +1,63 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from llama_ablate.model.norms import LayerNorm, RMSNorm
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_rmsnorm_divides_by_the_root_mean_square(x):
+    norm = RMSNorm(16, eps=1e-5).double()
+    norm.gain.data.uniform_(0.5, 1.5)
+    expected = x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * norm.gain
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rmsnorm_agrees_with_torchs_own(x):
+    norm = RMSNorm(16).double()
+    expected = F.rms_norm(x, (16,), norm.gain, 1e-6)
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_rmsnorms_hand_derived_gradient_equals_the_numerical_one(x):
+    norm = RMSNorm(16).double()
+    norm.gain.data.uniform_(0.5, 1.5)
+    x = x[:1, :2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, _gain: norm(x), (x, norm.gain))
+
+
+def test_rmsnorm_keeps_the_precision_of_its_gain_and_computes_in_float32(x):
+    norm = RMSNorm(16).to(torch.bfloat16)
+    y = norm(x.to(torch.bfloat16))
+    assert y.dtype == torch.bfloat16
+    expected = F.rms_norm(x.to(torch.bfloat16).float(), (16,), None, 1e-6)
+    torch.testing.assert_close(y.float(), expected, rtol=2**-7, atol=0)
+
+
+def test_layernorm_centres_and_scales_by_the_biased_deviation(x):
+    norm = LayerNorm(16, True, eps=1e-5).double()
+    norm.gain.data.uniform_(0.5, 1.5)
+    norm.bias.data.uniform_(-1, 1)
+    centred = x - x.mean(-1, keepdim=True)
+    expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(norm(x), expected * norm.gain + norm.bias, rtol=1e-12, atol=1e-12)
+
+
+def test_layernorm_has_a_bias_only_where_the_model_has_biases():
+    assert LayerNorm(16, False).bias is None
+    assert sum(p.numel() for p in LayerNorm(16, True).parameters()) == 32
+    assert sum(p.numel() for p in RMSNorm(16).parameters()) == 16
+
+
+@pytest.mark.parametrize("norm", [LayerNorm(16, True), RMSNorm(16)], ids=["layernorm", "rmsnorm"])
+def test_every_token_is_normalised_alone(norm, x):
+    x = x.float()
+    changed = x.clone()
+    changed[:, 2] += 1
+    same = (norm(x) == norm(changed)).all(-1)
+    assert not same[:, 2].any()
+    assert same[:, [0, 1, 3, 4]].all()
