@@ -81,10 +81,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    results = []
-    for shape in options.shape or SHAPES:
-        for precision in options.precision or ["float32", "bfloat16"]:
-            results.append(race(shape, precision, options))
+    results = [
+        race(shape, precision, options)
+        for shape in options.shape or SHAPES
+        for precision in options.precision or ["float32", "bfloat16"]
+    ]
     print(json.dumps({"torch": torch.__version__, "threads": options.threads, "races": results}))
 
 
@@ -114,7 +115,9 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
     print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
     for name, value in medians.items():
         count = sum(p.numel() for p in contestants[name].parameters())
-        print(f"  {name:24s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters")
+        print(
+            f"  {name:24s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters"
+        )
     print(f"  best peer / best of ours: {peer_s / ours_s:.2f}")
     return {"shape": shape, "precision": precision, "seconds": medians, "ratio": peer_s / ours_s}
 

@@ -27,7 +27,7 @@ _PUBLIC = {
     "TOKENIZERS": ("llama_ablate.data.tokenizers", "TOKENIZERS"),
     "METRICS": ("llama_ablate.measure", "METRICS"),
 }
-__all__ = ["__version__", *_PUBLIC]
+__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  the keys are strings
 
 
 def __getattr__(name: str) -> Any:

@@ -42,8 +42,12 @@ def text(rows: list[dict[str, Any]]) -> str:
     for slot in dict.fromkeys(row["slot"] for row in rows):
         lines.append(f"{slot}:")
         for row in (row for row in rows if row["slot"] == slot):
-            lines.append(f"  {row['name']:14s} " + textwrap.fill(
-                row["summary"], 100, subsequent_indent=" " * 17, initial_indent=" " * 17).strip())
+            lines.append(
+                f"  {row['name']:14s} "
+                + textwrap.fill(
+                    row["summary"], 100, subsequent_indent=" " * 17, initial_indent=" " * 17
+                ).strip()
+            )
             lines += [f"{'':17s}{o}: {w['type']} = {_written(w['default'])}"
                       for o, w in row["options"].items()]  # fmt: skip
     return "\n".join(lines)

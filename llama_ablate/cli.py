@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit code out. The work is in `commands`, imported when needed."""
+"""The command line: arguments in, exit code out. `commands` does the work."""
 
 import argparse
 import sys
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     from llama_ablate import __version__
 
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="llama-ablate",
         description="Architecture ablations of Llama-style models: paired runs, intervals, cost.",
         epilog=_EPILOG,
@@ -95,14 +95,16 @@ def _parser() -> argparse.ArgumentParser:
                   "run experiments/quickstart.yaml --results results --workers 2")  # fmt: skip
     add_file(command)
     command.add_argument("--results", type=Path, default=Path("results"), metavar="DIR",
-                         help="where the experiment's folder is made (default: results)")  # fmt: skip
+                         help="where its folder is made (default: results)")  # fmt: skip
     command.add_argument("--workers", type=int, metavar="N",
                          help="runs at a time (default: one a core, or one a GPU)")  # fmt: skip
     _add_device(command)
     command.add_argument("--launcher", choices=["local"], default="local",
                          help="what starts the runs")  # fmt: skip
 
-    add_folder(add("status", "count finished, failed and pending runs", "status results/quickstart"))
+    add_folder(
+        add("status", "count finished, failed and pending runs", "status results/quickstart")
+    )
     command = add("show", "look at the grid, one variant, or one run",
                   "show results/quickstart swiglu")  # fmt: skip
     add_folder(command)

@@ -85,7 +85,7 @@ def status(options: Namespace) -> Answer:
     total = frames.outcomes(runs["outcome"])
     bad = runs[~runs["outcome"].isin(["ok", "pending"])]
     lines = [f"{store.root}: {len(runs)} runs: {total}", "", tables.text(outcomes)]
-    lines += [f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in bad.itertuples()]
+    lines += [f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in frames.rows(bad)]
     counts = runs["outcome"].value_counts().to_dict()
     columns = ["id", "label", "seed", "outcome", "reason"]
     values = {"runs": runs[columns].to_dict("records"), "outcomes": counts}
@@ -157,5 +157,3 @@ def _variant(store: Store, name: str, also: list[str] | None = None) -> dict[str
     hint = nearest(name, [v["label"] for v in variants])
     what = "variant or run" if also else "variant"
     raise ConfigError(f"'{name}' is not a {what} of {store.root}{hint}")
-
-

@@ -110,9 +110,7 @@ class Experiment(Section):
     data: Data = Data()
     train: Train
     seeds: int | list[int] = 3
-    measure: list[Entry] = Field(
-        default_factory=lambda: ["perplexity", "train_speed", "decode_speed", "kv_cache", "memory"]
-    )
+    measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
 
     @field_validator("seeds")
     @classmethod
@@ -232,7 +230,9 @@ def _override(marked: Marked, text: str) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     where = tuple(key.split("."))
-    value = given if given.startswith(("/", ".")) and not _is_number(given) else _inline(given, text)
+    value = (
+        given if given.startswith(("/", ".")) and not _is_number(given) else _inline(given, text)
+    )
     inner: Any = marked.values
     for depth, part in enumerate(where[:-1]):
         if isinstance(inner.get(part), str):

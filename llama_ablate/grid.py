@@ -3,7 +3,7 @@
 The registries and the counting function are handed in, so this needs no torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -36,7 +36,7 @@ class Variant:
     @property
     def where(self) -> Where:
         """The place in the file that makes this variant what it is."""
-        return next(reversed(self.varied.values()), ("model",))
+        return next(reversed(list(self.varied.values())), ("model",))
 
     @property
     def id(self) -> str:
@@ -73,8 +73,12 @@ def variants(
     found: list[Variant] = []
     labels: dict[str, Variant] = {}
     ids: dict[str, Variant] = {}
-    for changes in _designs(experiment, registries, vocab):
+    base = _spec(experiment.model, (), registries, vocab)
+    design = experiment.variants.design
+    for changes in DESIGNS[design](_changes(experiment)):
         spec = _spec(experiment.model, changes, registries, vocab)
+        if design == "one-at-a-time" and changes and spec == base:
+            continue  # a level that the base has already is the baseline itself
         varied = {c.key: c.where for c in changes}
         variant = Variant(_label(experiment, changes, registries), spec, varied=varied)
         if variant.label in labels or variant.id in ids:
@@ -83,7 +87,7 @@ def variants(
                               variant.where)  # fmt: skip
         labels[variant.label] = ids[variant.id] = variant
         found.append(variant)
-    baseline = _baseline(experiment, found, registries, vocab)
+    baseline = _baseline(experiment, found, base)
     found = [replace(v, is_baseline=v is baseline) for v in found]
     if cost is not None:
         target = costed(next(v for v in found if v.is_baseline), cost)
@@ -113,35 +117,41 @@ def runs(
     )
 
 
-def _designs(
-    experiment: Experiment, registries: Registries, vocab: int
-) -> Iterator[tuple[_Change, ...]]:
-    design, axes = experiment.variants.design, experiment.variants.axes
-    at: Where = ("variants", "axes")
-    for key, levels in axes.items():
-        _check_key(key, (*at, key))
+def _one_at_a_time(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
+    yield ()
+    yield from ((change,) for axis in axes for change in axis)
+
+
+def _path(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
+    steps = [change for axis in axes for change in axis]
+    yield from (tuple(steps[:n]) for n in range(len(steps) + 1))
+
+
+#: How axes (lists of alternatives) become variants (tuples of changes).
+DESIGNS: dict[str, Callable[[list[list[_Change]]], Iterable[tuple[_Change, ...]]]] = {
+    "one-at-a-time": _one_at_a_time,
+    "product": lambda axes: product(*axes),
+    "path": _path,
+    "list": lambda entries: (tuple(entry) for entry in entries),
+}
+
+
+def _changes(experiment: Experiment) -> list[list[_Change]]:
+    """Read the file's axes, or its entries: a list for each, with where each value stands."""
+    found = experiment.variants
+    axes: list[list[_Change]] = []
+    for key, levels in found.axes.items():
+        at: Where = ("variants", "axes", key)
+        _check_key(key, at)
         if not levels:
-            raise ConfigError("an axis needs at least one value", (*at, key))
-    steps = [[_Change(k, v, (*at, k, i)) for i, v in enumerate(vs)] for k, vs in axes.items()]
-    if design == "list":
-        for i, entry in enumerate(experiment.variants.entries):
-            where: Where = ("variants", "entries", i)
-            for key in entry:
-                if key != "label":
-                    _check_key(key, (*where, key))
-            yield tuple(_Change(k, v, (*where, k)) for k, v in entry.items())
-    elif design == "product":
-        yield from product(*steps)
-    elif design == "path":
-        flat = [change for axis in steps for change in axis]
-        yield from (tuple(flat[:n]) for n in range(len(flat) + 1))
-    else:
-        base = _spec(experiment.model, (), registries, vocab)
-        yield ()
-        for change in (change for axis in steps for change in axis):
-            # A level that the base has already is the baseline itself.
-            if _spec(experiment.model, (change,), registries, vocab) != base:
-                yield (change,)
+            raise ConfigError("an axis needs at least one value", at)
+        axes.append([_Change(key, value, (*at, i)) for i, value in enumerate(levels)])
+    for i, entry in enumerate(found.entries):
+        at = ("variants", "entries", i)
+        for key in entry.keys() - {"label"}:
+            _check_key(key, (*at, key))
+        axes.append([_Change(key, value, (*at, key)) for key, value in entry.items()])
+    return axes
 
 
 def _check_key(key: str, where: Where) -> None:
@@ -175,10 +185,9 @@ def _spec(
         key = next((k for k in ("heads", "dim") if k in at), "heads")
         raise located(ConfigError(f"{message}; allowed: {', '.join(divisors)}", (key,)))
     return ModelSpec(
-        vocab=vocab,
-        head_dim=model.head_dim or model.dim // model.heads,
-        **{k: values[k] for k in ("dim", "layers", "heads", "context", "bias", "tie", "init_std")},
-        **slots,
+        **{key: values[key] for key in (*_SIZES, "context")}
+        | {"vocab": vocab, "head_dim": model.head_dim or model.dim // model.heads}
+        | slots
     )
 
 
@@ -186,9 +195,7 @@ def _resolve(slot: str, entry: Any, registries: Registries) -> Choice:
     return registries[slot].resolve(entry, (slot,))
 
 
-def _label(
-    experiment: Experiment, changes: tuple[_Change, ...], registries: Registries
-) -> str:
+def _label(experiment: Experiment, changes: tuple[_Change, ...], registries: Registries) -> str:
     given = {change.key: change.value for change in changes}
     if "label" in given:
         return str(given["label"])
@@ -216,9 +223,7 @@ def _name(change: _Change, registries: Registries) -> str:
     return "-".join([name, *special])
 
 
-def _baseline(
-    experiment: Experiment, found: list[Variant], registries: Registries, vocab: int
-) -> Variant:
+def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> Variant:
     """Choose whom the others are compared with: as asked, else the base itself, else the first."""
     named = experiment.variants.baseline
     if named is not None:
@@ -227,7 +232,6 @@ def _baseline(
             hint = nearest(named, [v.label for v in found])
             raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
         return chosen[0]
-    base = _spec(experiment.model, (), registries, vocab)
     return next((v for v in found if v.spec == base), found[0])
 
 

@@ -145,6 +145,6 @@ def spec_of(preset: str, vocab: int | None = None) -> ModelSpec:
     from llama_ablate.experiment import preset as load_preset
 
     model = load_preset(preset)
-    experiment = Experiment(name=preset, model=model, train=Train(steps=1))
+    experiment = Experiment(name=preset, model=model, train=Train.check({"steps": 1}))
     (variant,) = grid.variants(experiment, REGISTRIES, vocab or model.vocab or 256)
     return variant.spec

@@ -126,7 +126,7 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
-    function = component.__init__ if inspect.isclass(component) else component  # type: ignore[misc]
+    function = component.__init__ if inspect.isclass(component) else component
     hints = typing.get_type_hints(function)
     for parameter in _parameters(component):
         if parameter.kind is parameter.KEYWORD_ONLY:

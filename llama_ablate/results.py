@@ -1,11 +1,11 @@
 """What is on disk: the only code that knows file names. Records are committed whole, or not at all.
 
-    <results>/<experiment>/
-      experiment.yaml  plan.json  engine.json
-      runs/<label>--s<seed>--<id>/    record.json curve.csv weights.safetensors manifest.json measures/
-      variants/<label>--<id>/         measures/<metric>.json
-      working/<id>.checkpoint         of runs that have not finished
-      report/
+<results>/<experiment>/
+experiment.yaml  plan.json  engine.json
+runs/<label>--s<seed>--<id>/    record.json curve.csv weights.safetensors manifest.json measures/
+variants/<label>--<id>/         measures/<metric>.json
+working/<id>.checkpoint         of runs that have not finished
+report/
 """
 
 import csv
@@ -56,7 +56,7 @@ class Record:
         return self.outcome == "ok"
 
     @property
-    def values(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
         """All measured numbers of the run, by name."""
         return {key: value for measure in self.measures.values() for key, value in measure.items()}
 

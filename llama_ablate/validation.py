@@ -22,7 +22,7 @@ class Section(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             # An unknown key often *causes* the missing one (a typo in it), so it is told first.
-            found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")[0]
+            found = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
             location = tuple(key for key in found["loc"] if not _is_type_tag(key))
             if found["type"] in ("missing", "extra_forbidden"):
                 location = found["loc"]

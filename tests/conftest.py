@@ -48,7 +48,26 @@ def _own_cache(token_cache, monkeypatch):
 @pytest.fixture
 def book(tmp_path) -> Path:
     """A small text of 40,000 characters with something to learn in it."""
-    words = "the cat sat on the mat and the dog ran to the park where it saw a bird".split()
+    words = [
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "the",
+        "mat",
+        "and",
+        "the",
+        "dog",
+        "ran",
+        "to",
+        "the",
+        "park",
+        "where",
+        "it",
+        "saw",
+        "a",
+        "bird",
+    ]
     generator = torch.Generator().manual_seed(0)
     picks = torch.randint(0, len(words), (10_000,), generator=generator).tolist()
     file = tmp_path / "book.txt"

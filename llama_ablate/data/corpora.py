@@ -48,7 +48,7 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
     """Read the running Python's own standard library: real, human-written, on every machine.
 
     Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
-    whole files go to a split. The text differs between Python versions, and so does the fingerprint.
+    whole files go to a split. Text and fingerprint differ between versions of Python.
     """
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings",
@@ -58,10 +58,11 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
         for path in root.rglob("*.py")
         if not left_out & set(path.relative_to(root).parts[:-1])
     )
-    documents = []
-    for name in names:
-        if not name.name.startswith("_sysconfigdata"):
-            documents.append((name.as_posix(), (root / name).read_text("utf-8", "replace")))
+    documents = [
+        (name.as_posix(), (root / name).read_text("utf-8", "replace"))
+        for name in names
+        if not name.name.startswith("_sysconfigdata")
+    ]
     if len(documents) < 100:
         raise ConfigError(f"Python {sys.version.split()[0]} has its library's text not at {root}")
     return _split(_without_repeats(documents), splits)
@@ -182,9 +183,7 @@ def _table(file: Path, field: str) -> Iterator[str]:
 
 def _column(rows: Any, field: str, name: str) -> Iterator[str]:
     if field not in rows.column_names:
-        raise ConfigError(
-            f"{name} has no field '{field}'; allowed: {', '.join(rows.column_names)}"
-        )
+        raise ConfigError(f"{name} has no field '{field}'; allowed: {', '.join(rows.column_names)}")
     for value in rows[field]:
         if not isinstance(value, str):
             raise ConfigError(f"{name}: '{field}' holds {type(value).__name__}, not text")

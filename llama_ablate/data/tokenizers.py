@@ -133,7 +133,8 @@ def char_tokens() -> Maker:
 def bpe_tokens(*, vocab: int = 2048) -> Maker:
     """Train byte-level BPE on the training split (Sennrich et al. 2016, arXiv:1508.07909)."""
     if not 256 < vocab <= 1_000_000:
-        raise ConfigError(f"vocab {vocab}: byte-level BPE needs more than its 256 bytes", ("vocab",))
+        message = f"vocab {vocab}: byte-level BPE needs more than its 256 bytes"
+        raise ConfigError(message, ("vocab",))
 
     def train(corpus: Corpus) -> BPE:
         import tokenizers

@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.tokenizers import TOKENIZERS, Tokenizer, from_json
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Choice
+from llama_ablate.registry import Choice, Registry
 from llama_ablate.spec import digest
 
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
@@ -58,7 +59,8 @@ class Tokens:
         """
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
         starts = generator.integers(0, len(self._train) - context, size)
-        return self._train[starts[:, None] + np.arange(context + 1)].astype(np.int64)
+        index = starts[:, None] + np.arange(context + 1)
+        return np.asarray(self._train[index], np.int64)
 
 
 def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:
@@ -67,22 +69,24 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     Two processes that ask at once both do the work, and the first to finish is kept: the folder is
     written beside its place and renamed, so none ever sees half of it.
     """
-    try:
-        text: Corpus = CORPORA.build(corpus)
-        if not text.train.strip() or not text.splits.keys() - {"train"}:
-            empty = "train" if not text.train.strip() else "validation"
-            raise ConfigError(f"the {empty} split of '{corpus.name}' would be empty")
-    except ConfigError as error:
-        raise error.under("data", "corpus") from None
-    try:
-        make = TOKENIZERS.build(tokenizer)
-    except ConfigError as error:
-        raise error.under("data", "tokenizer") from None
+    text: Corpus = _built(CORPORA, corpus, "corpus")
+    make = _built(TOKENIZERS, tokenizer, "tokenizer")
+    for split in SPLITS[:2]:
+        if not getattr(text, split).strip():
+            where = ("data", "corpus")
+            raise ConfigError(f"the {split} split of '{corpus.name}' would be empty", where)
     key = digest([_FORMAT, text.fingerprint, tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
     if not (folder / "manifest.json").is_file():
         _write(folder, text, make(text), key)
     return load(folder)
+
+
+def _built(registry: Registry, choice: Choice, key: str) -> Any:
+    try:
+        return registry.build(choice)
+    except ConfigError as error:
+        raise error.under("data", key) from None
 
 
 def load(folder: Path) -> Tokens:

@@ -22,9 +22,16 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }  # fmt: skip
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _commit() -> str | None:
@@ -34,7 +41,8 @@ def _commit() -> str | None:
         return None
     try:
         asked = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=10"]
-        return subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True).stdout.strip()  # noqa: E501, S603
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603  fixed words
+        return told.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

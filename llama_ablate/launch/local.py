@@ -16,7 +16,7 @@ import torch
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Source, Train
 from llama_ablate.launch import processes, worker
-from llama_ablate.launch.environment import environment
+from llama_ablate.launch.environment import cores, environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.interleaved import interleaved
@@ -42,7 +42,7 @@ def default_workers(device: str) -> int:
     """Return one worker per GPU, or one per core that this process may use."""
     if device == "cuda":
         return torch.cuda.device_count()
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def choose_engine(plan: Plan, device: str, log: Path) -> Engine:
@@ -56,7 +56,7 @@ def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: P
     """Train every run of the plan that has no final record.
 
     A run that diverges, fails, runs out of memory or is killed ends with a record that says so, and
-    the others go on. On an interrupt the workers write checkpoints, and KeyboardInterrupt is raised.
+    the others go on. On an interrupt the workers write checkpoints before it is raised again.
     """
     runs = plan.to_dict()["runs"]
     labels = {v.id: v.label for v in plan.variants}
@@ -126,9 +126,7 @@ def measure_variants(
             store.add_variant_measure(variant.label, variant.id, name, {**values, **extra})
 
 
-def measure_again(
-    store: Store, names: Sequence[str], progress: Callable[[int, int], None]
-) -> None:
+def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
 
     Raises ConfigError for an unknown metric, or where the corpus has changed.

@@ -37,7 +37,9 @@ def start(task: Task, *arguments: Any, gpu: int | None = None, log: Path) -> "Ch
     return Child(process, ours)
 
 
-def call(task: Task, *arguments: Any, log: Path, report: Callable[[Any], None] | None = None) -> Any:  # noqa: E501
+def call(
+    task: Task, *arguments: Any, log: Path, report: Callable[[Any], None] | None = None
+) -> Any:
     """Run `task(report, *arguments)` in a fresh process and return what it returns.
 
     Raises RuntimeError where the process died, with the end of what it printed.
@@ -103,4 +105,3 @@ def _child(
 
     connection.send(("result", task(report, *arguments)))
     connection.close()
-

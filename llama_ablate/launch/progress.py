@@ -97,5 +97,7 @@ class Bar:
     def update(self, done: int, total: int) -> None:
         """Show `done` of `total`."""
         if self._bar is None:
-            self._bar = tqdm(total=total, desc=self._name, mininterval=0.1 if sys.stderr.isatty() else 10)
+            self._bar = tqdm(
+                total=total, desc=self._name, mininterval=0.1 if sys.stderr.isatty() else 10
+            )
         self._bar.update(done - self._bar.n)

@@ -67,7 +67,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
                 choice = METRICS.resolve(item)
                 if METRICS.per(choice.name) == "run":
                     measures[choice.name] = METRICS.measure(choice, subject)
-    except Exception as error:  # noqa: BLE001: whatever it was, the other runs go on
+    except Exception as error:  # noqa: BLE001  whatever it was, the other runs go on
         memory = peak.read()
         trained = _failed(error)
     if trained.outcome == "cancelled":
@@ -98,7 +98,8 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
 def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> None:
     """Take per-run metrics of a finished run from its weights, and add them to it."""
     record, file = store.record(run_id), store.weights(run_id)
-    assert record is not None and file is not None, run_id
+    assert record is not None, run_id
+    assert file is not None, run_id
     experiment = Experiment.model_validate(store.plan["experiment"])
     engine = Engine.from_dict(record.engine)
     model = engine.prepare(load_weights(build(spec_from(record.model)), file))
@@ -126,7 +127,9 @@ def _failed(error: Exception) -> Trained:
     """Give an exception its outcome. Running out of memory has several faces in torch."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     torch_oom = isinstance(error, RuntimeError) and (
-        "not enough memory" in text or "can't allocate memory" in text or "DefaultCPUAllocator" in text
+        "not enough memory" in text
+        or "can't allocate memory" in text
+        or "DefaultCPUAllocator" in text
     )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or torch_oom:
         return Trained("oom", text)
@@ -161,4 +164,3 @@ def _at_most_every(seconds: float, report: Report) -> Report:
             report(step, loss)
 
     return maybe
-

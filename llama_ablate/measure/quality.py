@@ -16,7 +16,7 @@ def perplexity(subject: Subject) -> dict[str, float]:
     the uncertainty from the text's finite length, not from the seed. Bits per byte divide by the
     text's UTF-8 bytes, so they compare across tokenizers.
     """
-    values = {}
+    values: dict[str, float] = {}
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
         cut = windows(subject.tokens.split(split), context)

@@ -56,7 +56,7 @@ def decode_speed(
     """
     model, engine = subject.model, subject.engine
     model = model.to(engine.dtype).eval()
-    values = {}
+    values: dict[str, float] = {}
     for length in context or (model.spec.context // 2, model.spec.context):
         if not 0 < new < length:
             raise ConfigError(f"decode_speed: context {length} must be longer than new {new}")
@@ -76,8 +76,8 @@ def decode_speed(
                 model(prompt, cache)
                 engine.synchronize()
                 began = time.perf_counter()
-                for column in rest.split(1, dim=1):
-                    model(column, cache)
+                for column in rest.unbind(1):
+                    model(column[:, None], cache)
                 engine.synchronize()
                 return time.perf_counter() - began
 

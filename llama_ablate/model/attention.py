@@ -61,8 +61,9 @@ class Attention(nn.Module):
         parts = (self.q, self.k, self.v)
         weight = torch.cat([part.weight for part in parts])
         bias = None if self.q.bias is None else torch.cat([part.bias for part in parts])
-        joined = F.linear(x_BTD, weight, bias).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q_BHTE, k_BKTE, v_BKTE = joined.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        joined_BTe = F.linear(x_BTD, weight, bias)
+        joined = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
+        q_BHTE, k_BKTE, v_BKTE = joined.split([self.heads, self.kv_heads, self.kv_heads], dim=1)  # type: ignore[no-untyped-call]
         return q_BHTE, k_BKTE, v_BKTE
 
     @property

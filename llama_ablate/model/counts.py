@@ -44,7 +44,7 @@ def count(spec: ModelSpec) -> Counts:
     embedding = _numel(model.embedding) + _numel(model.position)
     head = 0 if spec.tie else _numel(model.head)
     head_flops = 2 * model.head.weight.numel()
-    cached = sum(heads * width for heads, width in block.attn.cached)  # type: ignore[union-attr]
+    cached = sum(heads * width for heads, width in block.attn.cached)
     return Counts(
         parameters=total,
         non_embedding=total - embedding - head,

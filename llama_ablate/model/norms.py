@@ -41,9 +41,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return the normalised vectors, in the gain's precision."""
-        if x_BTD.device.type == "cpu":
-            normalised: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)
-            return normalised
+        if x_BTD.device.type == "cpu" and torch.is_grad_enabled():
+            y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
+            return y_BTD
         return F.rms_norm(x_BTD, self.gain.shape, self.gain, self.eps)
 
 
@@ -62,7 +62,8 @@ class _RMSNormOnCPU(torch.autograd.Function):
         scale_BT1 = rms_BT1.square_().div_(x_BTD.shape[-1]).add_(eps).rsqrt_()
         unit_BTD = x_BTD * scale_BT1
         ctx.save_for_backward(unit_BTD, scale_BT1, gain_D)
-        return (unit_BTD * gain_D).to(dtype)
+        y_BTD: Tensor = (unit_BTD * gain_D).to(dtype)
+        return y_BTD
 
     @staticmethod
     @once_differentiable

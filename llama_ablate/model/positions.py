@@ -23,6 +23,7 @@ class Position(nn.Module):
 
     #: Attention scores depend on positions only through their differences.
     relative: ClassVar[bool] = True
+
     def reach(self, end: int) -> None:
         """Make ready for positions 0 to `end - 1`. Raises ValueError where the scheme ends."""
 
@@ -51,6 +52,7 @@ class Sinusoidal(Position):
     """
 
     relative = False
+
     def __init__(self, dim: int, *, base: float = 10000.0, scale: bool = True) -> None:
         super().__init__()
         self.dim = dim

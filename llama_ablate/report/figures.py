@@ -35,9 +35,9 @@ def learning_curves(store: Store) -> Figure:
             errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
             legend="full" if len(colours) <= _MANY else False,
         )  # fmt: skip
-        for (label, _seed), part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
-            axes.plot(part["tokens"], part["validation_loss_nats"], ":", color=colours[label])
-            axes.plot(*part[["tokens", "validation_loss_nats"]].iloc[-1], "x", color=colours[label])
+        for key, part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
+            x, y = part["tokens"].to_numpy(), part["validation_loss_nats"].to_numpy()
+            axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])])
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     _zoom(axes, frame.get("validation_loss_nats"))
@@ -56,7 +56,7 @@ def effects(store: Store) -> Figure:
     figure, axes = _canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "inconclusive": "#6b6b6b",
                "diverged": "#8a2be2"}  # fmt: skip
-    for y, row in enumerate(frame.itertuples()):
+    for y, row in enumerate(frames.rows(frame)):
         colour = colours[row.verdict]
         if math.isfinite(row.difference_nats):
             if math.isfinite(row.low_nats):
@@ -101,13 +101,15 @@ def cache_growth(store: Store) -> Figure:
     frame = frames.comparison(store)
     figure, axes = _canvas(8, 4.2)
     contexts = [2**n for n in range(7, 18)]
-    groups = frame.groupby("kv_bytes_per_token", sort=True)["label"].apply(list)
+    groups: dict[int, list[str]] = {}
+    for row in frames.rows(frame.sort_values("kv_bytes_per_token")):
+        groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
     for colour, (size, labels) in zip(
         sns.color_palette("colorblind", len(groups)), groups.items(), strict=True
     ):
         names = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
-        axes.plot(contexts, [c * float(size) for c in contexts], "o-", ms=3, color=colour,
-                  label=f"{int(size):,} B/token: {names}")  # fmt: skip
+        axes.plot(contexts, [c * size for c in contexts], "o-", ms=3, color=colour,
+                  label=f"{size:,} B/token: {names}")  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
@@ -147,7 +149,9 @@ def _colours(store: Store) -> dict[str, tuple[float, float, float] | str]:
     variants = store.plan["variants"]
     others = [v["label"] for v in variants if not v["baseline"]]
     base = next(v["label"] for v in variants if v["baseline"])
-    palette = sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
+    palette = (
+        sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
+    )
     return {base: _BASELINE, **dict(zip(others, palette, strict=True))}
 
 
@@ -157,7 +161,7 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     colours = _colours(store)
     lost = frame[frame["loss_nats"].isna()]
     shown = frame[frame["loss_nats"].notna() & frame[x].notna()]
-    for row in shown.itertuples():
+    for row in frames.rows(shown):
         colour, cost = colours[str(row.label)], float(getattr(row, x))
         axes.errorbar(cost, row.loss_nats, yerr=_finite(row.sd_nats), fmt="o", color=colour,
                       capsize=3, label=str(row.label))  # fmt: skip
@@ -178,7 +182,7 @@ def _legend(axes: Axes) -> None:
 def _zoom(axes: Axes, values: "pd.Series[float] | None") -> None:
     """Leave the first steep fall out of sight where it would flatten all that follows."""
     if values is not None and len(values) > 20:
-        low, high = values.min(), values.quantile(0.9)
+        low, high = float(values.min()), float(values.quantile(0.9))
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
 
 

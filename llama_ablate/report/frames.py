@@ -1,6 +1,7 @@
 """Stored results as data frames: one row a run, a curve point, or a variant."""
 
 import math
+import re
 from collections import Counter
 from typing import Any
 
@@ -35,7 +36,7 @@ def runs(store: Store) -> pd.DataFrame:
                 "steps_done": record.steps_done,
                 "train_s": record.train_s,
                 "peak_memory_bytes": record.peak_memory_bytes,
-                **record.values,
+                **record.numbers,
             }
         rows.append(row)
     return pd.DataFrame(rows)
@@ -155,11 +156,16 @@ def warnings(store: Store) -> list[str]:
         found.append(f"{pending} of {len(frame)} planned runs have not finished.")
     failed = frame[~frame["outcome"].isin(["ok", "pending"])]
     found += [
-        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in failed.itertuples()
+        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
     ]
-    if frame["seed"].nunique() == 1:
+    if len(set(frame["seed"])) == 1:
         found.append("There is one seed: differences have no interval.")
     return found
+
+
+def rows(frame: pd.DataFrame) -> list[Any]:
+    """Return a frame's rows as named tuples."""
+    return list(frame.itertuples())
 
 
 def outcomes(values: "pd.Series[str]") -> str:
@@ -184,8 +190,9 @@ def flat(measures: dict[str, dict[str, Any]]) -> dict[str, float]:
 def _decode_key(values: dict[str, float]) -> str:
     """Pick the decode speed that the table shows: with cache, largest batch, longest context."""
     keys = [key for key in values if key.startswith("decode_cached_")]
-    return max(keys, key=lambda k: [int("".join(filter(str.isdigit, p))) for p in k.split("_")[2:4]],
-               default="")  # fmt: skip
+    return max(
+        keys, key=lambda key: [int(digits) for digits in re.findall(r"\d+", key)], default=""
+    )
 
 
 def _ratio(values: dict[str, float], base: dict[str, float], key: str) -> float:

@@ -42,7 +42,7 @@ def run(store: Store, run_id: str) -> Look:
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     last = pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}") if curve else pd.DataFrame()
     lines = [head, f"{store.folder(run_id)}", "", _recipe(record.model), ""]
-    lines += [f"{name}: {value:.6g}" for name, value in record.values.items()]
+    lines += [f"{name}: {value:.6g}" for name, value in record.numbers.items()]
     if len(last):
         lines += ["", tables.text(last)]
     return "\n".join(lines), values

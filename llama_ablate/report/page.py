@@ -47,7 +47,7 @@ def answer(comparison: pd.DataFrame) -> str:
         named = [
             str(row.label)
             + ("" if math.isnan(row.difference_nats) else f" ({row.difference_nats:+.4f})")
-            for row in of.itertuples()
+            for row in frames.rows(of)
         ]
         if named:
             shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
@@ -110,7 +110,7 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
         run_rows=run_rows(runs),
         speed_rows=[
             (row.label, row.name_, *(f"{v:,.4g}" for v in (row.value, row.low, row.high)))
-            for row in frames.speeds(store).rename(columns={"name": "name_"}).itertuples()
+            for row in frames.rows(frames.speeds(store).rename(columns={"name": "name_"}))
         ],
         recipes=[{"label": v["label"], "text": to_json(v)} for v in plan["variants"]],
         experiment=store.experiment_text,
@@ -140,5 +140,5 @@ def run_rows(runs: pd.DataFrame) -> list[tuple[str, ...]]:
             cell(row, "peak_memory_bytes", ".0f", 2**20, " MiB"),
             str(row.reason),
         )
-        for row in runs.itertuples()
+        for row in frames.rows(runs)
     ]

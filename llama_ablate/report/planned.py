@@ -45,7 +45,9 @@ def text(values: dict[str, Any]) -> str:
     }.items():
         cells[name] = [f"{v:,}" for v in variants[column]]
     if values["match"] != "none":
-        cells["width"] = [str(model["feedforward"]["width"] or "own") for model in variants["model"]]
+        cells["width"] = [
+            str(model["feedforward"]["width"] or "own") for model in variants["model"]
+        ]
         cells["residual"] = [f"{v:+.2%}" for v in variants["residual"]]
     engine, data = values["engine"], values["data"]
     sizes = ", ".join(f"{name} {n:,}" for name, n in data["tokens"].items())

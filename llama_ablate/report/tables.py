@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from llama_ablate.report import frames
+
 Rows = Sequence[Sequence[str]]
 
 
@@ -16,7 +18,7 @@ def comparison_cells(frame: pd.DataFrame) -> pd.DataFrame:
     shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
     shown["difference [95% interval]"] = [
         "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
-        for row in frame.itertuples()
+        for row in frames.rows(frame)
     ]
     shown["verdict"] = frame["verdict"]
     shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]

@@ -89,7 +89,9 @@ def train(
             row = run.row(state, norm)
             progress(state.step, row["train_loss_nats"])
             if not all(math.isfinite(row[k]) for k in ("train_loss_nats", "grad_norm")):
-                return _ended("diverged", f"loss or gradient not finite by step {state.step}", state)
+                return _ended(
+                    "diverged", f"loss or gradient not finite by step {state.step}", state
+                )
     first, last = state.curve[0]["train_loss_nats"], state.curve[-1]["train_loss_nats"]
     if last > first + 0.1 and last > math.log(model.spec.vocab):
         reason = f"the loss ended at {last:.3f}, above chance and above its start {first:.3f}"
@@ -125,17 +127,18 @@ class _Run:
             self.tokens.batch(self.seed, state.step, self.recipe.batch, self.context)
         )
         parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
+        total = torch.zeros((), device=self.engine.device)
         for part in parts:
             with self.engine.autocast():
                 loss = loss_of(self.model, part) / len(parts)
             loss.backward()  # type: ignore[no-untyped-call]
-            self.loss = loss.detach() if part is parts[0] else self.loss + loss.detach()
+            total += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip or math.inf)
         self.optimizer.step()
         self.optimizer.zero_grad()
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
-        state.loss_sum += self.loss.item()
+        state.loss_sum += total.item()
         state.loss_steps += 1
         state.train_s += time.perf_counter() - began
         return norm
