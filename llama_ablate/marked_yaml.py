@@ -16,7 +16,9 @@ from llama_ablate.errors import ConfigError, Where, dotted
 
 LARGEST_BYTES = 1_000_000
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?")
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in
+         ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")} | {"!"}  # fmt: skip
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 _OLD_BOOLEANS = {"yes", "no", "on", "off", "y", "n"}
 
@@ -90,7 +92,7 @@ def scalar(text: str) -> Any:
         return _WORDS[text.lower()]
     if _INT.fullmatch(text):
         return int(text)
-    if _FLOAT.fullmatch(text) and any(c.isdigit() for c in text):
+    if _FLOAT.fullmatch(text):
         return float(text)
     return text
 
@@ -100,8 +102,8 @@ def _value(node: yaml.Node, where: Where, marks: dict[Where, Mark], file: str) -
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*where, i), marks, file) for i, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
-        if node.tag.startswith("!") or node.style is not None:
-            _refuse_tag(node, file)
+        _refuse_tag(node, file)
+        if node.style is not None:  # in quotes: text, whatever it looks like
             return node.value
         if node.value.lower() in _OLD_BOOLEANS:
             raise _at(
@@ -131,7 +133,7 @@ def _value(node: yaml.Node, where: Where, marks: dict[Where, Mark], file: str) -
 
 
 def _refuse_tag(node: yaml.Node, file: str) -> None:
-    if not node.tag.startswith("tag:yaml.org,2002:") and node.tag != "!":
+    if node.tag not in _TAGS:
         raise _at(file, node.start_mark, f"tags like {node.tag} are not accepted")
 
 

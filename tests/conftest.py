@@ -69,7 +69,7 @@ def book(tmp_path) -> Path:
         "bird",
     ]
     generator = torch.Generator().manual_seed(0)
-    picks = torch.randint(0, len(words), (10_000,), generator=generator).tolist()
+    picks = torch.randint(0, len(words), (12_000,), generator=generator).tolist()
     file = tmp_path / "book.txt"
     file.write_text(" ".join(words[i] for i in picks)[:40_000], "utf-8")
     return file

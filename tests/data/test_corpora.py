@@ -1,0 +1,166 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus, files, hub, python_stdlib
+from llama_ablate.errors import ConfigError
+
+TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
+
+
+@pytest.fixture(scope="module")
+def stdlib():
+    return python_stdlib()
+
+
+def test_the_standard_library_is_megabytes_of_text_in_three_splits(stdlib):
+    assert len(stdlib.train) > 4_000_000
+    assert len(stdlib.validation) > 20_000
+    assert len(stdlib.test) > 20_000
+    assert "import" in stdlib.train
+
+
+def test_no_file_of_the_standard_library_stands_in_two_splits(stdlib):
+    documents = [set(text.split(SEPARATOR)) for text in stdlib.splits.values()]
+    assert not documents[0] & documents[1]
+    assert not documents[0] & documents[2]
+    assert not documents[1] & documents[2]
+
+
+def test_no_long_paragraph_of_the_standard_library_stands_twice(stdlib):
+    seen = set()
+    for text in stdlib.splits.values():
+        for document in text.split(SEPARATOR):
+            for paragraph in document.split("\n\n"):
+                key = " ".join(paragraph.split())
+                assert len(key) < 80 or key not in seen
+                seen.add(key)
+
+
+def test_a_fingerprint_stands_for_the_text_and_its_split():
+    one = Corpus("a", "b", "c")
+    assert one.fingerprint == Corpus("a", "b", "c").fingerprint
+    others = [Corpus("a", "b", "d"), Corpus("ab", "", "c"), Corpus("a", "bc", ""),
+              Corpus("", "ab", "c")]  # fmt: skip
+    assert len({c.fingerprint for c in [one, *others]}) == 5
+
+
+def test_one_text_is_split_by_position(tmp_path):
+    file = tmp_path / "one.txt"
+    file.write_text("0123456789" * 100, "utf-8")
+    corpus = files(path=str(file), splits=[0.9, 0.1, 0.0])
+    assert (len(corpus.train), len(corpus.validation), corpus.test) == (900, 100, "")
+    assert corpus.train + corpus.validation == "0123456789" * 100
+
+
+def write_jsonl(file):
+    file.write_text("".join(json.dumps({"text": t, "n": 1}) + "\n" for t in TEXTS), "utf-8")
+
+
+def write_parquet(file):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": TEXTS, "n": [1] * len(TEXTS)}), file)
+
+
+def write_folder(folder):
+    (folder / "sub").mkdir(parents=True)
+    for i, text in enumerate(TEXTS):
+        (folder / "sub" / f"{i}.txt").write_text(text, "utf-8")
+
+
+WRITERS = {"x.jsonl": write_jsonl, "x.parquet": write_parquet, "folder": write_folder}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    corpus = files(path=str(tmp_path / name))
+    parts = {split: text.split(SEPARATOR) for split, text in corpus.splits.items()}
+    assert sorted(sum(parts.values(), [])) == sorted(TEXTS)
+    assert 0.7 < len(parts["train"]) / 200 < 0.9
+    write_jsonl(tmp_path / "again.jsonl")
+    again = files(path=str(tmp_path / "again.jsonl"))
+    assert {s: set(t.split(SEPARATOR)) for s, t in again.splits.items()} == {
+        s: set(p) for s, p in parts.items()
+    }
+
+
+def test_a_pattern_names_several_files(tmp_path):
+    write_folder(tmp_path / "folder")
+    corpus = files(path=str(tmp_path / "folder" / "sub" / "1*.txt"))
+    assert sum(len(t.split(SEPARATOR)) for t in corpus.splits.values()) == 111
+
+
+def test_files_for_each_split_may_be_named(tmp_path):
+    for split in ("a", "b", "c"):
+        (tmp_path / f"{split}.txt").write_text(f"text of {split}", "utf-8")
+    corpus = files(path=str(tmp_path), train="a.txt", validation="b.txt", test="c.txt")
+    assert corpus == Corpus("text of a", "text of b", "text of c")
+
+
+def test_a_data_set_in_the_hubs_layout_loads_from_a_local_folder(tmp_path):
+    write_parquet(tmp_path / "train.parquet")
+    corpus = hub(dataset=str(tmp_path))
+    assert sum(len(t.split(SEPARATOR)) for t in corpus.splits.values()) == 200
+    write_parquet(tmp_path / "validation.parquet")
+    corpus = hub(dataset=str(tmp_path))
+    assert corpus.train == corpus.validation == SEPARATOR.join(TEXTS)
+
+
+def test_a_data_set_that_cannot_be_reached_is_one_line(tmp_path):
+    with pytest.raises(ConfigError, match="the data set 'no/such' could not be loaded") as caught:
+        hub(dataset="no/such")
+    assert "\n" not in caught.value.message
+    with pytest.raises(ConfigError, match="needs 'dataset'"):
+        hub()
+
+
+def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
+    file = tmp_path / name
+    file.write_bytes(content)
+    return {"path": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (lambda t: {"path": str(t / "nothing.txt")}, "there is no file"),
+        (lambda t: broken(t, b""), "is empty"),
+        (lambda t: broken(t, b" \n\n "), "holds nothing but white space"),
+        (lambda t: broken(t, b"\x7fELF\0\0\1"), "is binary, not text (a NUL at byte 4)"),
+        (lambda t: broken(t, b"caf\xe9 au lait"), "is not UTF-8 text (byte 3)"),
+        (lambda t: broken(t, b"not json", "x.jsonl"), "is not json"),
+        (lambda t: broken(t, b"not parquet", "x.parquet"), "is not parquet"),
+        (lambda t: broken(t, b'{"body": "x"}\n', "x.jsonl"), "has no field 'text'; allowed: body"),
+        (lambda t: broken(t, b'{"text": 3}\n', "x.jsonl"), "'text' holds int, not text"),
+        (lambda t: {"path": str(t)}, "holds no files"),
+        (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
+        (lambda t: {"path": str(t), "train": "a"}, "needs 'train' and 'validation' together"),
+        (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "splits [0.5, 0.6, 0]: must be three"),
+        (lambda t: broken(t, b"text") | {"splits": [0.9, 0.1]}, "splits [0.9, 0.1]: must be three"),
+        (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
+    with pytest.raises(ConfigError) as caught:
+        files(**options(tmp_path))
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    def refuse(_self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        files(**broken(tmp_path, b"text"))
+
+
+def test_every_corpus_is_documented():
+    assert all(len(CORPORA.summary(name)) > 20 for name in CORPORA)
+    assert sys.version_info >= (3, 11)

@@ -1,0 +1,137 @@
+import concurrent.futures
+import json
+
+import numpy as np
+import pytest
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus
+from llama_ablate.data.tokenizers import TOKENIZERS, BPE, from_json
+from llama_ablate.errors import ConfigError
+
+TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
+CORPUS = Corpus(TEXT + SEPARATOR + "another document", "the mat ✓ held out", "")
+
+
+def prepared(book, tokenizer="bytes", cache=None):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve(tokenizer), cache)
+
+
+@pytest.mark.parametrize("entry", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
+def test_decoding_gives_the_text_back_before_and_after_saving(entry):
+    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(entry))(CORPUS)
+    again = from_json(tokenizer.to_json())
+    for text in (CORPUS.train, CORPUS.validation):
+        ids = tokenizer.encode(text)
+        assert ids.max() < tokenizer.vocab
+        assert tokenizer.decode(ids) == text
+        assert np.array_equal(again.encode(text), ids)
+        assert again.decode(ids) == text
+
+
+def test_bytes_are_the_bytes_of_utf8():
+    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve("bytes"))(CORPUS)
+    assert tokenizer.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
+    assert tokenizer.vocab == 256
+
+
+def test_characters_are_numbered_by_code_point_and_none_is_unknown():
+    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve("chars"))(Corpus("bca", "d", ""))
+    assert tokenizer.vocab == 4
+    assert tokenizer.encode("abcd").tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="the character 'z' is not in the vocabulary"):
+        tokenizer.encode("az")
+
+
+def test_bpe_learns_from_the_training_split_alone():
+    corpus = Corpus("aaaa " * 100, "zqzqzqzq " * 1000, "")
+    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 270}))(corpus)
+    assert isinstance(tokenizer, BPE)
+    assert len(tokenizer.encode("aaaa")) < 4
+    assert len(tokenizer.encode("zqzqzqzq")) == 8
+
+
+def test_bpe_needs_room_for_the_bytes():
+    with pytest.raises(ConfigError, match="vocab 100: byte-level BPE needs more"):
+        TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 100}))
+
+
+def test_tokens_are_written_once_and_mapped_from_then_on(book, tmp_path, monkeypatch):
+    first = prepared(book, cache=tmp_path)
+    assert isinstance(first.split("train"), np.memmap)
+    assert first.counts == {"train": 32_000, "validation": 4_000, "test": 4_000}
+    assert first.heldout == ["validation", "test"]
+
+    def fail(*_):
+        raise AssertionError("encoded a second time")
+
+    monkeypatch.setattr(store, "_write", fail)
+    assert prepared(book, cache=tmp_path) == first
+
+
+def test_another_text_or_tokenizer_is_another_fingerprint(book, tmp_path):
+    first = prepared(book, cache=tmp_path)
+    chars = prepared(book, "chars", tmp_path)
+    book.write_text(book.read_text() + "!", "utf-8")
+    changed = prepared(book, cache=tmp_path)
+    assert len({first.fingerprint, chars.fingerprint, changed.fingerprint}) == 3
+    assert first.corpus == chars.corpus != changed.corpus
+
+
+def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: prepared(book, cache=tmp_path), range(16)))
+    assert len({tokens.folder for tokens in found}) == 1
+    assert [p.name for p in (tmp_path / "tokens").iterdir()] == [found[0].fingerprint]
+    manifest = json.loads((found[0].folder / "manifest.json").read_text())
+    assert (found[0].folder / "train.bin").stat().st_size == 2 * manifest["counts"]["train"]
+
+
+def test_a_failure_in_the_middle_leaves_nothing_behind(book, tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llama_ablate.data.tokenizers.Bytes.to_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        prepared(book, cache=tmp_path)
+    assert list((tmp_path / "tokens").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(book, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="set LLAMA_ABLATE_CACHE to a folder that can"):
+        prepared(book, cache=tmp_path / "file")
+
+
+def test_a_batch_depends_on_seed_and_number_alone(book):
+    tokens = prepared(book)
+    again = store.load(tokens.folder)
+    later = again.batch(3, 7, 4, 16)  # no batch was asked for before this one
+    for k in range(7):
+        tokens.batch(3, k, 4, 16)
+    assert np.array_equal(tokens.batch(3, 7, 4, 16), later)
+    assert later.shape == (4, 17)
+    assert not np.array_equal(tokens.batch(4, 7, 4, 16), later)
+    assert not np.array_equal(tokens.batch(3, 8, 4, 16), later)
+
+
+def test_batches_are_windows_of_the_training_split_and_reach_all_of_it(book):
+    tokens = prepared(book)
+    train = tokens.split("train").tobytes()
+    starts = []
+    for k in range(50):
+        for row in tokens.batch(0, k, 32, 16).astype(np.uint16):
+            at = train.find(row.tobytes())
+            assert at >= 0
+            starts.append(at / len(train))
+    assert min(starts) < 0.02
+    assert max(starts) > 0.9
+
+
+def test_an_empty_held_out_split_is_refused(tmp_path):
+    file = tmp_path / "x.txt"
+    file.write_text("some text", "utf-8")
+    corpus = CORPORA.resolve({"name": "files", "path": str(file), "splits": [1.0, 0.0, 0.0]})
+    with pytest.raises(ConfigError, match="the validation split of 'files' would be empty"):
+        store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path)

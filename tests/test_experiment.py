@@ -1,0 +1,140 @@
+import pytest
+
+from llama_ablate import experiment
+from llama_ablate.errors import ConfigError
+
+
+def write(tmp_path, text, name="x.yaml"):
+    file = tmp_path / name
+    file.write_text(text, "utf-8")
+    return file
+
+
+MINIMAL = "name: x\ntrain: {steps: 1}\n"
+
+
+def test_a_file_is_laid_over_its_preset_key_by_key(tmp_path):
+    text = MINIMAL + "base: transformer-2017\nmodel: {dim: 96, block: pre}\n"
+    model = experiment.load(write(tmp_path, text)).experiment.model
+    assert (model.dim, model.block) == (96, "pre")
+    assert (model.layers, model.position, model.bias) == (6, "sinusoidal", True)
+
+
+def test_a_component_entry_is_replaced_whole(tmp_path):
+    text = MINIMAL + "base: llama2-tiny\nmodel: {norm: {name: layernorm}}\n"
+    loaded = experiment.load(write(tmp_path, text)).experiment
+    assert loaded.model.norm == {"name": "layernorm"}
+
+
+def test_a_file_may_be_based_on_another_file(tmp_path):
+    write(tmp_path, MINIMAL + "model: {dim: 40, layers: 3}\nseeds: 7\n", "parent.yaml")
+    child = write(tmp_path, "name: child\nbase: parent.yaml\nmodel: {dim: 48}\n", "child.yaml")
+    loaded = experiment.load(child).experiment
+    assert (loaded.name, loaded.model.dim, loaded.model.layers, loaded.seeds) == ("child", 48, 3, 7)
+
+
+def test_a_file_may_replace_the_budget_of_its_base(tmp_path):
+    write(tmp_path, MINIMAL, "parent.yaml")
+    child = write(tmp_path, "name: c\nbase: parent.yaml\ntrain: {tokens: 500}\n", "child.yaml")
+    loaded = experiment.load(child).experiment
+    assert (loaded.train.tokens, loaded.train.steps) == (500, None)
+
+
+def test_an_error_in_a_base_file_is_shown_in_the_base_file(tmp_path):
+    write(tmp_path, MINIMAL + "model:\n  dim: wide\n", "parent.yaml")
+    child = write(tmp_path, "name: child\nbase: parent.yaml\n", "child.yaml")
+    with pytest.raises(ConfigError, match=r"parent\.yaml:4:8: model\.dim: 'wide'"):
+        experiment.load(child)
+
+
+def test_files_in_a_circle_are_refused(tmp_path):
+    write(tmp_path, MINIMAL + "base: b.yaml\n", "a.yaml")
+    with pytest.raises(ConfigError, match=r"a\.yaml:3:7: base: 'b\.yaml' is based on itself"):
+        experiment.load(write(tmp_path, MINIMAL + "base: a.yaml\n", "b.yaml"))
+
+
+def test_set_overrides_keys_options_and_lists(tmp_path):
+    sets = ("train.lr=3e-4", "model.norm.eps=1e-5", "seeds=[4, 5]", "model.position={name: rope}",
+            "data.corpus.path=../some where/x.txt", "train.tokens=10")  # fmt: skip
+    text = MINIMAL + "model: {norm: layernorm}\ndata: {corpus: files}\n"
+    loaded = experiment.load(write(tmp_path, text), sets).experiment
+    assert loaded.train.lr == 3e-4
+    assert loaded.model.norm == {"name": "layernorm", "eps": 1e-5}
+    assert loaded.seed_list == (4, 5)
+    assert loaded.data.corpus == {"name": "files", "path": "../some where/x.txt"}
+    assert (loaded.train.tokens, loaded.train.steps) == (10, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, data"),
+        ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
+        ("seeds: 0", "x.yaml:3:8: seeds: 0 seeds: must be 1 to 1000"),
+        ("seeds: [1, 1]", "x.yaml:3:1: seeds: the list of seeds [1, 1] must not be empty"),
+        ("model: {dim: 3.5}", "x.yaml:3:14: model.dim: 3.5 (float) is not accepted"),
+        ("model: {dim: -4}", "x.yaml:3:14: model.dim: -4 (int) is not accepted: "
+                             "it should be greater than 0"),
+        ("model: 7", "x.yaml:3:8: model: 7 (int) is not accepted: it should be a mapping"),
+        ("model: {nrom: x}", "x.yaml:3:15: model.nrom: unknown key 'nrom'; allowed: attention"),
+        ("base: gpt2-smal", "x.yaml:3:7: base: 'gpt2-smal' is neither a preset nor a .yaml file"),
+        ("variants: {design: grid}", "x.yaml:3:20: variants.design: 'grid' is not allowed here; "
+                                     "allowed: list, one-at-a-time, path, product"),
+        ("variants: {match: paramters}", "did you mean 'parameters'?"),
+        ("variants: {design: list}", "x.yaml:3:1: variants: design 'list' takes 'entries'"),
+        ("tune: {lr: [1]}", "x.yaml:3:1: tune: unknown key 'tune'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message):
+    with pytest.raises(ConfigError) as caught:
+        experiment.load(write(tmp_path, MINIMAL + text + "\n"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("{}", "needs exactly one of 'tokens' and 'steps'"),
+        ("{steps: 1, tokens: 5}", "needs exactly one of 'tokens' and 'steps'"),
+        ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
+        ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
+        ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
+        ("{steps: 1, precision: float16}", "'float16' is not allowed here; allowed: auto, "
+                                           "bfloat16, float32"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_training_recipe(tmp_path, train, message):
+    with pytest.raises(ConfigError) as caught:
+        experiment.load(write(tmp_path, f"name: x\ntrain: {train}\n"))
+    assert message in str(caught.value)
+
+
+def test_a_missing_section_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="train: the key 'train' is needed here"):
+        experiment.load(write(tmp_path, "name: x\n"))
+
+
+@pytest.mark.parametrize("text", ["lr", "=3", "train.lr.x=3"])
+def test_a_set_that_makes_no_sense_is_refused(tmp_path, text):
+    with pytest.raises(ConfigError, match="--set"):
+        experiment.load(write(tmp_path, "name: x\ntrain: {steps: 1, lr: 1e-3}\n"), (text,))
+
+
+def test_a_wrong_value_given_with_set_is_shown_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"--set train\.lr=x:1:10: train\.lr: 'x'"):
+        experiment.load(write(tmp_path, MINIMAL), ("train.lr=x",))
+
+
+@pytest.mark.parametrize("name", experiment.presets())
+def test_every_preset_is_a_valid_recipe(name):
+    assert experiment.preset(name).vocab is not None
+
+
+def test_every_experiment_of_the_repository_is_valid():
+    from pathlib import Path
+
+    files = sorted((Path(__file__).parents[1] / "experiments").rglob("*.yaml"))
+    assert len(files) >= 3
+    for file in files:
+        assert experiment.load(file).experiment.question

@@ -1,0 +1,178 @@
+import time
+
+import pytest
+
+from llama_ablate import grid
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Experiment
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES
+
+SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
+PLAIN = {"norm": "layernorm", "position": "sinusoidal", "attention": "mha", "feedforward": "relu",
+         "block": "post"}  # fmt: skip
+
+
+def of(design, model=None, cost=None, **variants):
+    experiment = Experiment.check(
+        {"name": "x", "model": {**SIZES, **PLAIN, **(model or {})}, "train": {"steps": 1},
+         "variants": {"design": design, **variants}}
+    )  # fmt: skip
+    return grid.variants(experiment, REGISTRIES, 64, cost)
+
+
+def labels(variants):
+    return [variant.label for variant in variants]
+
+
+def test_one_at_a_time_is_the_base_and_each_change_alone():
+    found = of("one-at-a-time", axes={"norm": ["rmsnorm"], "attention": ["mqa", "gqa"]})
+    assert labels(found) == ["baseline", "rmsnorm", "mqa", "gqa"]
+    assert found[0].is_baseline
+    assert found[2].spec.norm.name == "layernorm"
+
+
+def test_a_level_that_the_base_has_already_is_the_baseline_itself():
+    assert labels(of("one-at-a-time", axes={"norm": ["layernorm", "rmsnorm"]})) == [
+        "baseline", "rmsnorm",
+    ]  # fmt: skip
+
+
+def test_a_product_crosses_its_axes_and_compares_with_the_base_where_it_is_a_member():
+    axes = {"norm": ["rmsnorm", "layernorm"], "block": ["pre", "post"]}
+    found = of("product", axes=axes)
+    assert len(found) == 4
+    assert labels(found)[0] == "layernorm post"
+    assert found[0].is_baseline
+
+
+def test_a_path_keeps_the_changes_before():
+    found = of("path", axes={"norm": ["rmsnorm"], "position": ["rope"], "block": ["pre"]})
+    assert labels(found) == ["baseline", "+rmsnorm", "+rope", "+pre"]
+    last = found[-1].spec
+    assert (last.norm.name, last.position.name, last.block.name) == ("rmsnorm", "rope", "pre")
+    assert found[1].spec.position.name == "sinusoidal"
+
+
+def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
+    entries = [{"label": "old"}, {"label": "new", "norm": "rmsnorm", "layers": 3}]
+    found = of("list", entries=entries)
+    assert labels(found) == ["old", "new"]
+    assert found[1].spec.layers == 3
+
+
+def test_a_baseline_can_be_named():
+    found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnorm")
+    assert labels(found) == ["rmsnorm", "baseline"]
+    with pytest.raises(ConfigError, match="no variant is called 'rmsnrm'.*did you mean 'rmsnorm'"):
+        of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnrm")
+
+
+def test_labels_show_what_differs_from_the_components_defaults():
+    axes = {"position": [{"name": "rope", "theta": 5e5}, "none"], "tie": [True], "layers": [4]}
+    found = of("one-at-a-time", axes=axes)
+    assert labels(found)[1:] == ["rope-theta=500000", "no-position", "tie=true", "layers=4"]
+
+
+def test_two_variants_that_are_the_same_are_an_error_at_the_second():
+    with pytest.raises(ConfigError, match="'b' is the same variant as 'a'") as caught:
+        of("list", entries=[{"label": "a"}, {"label": "b", "norm": "layernorm"}])
+    assert caught.value.where == ("variants", "entries", 1, "norm")
+
+
+@pytest.mark.parametrize(
+    ("variants", "where", "message"),
+    [
+        ({"axes": {"nrom": ["x"]}}, ("axes", "nrom"), "'nrom' cannot vary; allowed: attention"),
+        ({"axes": {"norm": []}}, ("axes", "norm"), "an axis needs at least one value"),
+        ({"axes": {"norm": ["rmsnrm"]}}, ("axes", "norm", 0), "did you mean 'rmsnorm'?"),
+        ({"axes": {"norm": [{"name": "rmsnorm", "esp": 1}]}}, ("axes", "norm", 0, "esp"),
+         "did you mean 'eps'?"),
+        ({"axes": {"dim": ["x"]}}, ("axes", "dim", 0), "'x' (text) is not accepted"),
+        ({"axes": {"heads": [5]}}, ("axes", "heads", 0), "5 heads do not divide dim 32; allowed: "
+         "1, 2, 4, 8, 16, 32"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_axes_point_at_the_value(variants, where, message):
+    with pytest.raises(ConfigError) as caught:
+        of("one-at-a-time", **variants)
+    assert message in caught.value.message
+    assert caught.value.where == ("variants", *where)
+
+
+def test_components_that_do_not_fit_the_sizes_point_at_what_varies():
+    variants = of("one-at-a-time", axes={"attention": [{"name": "gqa", "kv_heads": 3}]})
+    with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
+        grid.costed(variants[1], count)
+    assert caught.value.where == ("variants", "axes", "attention", 0)
+    base = of("one-at-a-time", {"attention": {"name": "gqa", "kv_heads": 3}})
+    with pytest.raises(ConfigError) as caught:
+        grid.costed(base[0], count)
+    assert caught.value.where == ("model", "attention")
+
+
+ALL_AXES = {"norm": ["rmsnorm"], "position": ["rope", "learned", "alibi", "none"],
+            "attention": ["gqa", "mqa"], "feedforward": ["gelu", "silu", "swiglu"],
+            "block": ["pre"], "bias": [False]}  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", ["non_embedding", "flops_per_token"])
+def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(budget):
+    def cost(spec):
+        return getattr(count(spec), budget)
+
+    found = of("one-at-a-time", cost=cost, axes=ALL_AXES)
+    target = cost(found[0].spec)
+    for variant in found:
+        assert variant.residual == pytest.approx(cost(variant.spec) / target - 1)
+        assert abs(variant.residual) <= 0.005
+    changed = {v.label for v in found if v.spec.feedforward["width"] is not None}
+    assert {"mqa", "gqa", "swiglu"} <= changed | {"swiglu"}
+    assert "gelu" not in changed  # what matches already keeps its own width
+
+
+def test_a_budget_that_no_width_can_meet_is_refused():
+    with pytest.raises(ConfigError, match="cannot be matched to the baseline within 0.5%"):
+        of("one-at-a-time", cost=lambda spec: count(spec).non_embedding, axes={"layers": [40]})
+
+
+def test_runs_are_named_by_all_that_they_depend_on():
+    variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
+
+    def ids(fingerprint="f", **train):
+        experiment = Experiment.check(
+            {"name": "x", "train": {"steps": 1, **train}, "seeds": 2, "model": SIZES}
+        )
+        return [run.id for run in grid.runs(experiment, variants, fingerprint)]
+
+    assert len(set(ids())) == 4
+    assert ids() == ids()
+    assert not set(ids()) & set(ids("g"))
+    assert not set(ids()) & set(ids(lr=0.5))
+
+
+def test_seeds_are_outermost_so_that_a_grid_cut_short_is_still_paired():
+    experiment = Experiment.check({"name": "x", "train": {"steps": 1}, "seeds": 2, "model": SIZES})
+    variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
+    runs = grid.runs(experiment, variants, "f")
+    assert [(r.seed, r.variant.label) for r in runs] == [
+        (0, "baseline"), (0, "rmsnorm"), (1, "baseline"), (1, "rmsnorm"),
+    ]  # fmt: skip
+
+
+def test_a_thousand_variants_are_planned_in_under_five_seconds():
+    axes = {
+        "norm": ["layernorm", "rmsnorm"],
+        "position": ["none", "sinusoidal", "learned", "rope", "alibi"],
+        "attention": ["mha", "gqa", "mqa"],
+        "feedforward": ["relu", "gelu", "silu", "swiglu"],
+        "block": ["pre", "post"],
+        "layers": [2, 3, 4, 5, 6],
+    }
+    count.cache_clear()
+    began = time.perf_counter()
+    found = of("product", axes=axes)
+    sizes = {count(variant.spec).parameters for variant in found}
+    assert time.perf_counter() - began < 5
+    assert len(found) == 1200
+    assert len(sizes) > 50

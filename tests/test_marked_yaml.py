@@ -1,0 +1,79 @@
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.marked_yaml import load, parse, scalar
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4), ("5e5", 5e5), ("1.5E+3", 1500.0), (".5", 0.5), ("3.", 3.0), ("-2", -2),
+        ("400_000", 400_000), ("true", True), ("False", False), ("null", None), ("~", None),
+        ("1:30", "1:30"), ("2026-01-01", "2026-01-01"), ("0x10", "0x10"), ("e5", "e5"),
+        ("rope", "rope"), (".", "."), ("1.2.3", "1.2.3"), ("none", "none"),
+    ],
+)  # fmt: skip
+def test_plain_words_have_the_value_that_people_expect(text, value):
+    assert scalar(text) == value
+    assert type(scalar(text)) is type(value)
+    assert parse(f"x: {text}", "f").values == {"x": value}
+
+
+def test_quoted_words_are_text():
+    assert parse("a: 'no'\nb: \"1e-4\"\nc: 'true'", "f").values == {
+        "a": "no", "b": "1e-4", "c": "true",
+    }  # fmt: skip
+
+
+def test_every_value_knows_its_line_and_column():
+    marked = parse("model:\n  dim: 8\n  norm: {name: x, eps: 1e-5}\nseeds: [1, 22]\n", "f.yaml")
+    assert str(marked.marks[("model", "dim")]) == "f.yaml:2:8"
+    assert str(marked.marks[("model", "norm", "eps")]) == "f.yaml:3:24"
+    assert str(marked.marks[("seeds", 1)]) == "f.yaml:4:12"
+    located = marked.locate(ConfigError("is wrong", ("seeds", 1)))
+    assert str(located) == "f.yaml:4:12: seeds[1]: is wrong"
+    # What has no mark of its own is shown at what holds it.
+    located = marked.locate(ConfigError("is missing", ("model", "norm", "gain")))
+    assert str(located) == "f.yaml:3:3: model.norm.gain: is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: no", "f:1:4: bare 'no' is ambiguous (YAML 1.1 reads it as a boolean): "
+                  "write true or false, or 'no' in quotes"),
+        ("a: [yes]", "f:1:5: bare 'yes' is ambiguous"),
+        ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' stands twice (first on line 1)"),
+        ("a: {b: 1, b: 2}", "f:1:11: the key 'b' stands twice"),
+        ("a: &x 1\nb: *x", "f:1:4: anchors and aliases (& and *) are not accepted"),
+        ("<<: {a: 1}", "f:1:1: a key must be one plain word"),
+        ("a: !!python/object:os.system x", "f:1:4: tags like"),
+        ("a: [1, 2", "f:1:9: not valid YAML"),
+        ("a: 'x", "f:1:6: not valid YAML"),
+        ("- 1\n- 2", "f:1:1: expected `key: value` lines"),
+        ("", "f:1:1: expected `key: value` lines"),
+        ("just words", "f:1:1: expected `key: value` lines"),
+        ("a: \x07", "f: not valid YAML"),
+        ("? [1, 2]\n: 3", "f:1:3: a key must be one plain word"),
+        ("a: " + "[" * 5000 + "]" * 5000, "f: nested too deeply"),
+    ],
+)  # fmt: skip
+def test_what_people_write_by_mistake_is_refused_with_its_place(text, message):
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    file = tmp_path / "x.yaml"
+    with pytest.raises(ConfigError, match="No such file"):
+        load(file)
+    file.write_bytes(b"a: \xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        load(file)
+    file.write_text("a: " + "x" * 1_000_001)
+    with pytest.raises(ConfigError, match="larger than"):
+        load(file)
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load(tmp_path)

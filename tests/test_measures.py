@@ -1,0 +1,149 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Train
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure.interleaved import interleaved
+from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.engine import Engine
+
+ENGINE = Engine("cpu", 1, "float32", "fused")
+TRAIN = Train.check({"steps": 1, "batch": 4})
+
+
+@pytest.fixture
+def tokens(book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+@pytest.fixture
+def subject(spec, tokens):
+    def make(engine=ENGINE, **changes):
+        model = engine.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
+        return Subject(model, tokens, TRAIN, engine)
+
+    return make
+
+
+def measure(name, subject, **options):
+    return METRICS.measure(METRICS.resolve({"name": name, **options}), subject)
+
+
+def test_perplexity_is_that_of_a_model_that_knows_nothing_where_it_knows_nothing(subject):
+    """Zero logits: log(256) nats a byte, perplexity 256, 8 bits a byte, no spread."""
+    found = subject()
+    torch.nn.init.zeros_(found.model.head.weight)
+    values = measure("perplexity", found)
+    for split in ("validation", "test"):
+        assert values[f"{split}_loss_nats"] == pytest.approx(math.log(256), rel=1e-6)
+        assert values[f"{split}_perplexity"] == pytest.approx(256, rel=1e-5)
+        assert values[f"{split}_bits_per_byte"] == pytest.approx(8, rel=1e-6)
+        assert values[f"{split}_loss_se_nats"] == pytest.approx(0, abs=1e-6)
+        assert values[f"{split}_predicted_tokens"] == found.tokens.counts[split] - 1
+
+
+def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    bpe = store.prepare(corpus, TOKENIZERS.resolve({"name": "bpe", "vocab": 290}))
+    model = subject(tie=False).model
+    torch.nn.init.zeros_(model.head.weight)
+    wide = init_weights(build(type(model.spec)(**{**vars(model.spec), "vocab": 290})), 0)
+    torch.nn.init.zeros_(wide.head.weight)
+    values = measure("perplexity", Subject(wide, bpe, TRAIN, ENGINE))
+    per_byte = bpe.counts["test"] / bpe.bytes["test"]
+    assert per_byte < 0.6
+    assert values["test_bits_per_byte"] == pytest.approx(math.log2(290) * per_byte, rel=1e-5)
+
+
+def test_the_standard_error_is_that_of_window_means(subject):
+    from llama_ablate.training.loop import losses, windows
+
+    found = subject(init_std=0.3)
+    nats = losses(found.model, windows(found.tokens.split("test"), 24), ENGINE)
+    means = [nats[i : i + 24].mean() for i in range(0, len(nats), 24)]
+    expected = np.std(means, ddof=1) / math.sqrt(len(means))
+    assert measure("perplexity", found)["test_loss_se_nats"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("attention", ["mha", "gqa", "mqa"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_measured_cache_bytes_equal_the_closed_form(subject, attention, precision):
+    found = subject(Engine("cpu", 1, precision, "fused"), attention=attention)
+    values = measure("kv_cache", found, context=20)
+    kv_heads, size = {"mha": 4, "gqa": 2, "mqa": 1}[attention], ENGINE.dtype.itemsize
+    size = 2 if precision == "bfloat16" else 4
+    assert values["kv_cache_bytes_per_token"] == 2 * 2 * kv_heads * 8 * size
+    assert values["kv_cache_bytes"] == 20 * values["kv_cache_bytes_per_token"]
+
+
+def test_training_speed_is_tokens_and_flops_of_the_same_steps(subject):
+    found = subject()
+    values = measure("train_speed", found, seconds=0.05)
+    assert values["train_tokens_per_s"] > 100
+    per_token = values["train_flops_per_s"] / values["train_tokens_per_s"]
+    assert per_token == pytest.approx(count(found.model.spec).train_flops_per_token)
+
+
+def test_decode_speed_covers_batches_and_contexts_with_and_without_cache(subject):
+    values = measure("decode_speed", subject(), batch=[1, 3], context=[12, 20], new=4)
+    kinds = ("prefill", "decode_cached", "decode_uncached")
+    expected = {f"{k}_b{b}_c{c}_tokens_per_s" for k in kinds for b in (1, 3) for c in (12, 20)}
+    assert set(values) == expected
+    assert min(values.values()) > 0
+
+
+def test_decode_speed_refuses_a_context_that_the_new_tokens_fill(subject):
+    with pytest.raises(ConfigError, match="context 8 must be longer than new 8"):
+        measure("decode_speed", subject(), context=[8])
+
+
+def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monkeypatch):
+    order = []
+    taken = iter(range(100))
+
+    def fake(_choice, subject):
+        order.append(subject.model.spec.attention.name)
+        return {"x": float(next(taken))}
+
+    monkeypatch.setattr(METRICS, "measure", fake)
+    specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa", "mqa")]
+    choice = METRICS.resolve("train_speed")
+    found = interleaved(specs, [choice], tokens, TRAIN, ENGINE, rounds=3)
+    assert order == ["mha", "gqa", "mqa"] * 3
+    assert [f["train_speed"]["values"]["x"] for f in found] == [3, 4, 5]
+    assert found[0]["train_speed"]["samples"]["x"] == [0, 3, 6]
+
+
+def test_a_variant_that_runs_out_of_memory_says_so_and_the_others_go_on(spec, tokens, monkeypatch):
+    def fake(_choice, subject):
+        if subject.model.spec.attention.name == "mha":
+            raise torch.OutOfMemoryError("too large")
+        return {"x": 1.0}
+
+    monkeypatch.setattr(METRICS, "measure", fake)
+    specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
+    found = interleaved(specs, [METRICS.resolve("kv_cache")], tokens, TRAIN, ENGINE, rounds=2)
+    assert found[0]["kv_cache"]["error"] == "OutOfMemoryError: too large"
+    assert found[1]["kv_cache"] == {"values": {"x": 1.0}, "samples": {"x": [1.0, 1.0]}, "error": ""}
+
+
+def test_peak_memory_sees_what_was_taken_and_given_back():
+    peak = PeakMemory("cpu")
+    size = 600 * 2**20  # more than anything before it in this process can hide
+    block = torch.ones(size // 4)
+    del block
+    assert peak.read() > 0
+
+
+def test_every_metric_belongs_to_a_run_or_to_a_variant():
+    assert {METRICS.per(name) for name in METRICS} == {"run", "variant"}

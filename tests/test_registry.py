@@ -1,0 +1,94 @@
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.registry import Choice, Registry
+
+
+@pytest.fixture
+def fruits():
+    registry = Registry("fruit")
+
+    @registry.register("apple")
+    def apple(size, *, sweet: bool = True, weight: float = 1.5, kinds: int | None = None):
+        """Grow on trees (Newton 1687).
+
+        More words that are no part of the summary.
+        """
+        return ("apple", size, sweet, weight, kinds)
+
+    @registry.register("pear")
+    def pear():
+        """Taste well (Linnaeus 1753)."""
+        return "pear"
+
+    return registry
+
+
+def test_a_bare_name_resolves_with_every_default_filled_in(fruits):
+    assert fruits.resolve("apple") == Choice(
+        "apple", (("sweet", True), ("weight", 1.5), ("kinds", None))
+    )
+    assert fruits.resolve({"name": "apple"}) == fruits.resolve("apple")
+
+
+def test_options_replace_defaults_and_build_takes_only_the_sizes_it_names(fruits):
+    choice = fruits.resolve({"name": "apple", "weight": 2, "sweet": False})
+    assert fruits.build(choice, size=3, colour="red") == ("apple", 3, False, 2.0, None)
+    assert fruits.build(fruits.resolve("pear"), size=3) == "pear"
+
+
+def test_an_entry_written_out_resolves_to_the_same_choice(fruits):
+    for entry in ("pear", {"name": "apple", "kinds": 4}):
+        choice = fruits.resolve(entry)
+        assert fruits.resolve(choice.entry()) == choice
+
+
+@pytest.mark.parametrize(
+    ("entry", "where", "message"),
+    [
+        ("aple", (), "'aple' is not a fruit; allowed: apple, pear; did you mean 'apple'?"),
+        ({"name": "aple"}, ("name",), "'aple' is not a fruit; allowed: apple, pear; "
+         "did you mean 'apple'?"),
+        ({"name": "apple", "swet": True}, ("swet",),
+         "unknown key 'swet'; allowed: kinds, sweet, weight; did you mean 'sweet'?"),
+        ({"name": "pear", "x": 1}, ("x",), "unknown key 'x'; allowed: "),
+        ({"name": "apple", "kinds": "two"}, ("kinds",),
+         "'two' (text) is not accepted: it should be a valid integer"),
+        ({"name": "apple", "sweet": 1}, ("sweet",),
+         "1 (int) is not accepted: it should be a valid boolean"),
+        ({"name": "apple", "weight": float("nan")}, ("weight",),
+         "nan (float) is not accepted: it should be a finite number"),
+        ({"sweet": True}, (), "a fruit is a name, or a mapping that has the key 'name'"),
+    ],
+)  # fmt: skip
+def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, where, message):
+    with pytest.raises(ConfigError) as caught:
+        fruits.resolve(entry)
+    assert caught.value.message == message
+    assert caught.value.where == where
+
+
+def test_a_second_component_of_one_name_is_an_error(fruits):
+    with pytest.raises(ValueError, match="'pear' is registered already"):
+        fruits.register("pear")(lambda: None)
+
+
+def test_an_option_without_a_default_is_an_error_of_the_author(fruits):
+    def plum(*, stone: int):
+        """Have a stone (Linnaeus 1753)."""
+
+    with pytest.raises(TypeError, match="option 'stone'"):
+        fruits.register("plum")(plum)
+    assert "plum" not in fruits
+
+
+def test_the_summary_is_the_first_paragraph_of_the_docstring(fruits):
+    assert fruits.summary("apple") == "Grow on trees (Newton 1687)."
+    assert [option.name for option in fruits.options("apple")] == ["sweet", "weight", "kinds"]
+
+
+def test_choices_are_hashable_and_a_changed_option_is_another_choice(fruits):
+    choice = fruits.resolve("apple")
+    heavier = choice.with_options(weight=9.0)
+    assert heavier["weight"] == 9.0
+    assert len({choice, heavier, fruits.resolve("apple")}) == 2

@@ -1,0 +1,149 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import CURVE, Record, Store, read_json, to_json, write_json
+
+RECORD = Record(
+    id="0123abcd", label="RoPE θ=5e5 / <b>", variant="v1", seed=0, outcome="ok", reason="",
+    steps_done=2, tokens_done=64, train_s=0.5, peak_memory_bytes=1000, model={"dim": 8},
+    train={"lr": 0.1}, data="f", engine={"device": "cpu"}, environment={"python": "3"},
+    measures={"perplexity": {"test_loss_nats": 1.5, "odd": math.inf}},
+)  # fmt: skip
+ROW = dict.fromkeys(CURVE, 1.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = Store(tmp_path / "x")
+    found.create({"runs": [{"id": RECORD.id, "variant": "v1", "seed": 0}]}, "name: x\n")
+    return found
+
+
+def weights(path):
+    path.write_bytes(b"weights")
+
+
+def test_a_committed_record_reads_back_as_it_was(store):
+    store.commit(RECORD, [ROW, ROW | {"validation_loss_nats": math.nan}], weights)
+    assert store.record(RECORD.id) == RECORD
+    assert store.records() == [RECORD]
+    assert store.weights(RECORD.id).read_bytes() == b"weights"
+    curve = store.curve(RECORD.id)
+    assert curve[0] == ROW
+    assert math.isnan(curve[1]["validation_loss_nats"])
+
+
+def test_user_text_stays_inside_json_and_never_names_a_folder(store):
+    folder = store.commit(RECORD, [], None)
+    assert folder.name == "rope-5e5-b--s0--0123abcd"
+    assert folder.parent.name == "runs"
+
+
+def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
+    import hashlib
+
+    folder = store.commit(RECORD, [ROW], weights)
+    manifest = read_json(folder / "manifest.json")
+    assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
+    for name, said in manifest.items():
+        content = (folder / name).read_bytes()
+        assert said == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_the_first_final_record_stays(store):
+    store.commit(RECORD, [], None)
+    store.commit(replace(RECORD, train_s=99.0), [], None)
+    assert store.record(RECORD.id).train_s == 0.5
+    assert len(list((store.root / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("outcome", ["error", "oom", "timeout", "cancelled"])
+def test_a_record_that_is_not_final_gives_way(store, outcome):
+    store.commit(replace(RECORD, outcome=outcome, reason="why"), [], None)
+    store.commit(RECORD, [], None)
+    assert store.record(RECORD.id).ok
+    assert len(list((store.root / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("failing", ["curve", "weights", "rename"])
+def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    def rows():
+        yield ROW
+        fail()
+
+    if failing == "rename":
+        monkeypatch.setattr("pathlib.Path.rename", fail)
+    with pytest.raises(OSError, match="No space left"):
+        store.commit(
+            RECORD,
+            rows() if failing == "curve" else [ROW],
+            fail if failing == "weights" else weights,
+        )
+    assert list((store.root / "runs").iterdir()) == []
+    assert store.record(RECORD.id) is None
+
+
+def test_a_commit_removes_the_checkpoint_that_it_replaces(store):
+    store.checkpoint(RECORD.id).write_bytes(b"state")
+    store.commit(RECORD, [], None)
+    assert not store.checkpoint(RECORD.id).exists()
+
+
+def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
+    values = {"a": math.inf, "b": [-math.inf, 1.5], "c": {"d": math.nan}}
+    text = to_json(values)
+    json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    write_json(tmp_path / "x.json", values)
+    back = read_json(tmp_path / "x.json")
+    assert back["a"] == math.inf
+    assert back["b"] == [-math.inf, 1.5]
+    assert math.isnan(back["c"]["d"])
+
+
+def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path):
+    (tmp_path / "x.json").write_text('{"a": ')
+    with pytest.raises(ConfigError, match=r"x\.json: damaged, not JSON"):
+        read_json(tmp_path / "x.json")
+
+
+def test_writing_replaces_a_file_in_one_step_or_not_at_all(tmp_path, monkeypatch):
+    file = tmp_path / "x.json"
+    write_json(file, {"old": 1})
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_json(file, {"new": 1})
+    assert read_json(file) == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_measures_can_be_added_to_a_finished_run_and_to_a_variant(store):
+    store.commit(RECORD, [], None)
+    store.add_run_measure(RECORD.id, "more", {"x": 2.0})
+    assert store.record(RECORD.id).numbers["x"] == 2.0
+    store.add_variant_measure("a label", "v1", "speed", {"values": {"y": 3.0}})
+    assert store.variant_measures("v1") == {"speed": {"values": {"y": 3.0}}}
+
+
+def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
+    with pytest.raises(ConfigError, match="holds no results.*allowed: x"):
+        Store.open(tmp_path)
+    with pytest.raises(ConfigError, match="holds no results"):
+        Store.open(tmp_path / "y")
+    assert Store.open(store.root).plan["runs"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Store(tmp_path / "file" / "x").create({}, "")

@@ -1,0 +1,212 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.experiment import Train
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.training import checkpoint
+from llama_ablate.training.engine import Engine, choose, loss_of
+from llama_ablate.training.loop import losses, train, windows
+from llama_ablate.training.optimizer import learning_rate, make_optimizer
+
+ENGINE = Engine("cpu", 1, "float32", "math")
+
+
+@pytest.fixture
+def tokens(book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+def recipe(**changes):
+    return Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **changes})
+
+
+def trained(spec, tokens, engine=ENGINE, *, seed=0, saved=None, stop=lambda: False, **changes):
+    model = init_weights(build(spec(vocab=256)), seed)
+    done = train(
+        model, tokens, recipe(**changes), steps=20, seed=seed, engine=engine, saved=saved, stop=stop
+    )
+    return model, done
+
+
+def numbers(curve):
+    return [{k: v for k, v in row.items() if k != "train_s"} for row in curve]
+
+
+def test_training_learns_and_keeps_a_curve(spec, tokens):
+    _model, done = trained(spec, tokens)
+    assert done.outcome == "ok"
+    assert done.steps_done == 20
+    assert [row["step"] for row in done.curve] == list(range(1, 21))
+    assert done.curve[-1]["tokens"] == 20 * 4 * 24
+    held_out = [row["validation_loss_nats"] for row in done.curve if "validation_loss_nats" in row]
+    assert len(held_out) == 4
+    assert held_out[-1] < 4.5 < math.log(256) < done.curve[0]["train_loss_nats"] + 0.1
+
+
+SLOTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
+
+
+@pytest.mark.parametrize(("slot", "name"), SLOTS)
+def test_a_run_that_stops_twice_goes_on_with_identical_numbers(spec, tokens, tmp_path, slot, name):
+    """Weights and every row of the curve are equal, bit for bit, for every component."""
+
+    def make(**sizes):
+        return spec(**{slot: name}, **sizes)
+
+    whole, expected = trained(make, tokens)
+    saved = tmp_path / "run.checkpoint"
+    for last_step in (7, 13):
+        calls = iter(range(1000))
+        _model, part = trained(make, tokens, saved=saved, stop=lambda c=calls: next(c) == 7)
+        assert part.outcome == "cancelled"
+        assert part.steps_done in (last_step, 14)
+    model, resumed = trained(make, tokens, saved=saved)
+    assert numbers(resumed.curve) == numbers(expected.curve)
+    for key, value in whole.state_dict().items():
+        assert torch.equal(model.state_dict()[key], value), key
+
+
+def test_the_same_seed_trains_the_same_and_another_does_not(spec, tokens):
+    one, two, other = (trained(spec, tokens, seed=s)[1].curve for s in (0, 0, 1))
+    assert numbers(one) == numbers(two)
+    assert numbers(one) != numbers(other)
+
+
+def test_accumulation_sums_to_the_gradient_of_the_whole_batch(spec, tokens):
+    whole, _ = trained(spec, tokens)
+    parts, _ = trained(spec, tokens, accumulate=4)
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(spec, tokens):
+    _model, done = trained(spec, tokens, lr=1e30, clip=0.0)
+    assert done.outcome == "diverged"
+    assert "not finite by step" in done.reason
+    assert done.steps_done < 20
+
+
+def test_a_loss_that_ends_above_chance_and_its_start_is_diverged(spec, tokens):
+    _model, done = trained(spec, tokens, lr=3.0, warmup=0.0)
+    assert done.outcome == "diverged"
+    assert "above chance" in done.reason
+
+
+def test_a_run_that_takes_longer_than_it_may_times_out(spec, tokens):
+    _model, done = trained(spec, tokens, timeout_s=1e-6)
+    assert done.outcome == "timeout"
+
+
+def test_damaged_checkpoints_and_foreign_files_start_the_run_again(spec, tokens, tmp_path):
+    saved = tmp_path / "run.checkpoint"
+    _model, expected = trained(spec, tokens)
+    calls = iter(range(1000))
+    trained(spec, tokens, saved=saved, stop=lambda: next(calls) == 7)
+    whole = saved.read_bytes()
+    for content in (b"", b"junk", whole[: len(whole) // 2], whole[:-1]):
+        saved.write_bytes(content)
+        assert checkpoint.load(saved) is None
+        _model, done = trained(spec, tokens, saved=saved)
+        assert numbers(done.curve) == numbers(expected.curve)
+
+
+def test_a_checkpoint_never_runs_code(tmp_path):
+    import os
+    import pickle
+
+    class Payload:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    for write in (lambda f: pickle.dump(Payload(), f), lambda f: torch.save({"x": Payload()}, f)):
+        with (tmp_path / "evil").open("wb") as file:
+            write(file)
+        assert checkpoint.load(tmp_path / "evil") is None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine():
+    train = recipe(lr=1.0, warmup=0.1, min_lr=0.1)
+    rates = [learning_rate(train, step, 1000) for step in range(1000)]
+    assert rates[0] == pytest.approx(1 / 101)
+    assert rates[49] == pytest.approx(50 / 101)
+    assert rates[100] == 1.0
+    assert rates[550] == pytest.approx(0.55)  # half way down the cosine
+    assert rates[-1] == pytest.approx(0.1, abs=1e-4)
+    assert max(rates) == 1.0
+
+
+def test_decay_is_on_matrices_only(spec):
+    model = build(spec())
+    decays = {
+        id(p): group["weight_decay"]
+        for group in make_optimizer(model, recipe(weight_decay=0.3)).param_groups
+        for p in group["params"]
+    }
+    assert len(decays) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.3 if parameter.dim() >= 2 else 0.0), name
+
+
+def test_clipping_bounds_the_step(spec, tokens):
+    """With plain clipping at c, the gradient that AdamW sees has norm c; the curve shows it raw."""
+    _model, done = trained(spec, tokens, clip=1e-3)
+    assert all(row["grad_norm"] > 1e-3 for row in done.curve)
+
+
+def test_windows_predict_every_token_but_the_first_once():
+    text = np.arange(103)
+    whole, rest = windows(text, 10)
+    assert whole.shape == (10, 11)
+    assert rest.tolist() == [[100, 101, 102]]
+    predicted = [*whole[:, 1:].flatten(), *rest[0, 1:]]
+    assert predicted == list(range(1, 103))
+    assert [w.shape for w in windows(np.arange(5), 10)] == [(1, 5)]
+    assert sum(w[:, 1:].size for w in windows(text, 10, most=25)) == 25
+
+
+def test_losses_are_those_of_a_plain_loop(spec):
+    model = init_weights(build(spec(init_std=0.3)), 0)
+    text = np.random.default_rng(0).integers(0, 61, 75)
+    found = losses(ENGINE.prepare(model), windows(text, 24), ENGINE, batch_tokens=50)
+    expected = []
+    for start in range(0, 74, 24):
+        part = torch.from_numpy(text[start : start + 25])[None]
+        logits = model(part[:, :-1])[0]
+        expected += F.cross_entropy(logits, part[0, 1:], reduction="none").tolist()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
+def test_the_engine_is_chosen_by_measuring_and_can_be_forced(spec, asked):
+    engine = choose(spec(vocab=256), recipe(precision=asked), "cpu", rounds=1)
+    assert engine.flops_per_s > 0
+    tried = dict(engine.tried_s)
+    assert len(tried) == (4 if asked == "auto" else 2)
+    assert f"{engine.precision} {engine.kernel}" == min(tried, key=tried.get)
+    assert asked in ("auto", engine.precision)
+    assert Engine.from_dict(engine.to_dict()) == engine
+
+
+def test_bfloat16_autocast_trains_close_to_float32(spec, tokens):
+    _, full = trained(spec, tokens)
+    _, half = trained(spec, tokens, engine=Engine("cpu", 1, "bfloat16", "math"))
+    ends = [done.curve[-1]["validation_loss_nats"] for done in (full, half)]
+    assert abs(ends[0] - ends[1]) < 0.05
+    assert ends[0] != ends[1]
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_next_token(spec):
+    model = init_weights(build(spec(init_std=0.3)), 0)
+    part = torch.randint(0, 61, (3, 11))
+    log_p = model(part[:, :-1]).log_softmax(-1)
+    expected = -log_p.gather(-1, part[:, 1:, None]).mean()
+    torch.testing.assert_close(loss_of(model, part), expected)
