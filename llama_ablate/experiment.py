@@ -82,6 +82,7 @@ class Train(Section):
     eps: float = Field(1e-8, gt=0)
     clip: float = Field(1.0, ge=0)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    kernel: Literal["auto", "math", "fused"] = "auto"
     evals: int = Field(10, gt=0)
     timeout_s: float | None = Field(None, gt=0)
 
@@ -199,7 +200,8 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
     known = presets()
     if name in known:
-        base = parse(known[name], f"{name}.yaml")
+        # Without marks: what does not fit a preset is to be mended in the file that names it.
+        base = Marked(parse(known[name], f"{name}.yaml").values)
     elif name.endswith((".yaml", ".yml")):
         file = path.parent / name
         if file.resolve() in {p.resolve() for p in seen}:

@@ -209,18 +209,21 @@ def _label(experiment: Experiment, changes: tuple[_Change, ...], registries: Reg
 
 def _name(change: _Change, registries: Registries) -> str:
     if change.key not in SLOTS:
-        value = change.value
-        return f"{change.key}={str(value).lower() if isinstance(value, bool) else value}"
+        return f"{change.key}={_written(change.value)}"
     registry = registries[change.key]
     choice = registry.resolve(change.value, change.where)
     defaults = {option.name: option.default for option in registry.options(choice.name)}
     special = [
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in choice.options
-        if value != defaults[key]
+        f"{key}={_written(value)}" for key, value in choice.options if value != defaults[key]
     ]
     name = f"no-{change.key}" if choice.name == "none" else choice.name
     return "-".join([name, *special])
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> Variant:
@@ -239,17 +242,18 @@ def _matched(variant: Variant, target: int, cost: Cost) -> Variant:
     """Give a variant the feed-forward width at which it costs what the baseline costs.
 
     Costs are affine in the width, so two counts give the width; it is rounded to the coarsest of
-    8, 4, 2 and 1 that stays within the tolerance, because round widths compute faster.
+    8, 4, 2 and 1 that stays within the tolerance, because round widths compute faster. A variant
+    whose own width does as well keeps it.
     """
     spec = variant.spec
     own = costed(variant, cost) / target - 1
-    if abs(own) <= TOLERANCE:
-        return replace(variant, residual=own)
-    low, high = (costed(replace(variant, spec=spec.with_width(w)), cost) for w in (8, 16))
+    low, high = (cost(spec.with_width(width)) for width in (8, 16))
     exact = 8 + (target - low) * 8 / (high - low)
     for multiple in (8, 4, 2, 1):
         width = max(multiple, round(exact / multiple) * multiple)
         residual = cost(spec.with_width(width)) / target - 1
+        if abs(own) <= min(TOLERANCE, abs(residual)):
+            return replace(variant, residual=own)
         if abs(residual) <= TOLERANCE:
             return replace(variant, spec=spec.with_width(width), residual=residual)
     raise ConfigError(

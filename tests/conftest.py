@@ -84,7 +84,7 @@ def experiment_file(tmp_path, book):
             "name": "tiny",
             "model": "{dim: 16, layers: 1, heads: 2, context: 16}",
             "data": f"{{corpus: {{name: files, path: '{book}'}}, tokenizer: bytes}}",
-            "train": "{steps: 6, batch: 4, lr: 1e-3, precision: float32, evals: 2}",
+            "train": "{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}",
             "seeds": "2",
             "measure": "[perplexity, kv_cache]",
             "variants": variants,

@@ -64,7 +64,7 @@ def test_a_list_takes_entries_as_they_are_with_labels_of_their_own():
 def test_a_baseline_can_be_named():
     found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnorm")
     assert labels(found) == ["rmsnorm", "baseline"]
-    with pytest.raises(ConfigError, match="no variant is called 'rmsnrm'.*did you mean 'rmsnorm'"):
+    with pytest.raises(ConfigError, match=r"no variant is called 'rmsnrm'.*did you mean 'rmsnorm'"):
         of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnrm")
 
 
@@ -132,7 +132,7 @@ def test_matched_variants_cost_what_the_baseline_costs_within_half_a_percent(bud
 
 
 def test_a_budget_that_no_width_can_meet_is_refused():
-    with pytest.raises(ConfigError, match="cannot be matched to the baseline within 0.5%"):
+    with pytest.raises(ConfigError, match=r"cannot be matched to the baseline within 0.5%"):
         of("one-at-a-time", cost=lambda spec: count(spec).non_embedding, axes={"layers": [40]})
 
 

@@ -136,7 +136,7 @@ def test_measures_can_be_added_to_a_finished_run_and_to_a_variant(store):
 
 
 def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
-    with pytest.raises(ConfigError, match="holds no results.*allowed: x"):
+    with pytest.raises(ConfigError, match=r"holds no results.*allowed: x"):
         Store.open(tmp_path)
     with pytest.raises(ConfigError, match="holds no results"):
         Store.open(tmp_path / "y")

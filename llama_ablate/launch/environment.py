@@ -4,20 +4,22 @@ import os
 import platform
 import subprocess
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-_PACKAGES = ("llama-ablate", "torch", "numpy", "datasets", "tokenizers")
+from llama_ablate import __version__
+
+_PACKAGES = ("torch", "numpy", "datasets", "tokenizers")
 
 
 @cache
 def environment() -> dict[str, Any]:
     """Return versions, code state and hardware: no names of users, hosts or folders."""
     return {
-        "packages": {name: version(name) for name in _PACKAGES},
+        "packages": {"llama-ablate": __version__} | {name: _version(name) for name in _PACKAGES},
         "code": _commit(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -25,6 +27,13 @@ def environment() -> dict[str, Any]:
         "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }  # fmt: skip
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cores() -> int:

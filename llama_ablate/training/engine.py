@@ -88,8 +88,8 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
     torch.set_num_threads(threads)
     one = replace(spec, layers=1)
     batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // spec.context))
-    kernels: list[Kernel] = list(get_args(Kernel))
-    if batch * spec.heads * spec.context**2 > _PROBE_SCORES:
+    kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
+    if len(kernels) > 1 and batch * spec.heads * spec.context**2 > _PROBE_SCORES:
         kernels.remove("math")
     precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
     engines = [Engine(device, threads, p, k) for p in precisions for k in kernels]

@@ -80,7 +80,7 @@ def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path
     WRITERS[name](tmp_path / name)
     corpus = files(path=str(tmp_path / name))
     parts = {split: text.split(SEPARATOR) for split, text in corpus.splits.items()}
-    assert sorted(sum(parts.values(), [])) == sorted(TEXTS)
+    assert sorted(text for part in parts.values() for text in part) == sorted(TEXTS)
     assert 0.7 < len(parts["train"]) / 200 < 0.9
     write_jsonl(tmp_path / "again.jsonl")
     again = files(path=str(tmp_path / "again.jsonl"))
@@ -111,7 +111,7 @@ def test_a_data_set_in_the_hubs_layout_loads_from_a_local_folder(tmp_path):
     assert corpus.train == corpus.validation == SEPARATOR.join(TEXTS)
 
 
-def test_a_data_set_that_cannot_be_reached_is_one_line(tmp_path):
+def test_a_data_set_that_cannot_be_reached_is_one_line():
     with pytest.raises(ConfigError, match="the data set 'no/such' could not be loaded") as caught:
         hub(dataset="no/such")
     assert "\n" not in caught.value.message
@@ -135,7 +135,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b"caf\xe9 au lait"), "is not UTF-8 text (byte 3)"),
         (lambda t: broken(t, b"not json", "x.jsonl"), "is not json"),
         (lambda t: broken(t, b"not parquet", "x.parquet"), "is not parquet"),
-        (lambda t: broken(t, b'{"body": "x"}\n', "x.jsonl"), "has no field 'text'; allowed: body"),
+        (lambda t: broken(t, b'{"body": "x"}', "x.jsonl"), "has no field 'text'; allowed: body"),
         (lambda t: broken(t, b'{"text": 3}\n', "x.jsonl"), "'text' holds int, not text"),
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),

@@ -6,7 +6,7 @@ import pytest
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus
-from llama_ablate.data.tokenizers import TOKENIZERS, BPE, from_json
+from llama_ablate.data.tokenizers import BPE, TOKENIZERS, from_json
 from llama_ablate.errors import ConfigError
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20

@@ -40,7 +40,8 @@ def test_intervals_cover_the_true_difference_in_95_of_100():
 
 def test_pairing_takes_out_what_seeds_share():
     shared = np.array([0.0, 10.0, -10.0, 5.0])
-    effect = paired_effect(list(shared + [0.9, 1.0, 1.1, 1.0]), list(shared))
+    changed = shared + np.array([0.9, 1.0, 1.1, 1.0])
+    effect = paired_effect(list(changed), list(shared))
     assert 0.8 < effect.low < effect.high < 1.2
 
 

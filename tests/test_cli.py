@@ -1,0 +1,216 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from llama_ablate.cli import main
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A finished grid of two variants and two seeds."""
+    folder = tmp_path_factory.mktemp("results")
+    book = folder / "book.txt"
+    book.write_text("the cat sat on the mat and looked at the dog " * 800, "utf-8")
+    file = folder / "tiny.yaml"
+    file.write_text(
+        "name: tiny\nquestion: Does it <work>?\n"
+        "model: {dim: 16, layers: 1, heads: 2, context: 16}\n"
+        "variants: {axes: {attention: [mqa]}, match: parameters}\n"
+        f"data: {{corpus: {{name: files, path: '{book}'}}}}\n"
+        "train: {steps: 4, batch: 4, precision: float32}\nseeds: 2\n",
+        "utf-8",
+    )
+    os.environ["LLAMA_ABLATE_CACHE"] = str(folder / "cache")
+    assert main(["run", str(file), "--results", str(folder), "--device", "cpu"]) == 0
+    return folder / "tiny"
+
+
+def test_components_lists_every_slot_with_options_and_sources(capsys):
+    assert main(["components"]) == 0
+    out = capsys.readouterr().out
+    for word in ("norm:", "position:", "corpus:", "metric:", "theta: float = 10000", "kv_heads",
+                 "arXiv:1910.07467"):  # fmt: skip
+        assert word in out
+    assert main(["components", "position", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["slot"] for row in rows} == {"position"}
+    assert main(["components", "nrom"]) == 2
+    assert "did you mean 'norm'?" in capsys.readouterr().err
+
+
+def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_path, capsys):
+    file = experiment_file("{axes: {attention: [mqa]}, match: parameters}")
+    before = sorted(tmp_path.iterdir())
+    assert main(["plan", str(file), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    for word in ("baseline *", "mqa", "residual", "KV bytes/token", "runs: 4", "predicted: about"):
+        assert word in out
+    assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["runs"] == 4
+    assert said["predicted_s"] > 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_status_counts_outcomes(results, capsys):
+    assert main(["status", str(results)]) == 0
+    assert "4 runs: 4 ok" in capsys.readouterr().out
+    assert main(["status", str(results), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 4}
+
+
+def test_show_looks_at_the_grid_a_variant_or_a_run(results, capsys):
+    assert main(["show", str(results)]) == 0
+    assert "mqa" in capsys.readouterr().out
+    assert main(["show", str(results), "mqa"]) == 0
+    out = capsys.readouterr().out
+    assert "attention: mqa" in out
+    assert "test_loss_nats" in out
+    assert "± " in out
+    assert main(["status", str(results), "--json"]) == 0
+    run_id = json.loads(capsys.readouterr().out)["runs"][0]["id"]
+    assert main(["show", str(results), run_id]) == 0
+    assert "train_loss_nats" in capsys.readouterr().out
+    assert main(["show", str(results), "mqq"]) == 2
+    assert "did you mean 'mqa'?" in capsys.readouterr().err
+
+
+def test_compare_pairs_two_variants_by_seed(results, capsys):
+    assert main(["compare", str(results), "baseline", "mqa", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["seeds"] == [0, 1]
+    assert said["changed"]["attention"] == ["mha", "mqa"]
+    losses = said["effects"]["test_loss_nats"]
+    assert losses["low"] < losses["mean"] < losses["high"]
+    assert main(["compare", str(results), "baseline", "mqa"]) == 0
+    assert "over 2 paired seeds" in capsys.readouterr().out
+
+
+def test_report_is_written_again_from_the_folder_alone(results, capsys):
+    page = results / "report" / "report.html"
+    page.unlink()
+    assert main(["report", str(results)]) == 0
+    assert page.is_file()
+    assert "Does it &lt;work&gt;?" in page.read_text()
+    capsys.readouterr()
+
+
+def test_looking_at_results_needs_no_torch(results):
+    code = (
+        "import sys; from llama_ablate.cli import main\n"
+        f"assert main(['report', {str(results)!r}]) == 0\n"
+        f"assert main(['show', {str(results)!r}]) == 0\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("command", ["components", "plan", "run", "status", "show", "compare",
+                                     "measure", "report"])  # fmt: skip
+def test_every_command_has_help_with_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert f"llama-ablate {command}" in capsys.readouterr().out
+
+
+BAD_FILES = {
+    "unknown key": ("seed: 3", ":7:7: seed: unknown key 'seed'; allowed:", "did you mean 'seeds'?"),
+    "unknown component": ("model: {norm: rmsnrm}", ":7:15: model.norm: 'rmsnrm' is not a norm",
+                          "did you mean 'rmsnorm'?"),
+    "unknown option": ("model: {position: {name: rope, tetha: 3.0}}",
+                       ":7:39: model.position.tetha: unknown key", "did you mean 'theta'?"),
+    "wrong type": ("model: {dim: big}", ":7:14: model.dim: 'big' (text) is not accepted", ""),
+    "heads that do not divide": ("model: {dim: 64, heads: 5}",
+                                 ":7:25: model.heads: 5 heads do not divide dim 64", "allowed: 1"),
+    "kv_heads that do not divide": ("model: {attention: {name: gqa, kv_heads: 3}}",
+                                    "model.attention: 8 query heads do not divide", ""),
+    "an odd head width": ("model: {dim: 12, heads: 4}", ":7:1: model.position: rope turns pairs", ""),
+    "a bare no": ("model: {tie: no}", ":7:14: bare 'no' is ambiguous", "write true or false"),
+    "a key twice": ("seeds: 2\nseeds: 3", ":8:1: the key 'seeds' stands twice", ""),
+    "a rate that is text": ("train: {steps: 5, lr: 1e-4-}", "train.lr: '1e-4-' (text)", ""),
+    "a missing corpus": ("data: {corpus: {name: files, path: no.txt}}",
+                         ":7:8: data.corpus: there is no file 'no.txt'", ""),
+    "an unknown metric": ("measure: [perplexty]", ":7:11: measure[0]: 'perplexty' is not a metric",
+                          "did you mean 'perplexity'?"),
+    "a corpus smaller than a batch": ("train: {steps: 1, batch: 4096}",
+                                      "data.corpus: the train split has", "smaller than one"),
+    "a corpus that is empty": ("data: {corpus: {name: files, path: empty.txt}}", "is empty", ""),
+    "a corpus that is binary": ("data: {corpus: {name: files, path: binary.bin}}", "is binary", ""),
+}  # fmt: skip
+GOOD = {"name": "bad", "base": "llama2-tiny", "model": "{dim: 32, heads: 4, layers: 1, context: 16}",
+        "data": "{corpus: {name: files, path: good.txt}}", "train": "{steps: 2, batch: 2}",
+        "measure": "[perplexity]"}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", BAD_FILES)
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_written(
+    tmp_path, monkeypatch, capsys, command, mistake
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.txt").write_text("the cat sat on the mat " * 500)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "binary.bin").write_bytes(bytes(range(256)))
+    bad, *expected = BAD_FILES[mistake]
+    key = bad.split(":")[0]
+    lines = [f"{k}: {v}" for k, v in GOOD.items() if k != key]
+    lines = [*lines[:5], *["# filler"] * (6 - len(lines[:5])), bad]
+    (tmp_path / "x.yaml").write_text("\n".join(lines) + "\n")
+    before = sorted(tmp_path.rglob("*"))
+    assert main([command, "x.yaml"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("llama-ablate: x.yaml:")
+    for words in expected:
+        assert words in shown.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "nothing.yaml"], "nothing.yaml: No such file or directory"),
+        (["status", "nowhere"], "'nowhere' holds no results"),
+        (["report", "."], "holds no results"),
+    ],
+)
+def test_files_and_folders_that_are_not_there(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_results_that_cannot_be_written_are_refused_before_training(
+    experiment_file, tmp_path, capsys
+):
+    (tmp_path / "file").write_text("not a folder")
+    assert main(["run", str(experiment_file()), "--results", str(tmp_path / "file")]) == 2
+    err = capsys.readouterr().err
+    assert "cannot be written" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["rnu"], ["run"], ["run", "x", "--workers", "many"]])
+def test_a_command_line_that_makes_no_sense_is_one_line(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_workers_must_be_one_or_more(experiment_file, capsys):
+    assert main(["run", str(experiment_file()), "--workers", "0"]) == 2
+    assert "--workers 0: must be 1 or more" in capsys.readouterr().err
+
+
+def test_1e_4_is_a_number(experiment_file, capsys):
+    file = experiment_file(train="{steps: 1, batch: 4, lr: 1e-4}")
+    assert main(["plan", str(file), "--device", "cpu"]) == 0
+    capsys.readouterr()

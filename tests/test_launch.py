@@ -1,0 +1,226 @@
+"""Grids of seconds, run as users run them: in processes, stopped, killed, and gone on with."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from llama_ablate.cli import main
+from llama_ablate.launch import processes, worker
+from llama_ablate.results import Store
+
+LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
+
+
+def run(file, results, *more):
+    return main(["run", str(file), "--results", str(results), "--device", "cpu", *more])
+
+
+def hashes(results):
+    found = {}
+    for file in sorted(Path(results).glob("*/runs/*/weights.safetensors")):
+        found[file.parent.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return found
+
+
+def command(file, results):
+    return [sys.executable, "-m", "llama_ablate", "run", str(file), "--results", str(results),
+            "--device", "cpu"]  # fmt: skip
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path, capsys):
+    file = experiment_file(measure="[perplexity, train_speed, decode_speed, kv_cache]")
+    assert run(file, tmp_path / "r", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    rows = {row["label"]: row for row in said["comparison"]}
+    assert set(rows) == {"baseline", "layernorm"}
+    assert rows["baseline"]["outcome"] == rows["layernorm"]["outcome"] == "2 ok"
+    assert rows["layernorm"]["train_speed_ratio"] > 0
+    assert rows["baseline"]["kv_measured_bytes_per_token"] > 0
+    store = Store.open(tmp_path / "r" / "tiny")
+    assert len(store.records()) == 4
+    for record in store.records():
+        assert record.ok
+        assert record.numbers["test_loss_nats"] < 7
+        assert record.engine["threads"] == 1
+        assert record.peak_memory_bytes >= 0
+        assert store.weights(record.id)
+    report = Path(said["report"])
+    assert report.is_file()
+    names = {f.name for f in (report.parent / "figures").iterdir()}
+    assert len(names) == 10
+    assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
+
+
+def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(experiment_file, tmp_path):
+    file = experiment_file()
+    assert run(file, tmp_path) == 0
+    records = {p: p.stat().st_mtime_ns for p in tmp_path.glob("tiny/runs/*/record.json")}
+    assert run(file, tmp_path, "--set", "seeds=3") == 0
+    assert all(p.stat().st_mtime_ns == t for p, t in records.items())
+    assert len(list(tmp_path.glob("tiny/runs/*/record.json"))) == 6
+
+
+def test_the_number_of_workers_changes_no_weight(experiment_file, tmp_path):
+    file = experiment_file()
+    assert run(file, tmp_path / "one", "--workers", "1") == 0
+    assert run(file, tmp_path / "three", "--workers", "3") == 0
+    one = hashes(tmp_path / "one")
+    assert len(one) == 4
+    assert hashes(tmp_path / "three") == one
+
+
+def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
+    experiment_file, tmp_path, capsys
+):
+    two = "{label: plain}, {label: ln, norm: layernorm}"
+    alone = experiment_file(f"{{design: list, entries: [{two}]}}")
+    assert run(alone, tmp_path / "alone") == 0
+    # Weights of 1e15 overflow float32 in the feed-forward, and LayerNorm makes NaN of that.
+    third = "{label: exploding, norm: layernorm, init_std: 1.0e+15}"
+    both = f"{{design: list, entries: [{two}, {third}]}}"
+    capsys.readouterr()
+    assert run(experiment_file(both), tmp_path / "both") == 1
+    shown = capsys.readouterr()
+    assert "2 diverged" in shown.out
+    assert "not finite by step 1" in shown.err
+    healthy = {name: h for name, h in hashes(tmp_path / "both").items() if "exploding" not in name}
+    assert healthy == hashes(tmp_path / "alone")
+    page = (tmp_path / "both" / "tiny" / "report" / "report.html").read_text()
+    assert "exploding" in page
+    assert main(["status", str(tmp_path / "both" / "tiny")]) == 1
+
+
+def test_a_killed_worker_is_one_failed_run_that_the_next_command_does_again(
+    experiment_file, tmp_path
+):
+    file = experiment_file(train=LONG)
+    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.PIPE)
+    logs = tmp_path / "tiny" / "working"
+
+    def workers():
+        # Runs are the children of the fork server that hold a run's log open.
+        found = psutil.Process(launcher.pid).children(recursive=True)
+        return [p for p in found if any(str(logs) in f.path and "engine" not in f.path
+                                        for f in p.open_files())]  # fmt: skip
+
+    wait_for(lambda: len(workers()) == 2)
+    workers()[0].kill()
+    _out, err = launcher.communicate(timeout=120)
+    assert launcher.returncode == 1, err
+    outcomes = [r.outcome for r in Store.open(tmp_path / "tiny").records()]
+    assert sorted(outcomes) == ["ok", "ok", "ok", "oom"]
+    assert "SIGKILL" in next(r.reason for r in Store.open(tmp_path / "tiny").records() if not r.ok)
+    assert run(file, tmp_path) == 0
+    assert run(file, tmp_path / "whole") == 0
+    assert hashes(tmp_path) == hashes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path, how):
+    """Ctrl-C leaves checkpoints and exit code 130; a killed launcher leaves no worker behind."""
+    file = experiment_file(train=LONG)
+    launcher = subprocess.Popen(
+        command(file, tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    logs = tmp_path / "tiny" / "working"
+    wait_for(lambda: len([p for p in logs.glob("*.log") if p.stem != "engine"]) >= 2)
+    time.sleep(0.4)
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    os.kill(launcher.pid, how)
+    began = time.monotonic()
+    _out, err = launcher.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    if how == signal.SIGINT:
+        assert launcher.returncode == 130
+        assert b"the same command goes on" in err
+        assert b"Traceback" not in err
+    wait_for(lambda: not any(p.is_running() and p.status() != "zombie" for p in family), 15)
+    assert run(file, tmp_path) == 0
+    assert run(file, tmp_path / "whole") == 0
+    assert hashes(tmp_path) == hashes(tmp_path / "whole")
+    assert not list(logs.glob("*.checkpoint"))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (MemoryError(), "oom"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "oom"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (ValueError("a bug"), "error"),
+    ],
+    ids=str,
+)
+def test_an_exception_becomes_a_typed_outcome(experiment_file, tmp_path, monkeypatch, error,
+                                              outcome, capsys):  # fmt: skip
+    file = experiment_file(seeds="1", variants="{}")
+    assert run(file, tmp_path) == 0
+    store = Store.open(tmp_path / "tiny")
+    (record,) = store.records()
+    import shutil
+
+    shutil.rmtree(store.folder(record.id))
+
+    def fail(*_args, **_more):
+        raise error
+
+    monkeypatch.setattr(worker, "train", fail)
+    assert worker.run(store.root, record.id) == outcome
+    capsys.readouterr()
+    (record,) = store.records()
+    assert record.outcome == outcome
+    assert record.reason
+
+
+def _started(_report, began):
+    return time.time() - began
+
+
+def test_a_run_starts_in_under_half_a_second_once_the_server_is_up(tmp_path):
+    def start():
+        return processes.call(_started, time.time(), log=tmp_path / "x.log")
+
+    start()  # the first call starts the server, which imports torch
+    assert sorted(start() for _ in range(5))[2] < 0.5
+
+
+def _dies(_report):
+    os.write(1, b"the last words\n")
+    os._exit(3)
+
+
+def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
+    with pytest.raises(RuntimeError, match="ended with code 3: the last words"):
+        processes.call(_dies, log=tmp_path / "x.log")
+
+
+def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, capsys):
+    file = experiment_file(measure="[perplexity]")
+    assert run(file, tmp_path) == 0
+    store = Store.open(tmp_path / "tiny")
+    before = [record.numbers for record in store.records()]
+    for path in tmp_path.glob("tiny/runs/*/measures/perplexity.json"):
+        path.unlink()
+    assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
+    assert [record.numbers for record in store.records()] == before
+    assert all(store.variant_measures(v["id"])["kv_cache"] for v in store.plan["variants"])
+    capsys.readouterr()
+    assert main(["measure", str(store.root), "perplxity"]) == 2
+    assert "did you mean 'perplexity'?" in capsys.readouterr().err
