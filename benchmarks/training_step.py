@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.spec import ModelSpec
+from llama_ablate.training.engine import settle
 
 SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
 CONTEXT, VOCAB = 256, 256
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    settle(options.threads)  # for all contestants alike: they share the process
     results = [
         race(shape, precision, options)
         for shape in options.shape or SHAPES

@@ -27,7 +27,7 @@ MAY = {
     "measure": ["data", "errors", "experiment", "model", "registry", "spec", "training"],
     "plan": ["data", "errors", "experiment", "grid", "measure", "model", "registry", "spec"],
     "catalogue": ["data", "errors", "measure", "model", "registry"],
-    "launch": ["data", "errors", "experiment", "measure", "model", "plan", "registry", "results",
+    "launch": ["__init__", "data", "errors", "experiment", "measure", "model", "plan", "registry", "results",
                "spec", "training"],
     "commands": ["catalogue", "errors", "experiment", "launch", "plan", "report", "results",
                  "training"],

@@ -228,7 +228,6 @@ def _measure(
     engine: dict[str, Any],
     rounds: int,
 ) -> list[dict[str, dict[str, Any]]]:
-    torch.set_flush_denormal(True)
     question = Experiment.model_validate(experiment)
     return interleaved(
         [spec_from(spec) for spec in specs],

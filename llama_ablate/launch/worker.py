@@ -24,7 +24,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.plan import open_tokens
 from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.engine import Engine, settle
 from llama_ablate.training.loop import Trained, train
 
 Report = Callable[[int, float], None]
@@ -41,8 +41,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
     experiment = Experiment.model_validate(plan["experiment"])
     engine = Engine.from_dict(store.engine or {})
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(engine.threads)
+    settle(engine.threads)
     peak = PeakMemory(engine.device)
     model: Decoder | None = None
     measures: dict[str, dict[str, float]] = {}

@@ -1,9 +1,7 @@
-"""Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`, and the two kernels that compute it."""
+"""Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +9,12 @@ from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.cache import CachedShapes, LayerCache
+from llama_ablate.model.kernels import Kernel, attend
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.registry import Registry
 
 ATTENTIONS = Registry("attention")
 
-Kernel = Literal["math", "fused"]
 Rotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -53,8 +51,9 @@ class Attention(nn.Module):
         q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD)
         q_BHTE, k_BKTE = ctx.rotate(q_BHTE, k_BKTE, ctx.pos_T)
         k_BKSE, v_BKSE = cache.update(k_BKTE, v_BKTE) if cache else (k_BKTE, v_BKTE)
-        mixed_BTD: Tensor = self.out(attend(q_BHTE, k_BKSE, v_BKSE, ctx))
-        return mixed_BTD
+        mixed_BTe = attend(q_BHTE, k_BKSE, v_BKSE, ctx.mask, causal=ctx.causal, kernel=ctx.kernel)
+        out_BTD: Tensor = self.out(mixed_BTe)
+        return out_BTD
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # One matrix product instead of three: the small weights are joined, not the activations.
@@ -62,8 +61,11 @@ class Attention(nn.Module):
         weight = torch.cat([part.weight for part in parts])
         bias = None if self.q.bias is None else torch.cat([part.bias for part in parts])
         joined_BTe = F.linear(x_BTD, weight, bias)
-        joined = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim).transpose(1, 2)
-        q_BHTE, k_BKTE, v_BKTE = joined.split([self.heads, self.kv_heads, self.kv_heads], dim=1)  # type: ignore[no-untyped-call]
+        joined_BTNE = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim)
+        # One copy that puts heads first in memory: all that follows then runs over whole rows.
+        joined_BNTE = joined_BTNE.permute(2, 0, 1, 3).contiguous().transpose(0, 1)
+        sizes = [self.heads, self.kv_heads, self.kv_heads]
+        q_BHTE, k_BKTE, v_BKTE = joined_BNTE.split(sizes, dim=1)  # type: ignore[no-untyped-call]
         return q_BHTE, k_BKTE, v_BKTE
 
     @property
@@ -76,36 +78,6 @@ class Attention(nn.Module):
         projections = (self.q, self.k, self.v, self.out)
         dense = 2 * context * self.heads * self.head_dim
         return 2 * (sum(p.weight.numel() for p in projections) + dense)
-
-
-def attend(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, ctx: AttentionContext) -> Tensor:
-    """Return softmax(q k^T / sqrt(E) + mask) v, heads joined, (B, T, H * E).
-
-    `math` spells the product out, which is faster for short contexts in bfloat16 on a CPU;
-    `fused` is torch's kernel. Neither copies a key/value head to its query heads.
-    """
-    B, H, T, E = q_BHTE.shape
-    K = k_BKSE.shape[1]
-    if ctx.kernel == "fused":
-        mixed_BHTE = F.scaled_dot_product_attention(
-            q_BHTE,
-            k_BKSE,
-            v_BKSE,
-            attn_mask=None if ctx.causal or ctx.mask is None else ctx.mask.to(q_BHTE.dtype),
-            is_causal=ctx.causal,
-            enable_gqa=K < H,
-        )
-        return mixed_BHTE.transpose(1, 2).reshape(B, T, H * E)
-    # Autocast would take the scores to float32 and back; softmax accumulates in float32 anyway.
-    with torch.autocast(q_BHTE.device.type, enabled=False):
-        # g = G*T: the query heads of a group are rows of one product with their shared keys.
-        q_BKgE = (q_BHTE * (1 / math.sqrt(E))).reshape(B, K, -1, E)
-        scores_BKgS = q_BKgE @ k_BKSE.transpose(-1, -2)
-        if ctx.mask is not None:
-            mask_HTS = ctx.mask.expand(H, -1, -1) if ctx.mask.dim() == 2 else ctx.mask
-            scores_BKgS += mask_HTS.to(scores_BKgS.dtype).reshape(K, -1, scores_BKgS.shape[-1])
-        mixed_BKgE = scores_BKgS.softmax(-1) @ v_BKSE
-    return mixed_BKgE.view(B, H, T, E).transpose(1, 2).reshape(B, T, H * E)
 
 
 @ATTENTIONS.register("mha")

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import ATTENTIONS, AttentionContext, Kernel
+from llama_ablate.model.attention import ATTENTIONS, AttentionContext
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.cache import KVCache, LayerCache
 from llama_ablate.model.feedforward import FEEDFORWARDS
+from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.positions import POSITIONS

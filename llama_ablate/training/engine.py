@@ -1,5 +1,7 @@
 """How a machine computes: device, threads, precision and attention kernel, chosen by measuring."""
 
+import ctypes
+import sys
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -11,12 +13,13 @@ from torch import Tensor
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
-from llama_ablate.model.attention import Kernel
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.kernels import Kernel
 from llama_ablate.spec import ModelSpec
 from llama_ablate.training.optimizer import make_optimizer
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _PROBE_TOKENS = 4096
 _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
 
@@ -53,8 +56,8 @@ class Engine:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
     def prepare(self, model: Decoder) -> Decoder:
-        """Set threads, move a model to the device, and give it the kernel."""
-        torch.set_num_threads(self.threads)
+        """Set up this process, move a model to the device, and give it the kernel."""
+        settle(self.threads)
         model.kernel = self.kernel
         return model.to(self.device)
 
@@ -62,6 +65,21 @@ class Engine:
         """Wait until the device has done what it was given."""
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+def settle(threads: int) -> None:
+    """Make this process compute steadily: its threads, no denormals, and memory that is kept.
+
+    glibc gives every freed block of a few megabytes back to the system and faults it in again,
+    page by page, for the next one: up to a third of a small model's step. It is told not to.
+    """
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+        if mallopt is not None:
+            mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc accepts
+            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def pick_device(asked: str) -> str:
@@ -85,7 +103,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
     Every allowed pair of precision and kernel takes turns at a training step of a one-layer model;
     the best median wins. About half a second for small models.
     """
-    torch.set_num_threads(threads)
+    settle(threads)
     one = replace(spec, layers=1)
     batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // spec.context))
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import AttentionContext, attend, gqa, mha, mqa
+from llama_ablate.model.attention import AttentionContext, gqa, mha, mqa
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.kernels import attend
 
 
 def context(length, kernel="math"):
@@ -84,7 +85,23 @@ def test_the_score_products_cost_the_same_whatever_the_kv_heads():
 def test_rows_of_weights_sum_to_one():
     q, k = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
     ones = torch.ones(1, 2, 6, 4)
-    torch.testing.assert_close(attend(q, k, ones, context(6)), torch.ones(1, 6, 8))
+    mixed = attend(q, k, ones, context(6).mask, causal=True, kernel="math")
+    torch.testing.assert_close(mixed, torch.ones(1, 6, 8))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("per_head", [False, True])
+def test_the_hand_derived_gradient_of_attention_equals_the_numerical_one(kv_heads, per_head):
+    """Also with respect to the mask, for schemes that learn what they add to the scores."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, 3, 5), (2, kv_heads, 3, 5), (2, kv_heads, 3, 5)]
+    q, k, v = (torch.randn(s, dtype=torch.float64, generator=generator) for s in shapes)
+    mask = torch.randn(4, 3, 3, dtype=torch.float64, generator=generator)
+    mask = mask if per_head else mask[0]
+    inputs = tuple(tensor.requires_grad_() for tensor in (q, k, v, mask))
+    assert torch.autograd.gradcheck(
+        lambda *tensors: attend(*tensors, causal=False, kernel="math"), inputs
+    )
 
 
 @torch.no_grad()

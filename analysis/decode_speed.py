@@ -1,0 +1,47 @@
+"""Draw decode speed against context, with and without the cache, for chosen variants.
+
+python analysis/decode_speed.py results/quickstart --variant baseline --variant mqa
+"""
+
+import argparse
+from pathlib import Path
+
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from llama_ablate.report import frames
+from llama_ablate.report.figures import save
+from llama_ablate.results import Store
+
+NAME = r"decode_(?P<cache>cached|uncached)_b(?P<batch>\d+)_c(?P<context>\d+)_tokens_per_s"
+
+
+def main() -> None:
+    """Read the per-variant speeds, write one figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", type=Path, help="the folder of one experiment")
+    parser.add_argument("--variant", action="append", help="a label; may be repeated")
+    parser.add_argument("--out", type=Path, default=Path("decode_speed"))
+    options = parser.parse_args()
+    speeds = frames.speeds(Store.open(options.results))
+    speeds = speeds[speeds["metric"] == "decode_speed"].join(speeds["name"].str.extract(NAME))
+    speeds = speeds.dropna(subset="cache").astype({"batch": int, "context": int})
+    if options.variant:
+        speeds = speeds[speeds["label"].isin(options.variant)]
+    if speeds.empty:
+        parser.error("no decode speeds there: has decode_speed been measured of these variants?")
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    for axes, (batch, part) in zip(
+        figure.subplots(1, speeds["batch"].nunique(), squeeze=False)[0],
+        speeds.groupby("batch"),
+        strict=True,
+    ):
+        sns.lineplot(part, x="context", y="value", hue="label", style="cache", marker="o", ax=axes)
+        axes.set(title=f"batch {batch}", xlabel="context (tokens)", ylabel="tokens per second")
+        axes.set_yscale("log")
+    for path in save(figure, options.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Draw one of the report's figures to a file: learning curves, effects, quality against cost.
+
+python analysis/draw.py effects results/quickstart --out effects.png
+python analysis/draw.py learning_curves results/quickstart
+"""
+
+import argparse
+from pathlib import Path
+
+from llama_ablate.report.figures import FIGURES, save
+from llama_ablate.results import Store
+
+
+def main() -> None:
+    """Read the records, write one figure as SVG and PNG."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("figure", choices=FIGURES)
+    parser.add_argument("results", type=Path, help="the folder of one experiment")
+    parser.add_argument("--out", type=Path, help="without its ending (default: the figure's name)")
+    options = parser.parse_args()
+    figure = FIGURES[options.figure](Store.open(options.results))
+    for path in save(figure, options.out or Path(options.figure)):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Time a whole grid beside the same runs done one after another by a plain `transformers` loop.
+
+    python benchmarks/grid.py
+    python benchmarks/grid.py --steps 120 --rounds 3
+
+Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama, 128 wide, 4 layers,
+context 256. Ours is the command as users type it, in all its processes: choosing the engine,
+training with its learning curve, saving weights and records. The plain loop has transformers'
+defaults: float32, all threads, one run at a time, and saves nothing. Both are timed as whole
+processes, in turn.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from llama_ablate import experiment
+from llama_ablate.plan import make as plan
+
+YAML = """\
+name: grid
+question: How many tokens a second does a whole grid train?
+base: llama2-tiny
+model: {{dim: 128, layers: 4, heads: 4, context: 256}}
+variants:
+  design: one-at-a-time
+  axes: {{attention: [{{name: gqa, kv_heads: 2}}, mqa]}}
+train: {{steps: {steps}, batch: 8, lr: 1.0e-3, evals: 1}}
+seeds: 2
+measure: []
+"""
+
+
+def main() -> None:
+    """Time both in turn; print medians, the ratio, and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each run")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plain:
+        plain_loop(options.plain)
+        return
+    times: dict[str, list[float]] = {"llama_ablate": [], "transformers": []}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "grid.yaml"
+        file.write_text(YAML.format(steps=options.steps), "utf-8")
+        made = plan(experiment.load(file))  # the tokens are in the cache from here on
+        total = len(made.runs) * made.tokens_per_run
+        for turn in range(options.rounds):
+            results = Path(folder) / f"results-{turn}"
+            for name, arguments in {
+                "llama_ablate": ["-m", "llama_ablate", "run", file, "--results", results],
+                "transformers": [__file__, "--plain", file],
+            }.items():
+                began = time.perf_counter()
+                command = [sys.executable, *map(str, arguments)]
+                subprocess.run(command, check=True, capture_output=True)  # noqa: S603  our own words
+                times[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    for name, seconds in medians.items():
+        print(f"{name:14s} {seconds:7.1f} s  {total / seconds:9,.0f} tokens/s")
+    ratio = medians["transformers"] / medians["llama_ablate"]
+    print(f"ratio: {ratio:.2f}  ({total:,} tokens in {len(made.runs)} runs)")
+    print(json.dumps({"tokens": total, "seconds": times, "ratio": ratio}))
+
+
+def plain_loop(file: Path) -> None:
+    """Train every run of the experiment with transformers, one after another."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    made = plan(experiment.load(file))
+    train = made.experiment.train
+    for run in made.runs:
+        spec = run.variant.spec
+        torch.manual_seed(run.seed)
+        kv_heads = {"mha": spec.heads, "gqa": 2, "mqa": 1}[spec.attention.name]
+        config = LlamaConfig(
+            vocab_size=spec.vocab, hidden_size=spec.dim, num_hidden_layers=spec.layers,
+            num_attention_heads=spec.heads, num_key_value_heads=kv_heads,
+            intermediate_size=352, max_position_embeddings=spec.context, use_cache=False,
+        )  # fmt: skip
+        model = LlamaForCausalLM(config)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=train.lr)
+        for k in range(made.steps):
+            batch = torch.from_numpy(made.tokens.batch(run.seed, k, train.batch, spec.context))
+            loss = model(batch[:, :-1], labels=batch[:, :-1]).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()
