@@ -50,15 +50,18 @@ def plan(options: Namespace) -> Answer:
 def run(options: Namespace) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
     from llama_ablate import experiment
+    from llama_ablate.launch import processes
+
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
+    source = experiment.load(options.file, tuple(options.sets))
+    processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.launch import local
     from llama_ablate.launch.progress import Bar, Progress
     from llama_ablate.plan import make
     from llama_ablate.training.engine import Engine, pick_device
 
     device = pick_device(options.device)
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
-    source = experiment.load(options.file, tuple(options.sets))
     made = make(source)
     workers = options.workers or local.default_workers(device)
     store = Store(options.results / made.experiment.slug)

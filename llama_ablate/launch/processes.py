@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -24,6 +25,12 @@ def context() -> BaseContext:
     if hasattr(found, "set_forkserver_preload"):
         found.set_forkserver_preload(_PRELOADED)
     return found
+
+
+def warm() -> None:
+    """Start the fork server now, so that it imports torch while this process does other things."""
+    if context().get_start_method() == "forkserver":
+        forkserver.ensure_running()
 
 
 def start(task: Task, *arguments: Any, gpu: int | None = None, log: Path) -> "Child":

@@ -40,7 +40,8 @@ def attend(
         return mixed_BHTE.transpose(1, 2).reshape(B, T, H * E)
     # Heads first, as the projection lays them out in memory; the query heads of a group are rows
     # (g = G*T) of one product with the keys and values that they share.
-    q_KBgE = q_BHTE.transpose(0, 1).unflatten(0, (K, -1)).transpose(1, 2).reshape(K, B, -1, E)
+    q_KGBTE = q_BHTE.transpose(0, 1).reshape(K, H // K, B, T, E)
+    q_KBgE = q_KGBTE.transpose(1, 2).reshape(K, B, -1, E)
     k_KBSE, v_KBSE = k_BKSE.transpose(0, 1), v_BKSE.transpose(0, 1)
     if mask is not None:
         rows_HTS = mask.expand(H, -1, -1).to(q_BHTE.dtype)
