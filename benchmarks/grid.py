@@ -3,8 +3,8 @@
     python benchmarks/grid.py
     python benchmarks/grid.py --steps 120 --rounds 3
 
-Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama, 128 wide, 4 layers,
-context 256. Ours is the command as users type it, in all its processes: choosing the engine,
+Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama.
+Ours is the command as users type it, in all its processes: choosing the engine,
 training with its learning curve, saving weights and records. The plain loop has transformers'
 defaults: float32, all threads, one run at a time, and saves nothing. Both are timed as whole
 processes, in turn.
@@ -26,7 +26,7 @@ YAML = """\
 name: grid
 question: How many tokens a second does a whole grid train?
 base: llama2-tiny
-model: {{dim: 128, layers: 4, heads: 4, context: 256}}
+model: {{dim: {dim}, layers: {layers}, heads: {heads}, context: 256}}
 variants:
   design: one-at-a-time
   axes: {{attention: [{{name: gqa, kv_heads: 2}}, mqa]}}
@@ -36,9 +36,16 @@ measure: []
 """
 
 
+SHAPES = {
+    "128x4x256": {"dim": 128, "layers": 4, "heads": 4},
+    "256x6x256": {"dim": 256, "layers": 6, "heads": 8},
+}
+
+
 def main() -> None:
     """Time both in turn; print medians, the ratio, and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="128x4x256")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
@@ -49,7 +56,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"llama_ablate": [], "transformers": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
-        file.write_text(YAML.format(steps=options.steps), "utf-8")
+        file.write_text(YAML.format(steps=options.steps, **SHAPES[options.shape]), "utf-8")
         made = plan(experiment.load(file))  # the tokens are in the cache from here on
         total = len(made.runs) * made.tokens_per_run
         for turn in range(options.rounds):
@@ -66,7 +73,7 @@ def main() -> None:
     for name, seconds in medians.items():
         print(f"{name:14s} {seconds:7.1f} s  {total / seconds:9,.0f} tokens/s")
     ratio = medians["transformers"] / medians["llama_ablate"]
-    print(f"ratio: {ratio:.2f}  ({total:,} tokens in {len(made.runs)} runs)")
+    print(f"{options.shape}: ratio {ratio:.2f}  ({total:,} tokens in {len(made.runs)} runs)")
     print(json.dumps({"tokens": total, "seconds": times, "ratio": ratio}))
 
 
@@ -84,7 +91,8 @@ def plain_loop(file: Path) -> None:
         config = LlamaConfig(
             vocab_size=spec.vocab, hidden_size=spec.dim, num_hidden_layers=spec.layers,
             num_attention_heads=spec.heads, num_key_value_heads=kv_heads,
-            intermediate_size=352, max_position_embeddings=spec.context, use_cache=False,
+            intermediate_size=32 * -(-int(8 * spec.dim / 3) // 32),
+            max_position_embeddings=spec.context, use_cache=False,
         )  # fmt: skip
         model = LlamaForCausalLM(config)
         optimizer = torch.optim.AdamW(model.parameters(), lr=train.lr)

@@ -1,11 +1,15 @@
 """The command line: arguments in, exit code out. `commands` does the work."""
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
+
+#: Disk full, quota, no permission, read-only: the user's to mend, and no traceback helps.
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 
 _EPILOG = """\
 examples:
@@ -30,16 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         sys.stderr.write(f"llama-ablate: {error}\n")
         return 2
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        sys.stderr.write(f"llama-ablate: {error}; what is finished is kept\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing is left to say
-        return 0
     try:
         print(answer.json if options.json else answer.text, flush=True)
     except BrokenPipeError:
-        sys.stderr.close()
+        sys.stderr.close()  # the reader of our output has gone: nothing is left to say
     return int(answer.code)
 
 

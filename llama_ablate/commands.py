@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import Store, to_json
+from llama_ablate.results import Store
+from llama_ablate.strict_json import to_json
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,13 @@ def run(options: Namespace) -> Answer:
     store = Store(options.results / made.experiment.slug)
     notes = "".join(f"# --set {text}\n" for text in options.sets)
     store.create(made.to_dict(), notes + source.text)
-    engine = Engine.from_dict(store.engine) if store.engine else None
-    if engine is None or engine.device != device:
-        engine = local.choose_engine(made, device, store.log("engine"))
-        store.engine = engine.to_dict()
+    train = made.experiment.train
+    engine = Engine.from_dict(
+        store.use_engine(
+            f"device {device}, precision {train.precision}, kernel {train.kernel}",
+            lambda: local.choose_engine(made, device, store.log("engine")).to_dict(),
+        )
+    )
     with Progress(made.experiment.name, min(workers, len(made.runs))) as progress:
         local.run_grid(store, made, engine, workers, progress)
     with Bar("measuring, variants in turn") as bar:

@@ -10,7 +10,6 @@ report/
 
 import csv
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -22,6 +21,7 @@ from typing import Any, Literal
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.experiment import slug
+from llama_ablate.strict_json import read_json, write_json, write_text
 
 Outcome = Literal["ok", "diverged", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
@@ -106,13 +106,19 @@ class Store:
 
     @property
     def engine(self) -> dict[str, Any] | None:
-        """How this experiment's runs compute, once that has been measured."""
-        file = self.root / "engine.json"
-        return dict(read_json(file)) if file.is_file() else None
+        """How the planned runs compute, once that has been measured."""
+        found: dict[str, Any] | None = self.plan.get("engine")
+        return found
 
-    @engine.setter
-    def engine(self, values: Mapping[str, Any]) -> None:
-        write_json(self.root / "engine.json", values)
+    def use_engine(self, asked: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the engine for what was asked of it, measured once and then kept; plan with it."""
+        file = self.root / "engine.json"
+        known: dict[str, Any] = read_json(file) if file.is_file() else {}
+        if asked not in known:
+            known[asked] = measure()
+            write_json(file, known)
+        write_json(self.plan_file, {**self.plan, "engine": known[asked]})
+        return dict(known[asked])
 
     def checkpoint(self, run: str) -> Path:
         """Where an unfinished run keeps its state."""
@@ -161,7 +167,8 @@ class Store:
             _sync(self._runs)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        self.checkpoint(record.id).unlink(missing_ok=True)
+        if record.outcome in FINAL:
+            self.checkpoint(record.id).unlink(missing_ok=True)
         return target
 
     def record(self, run: str) -> Record | None:
@@ -227,59 +234,6 @@ class Store:
             file.stem: dict(read_json(file)) for file in sorted(folder.glob("measures/*.json"))
         }
         return Record(**read_json(folder / "record.json"), measures=measures)
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write strict JSON in one step; numbers that JSON lacks become "NaN", "Infinity"."""
-    write_text(path, to_json(value) + "\n")
-
-
-def to_json(value: object) -> str:
-    """Return strict JSON text; numbers that JSON lacks become "NaN", "Infinity"."""
-    return json.dumps(_finite(value), indent=1, allow_nan=False, ensure_ascii=False)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: readers see the old text or the new, never half of it."""
-    handle, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote. Raises ConfigError for a file that is not ours any more."""
-    try:
-        return _infinite(json.loads(path.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
-
-
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _infinite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _infinite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_infinite(inner) for inner in value]
-    return _WORDS.get(value, value) if isinstance(value, str) else value
 
 
 def _manifest(folder: Path) -> dict[str, dict[str, object]]:

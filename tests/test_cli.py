@@ -128,7 +128,7 @@ BAD_FILES = {
                                  ":7:25: model.heads: 5 heads do not divide dim 64", "allowed: 1"),
     "kv_heads that do not divide": ("model: {attention: {name: gqa, kv_heads: 3}}",
                                     "model.attention: 8 query heads do not divide", ""),
-    "an odd head width": ("model: {dim: 12, heads: 4}", ":7:1: model.position: rope turns pairs", ""),
+    "an odd head width": ("model: {dim: 12, heads: 4}", ":7:1: model.position: rope turns", ""),
     "a bare no": ("model: {tie: no}", ":7:14: bare 'no' is ambiguous", "write true or false"),
     "a key twice": ("seeds: 2\nseeds: 3", ":8:1: the key 'seeds' stands twice", ""),
     "a rate that is text": ("train: {steps: 5, lr: 1e-4-}", "train.lr: '1e-4-' (text)", ""),
@@ -141,7 +141,8 @@ BAD_FILES = {
     "a corpus that is empty": ("data: {corpus: {name: files, path: empty.txt}}", "is empty", ""),
     "a corpus that is binary": ("data: {corpus: {name: files, path: binary.bin}}", "is binary", ""),
 }  # fmt: skip
-GOOD = {"name": "bad", "base": "llama2-tiny", "model": "{dim: 32, heads: 4, layers: 1, context: 16}",
+GOOD = {"name": "bad", "base": "llama2-tiny",
+        "model": "{dim: 32, heads: 4, layers: 1, context: 16}",
         "data": "{corpus: {name: files, path: good.txt}}", "train": "{steps: 2, batch: 2}",
         "measure": "[perplexity]"}  # fmt: skip
 
@@ -194,6 +195,17 @@ def test_results_that_cannot_be_written_are_refused_before_training(
     assert main(["run", str(experiment_file()), "--results", str(tmp_path / "file")]) == 2
     err = capsys.readouterr().err
     assert "cannot be written" in err
+    assert err.count("\n") == 1
+
+
+def test_a_full_disk_is_one_line(experiment_file, tmp_path, monkeypatch, capsys):
+    def full(*_args, **_more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llama_ablate.launch.local.run_grid", full)
+    assert main(["run", str(experiment_file()), "--results", str(tmp_path / "r")]) == 2
+    err = capsys.readouterr().err
+    assert "No space left on device; what is finished is kept" in err
     assert err.count("\n") == 1
 
 

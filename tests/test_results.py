@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import CURVE, Record, Store, read_json, to_json, write_json
+from llama_ablate.results import CURVE, Record, Store
+from llama_ablate.strict_json import read_json, to_json, write_json
 
 RECORD = Record(
     id="0123abcd", label="RoPE θ=5e5 / <b>", variant="v1", seed=0, outcome="ok", reason="",

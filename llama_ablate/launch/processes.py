@@ -58,9 +58,10 @@ def call(
                 kind, value = child.connection.recv()
             except EOFError:
                 child.process.join()
-                tail = log.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+                printed = log.read_text("utf-8", "replace") if log.is_file() else ""
+                last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
                 raise RuntimeError(
-                    f"the process ended with code {child.process.exitcode}: {tail[0]}"
+                    f"the process ended with code {child.process.exitcode}: {last}"
                 ) from None
             if kind == "result":
                 child.process.join()

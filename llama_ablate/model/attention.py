@@ -82,23 +82,17 @@ class Attention(nn.Module):
 
 @ATTENTIONS.register("mha")
 def mha(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
-    """Multi-head attention: a key/value head for every query head.
-
-    Source: Vaswani et al. 2017 (arXiv:1706.03762).
-    """
+    """Give every query head a key/value head (Vaswani et al. 2017, arXiv:1706.03762)."""
     return Attention(dim, heads, heads, head_dim, bias)
 
 
 @ATTENTIONS.register("gqa")
 def gqa(dim: int, heads: int, head_dim: int, bias: bool, *, kv_heads: int = 2) -> Attention:
-    """Grouped-query attention: `kv_heads` key/value heads, shared by groups of query heads.
-
-    Source: Ainslie et al. 2023 (arXiv:2305.13245).
-    """
+    """Share `kv_heads` among groups of query heads (Ainslie et al. 2023, arXiv:2305.13245)."""
     return Attention(dim, heads, kv_heads, head_dim, bias)
 
 
 @ATTENTIONS.register("mqa")
 def mqa(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
-    """Multi-query attention: one key/value head for all (Shazeer 2019, arXiv:1911.02150)."""
+    """Share one key/value head among all query heads (Shazeer 2019, arXiv:1911.02150)."""
     return Attention(dim, heads, 1, head_dim, bias)

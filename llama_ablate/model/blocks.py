@@ -24,9 +24,9 @@ class Block(nn.Module):
 
 @BLOCKS.register("pre")
 class PreNorm(Block):
-    """Normalise what enters each sub-layer; the stream itself stays raw.
+    """Normalise what enters each sub-layer (Radford et al. 2019; Xiong et al., arXiv:2002.04745).
 
-    Source: Radford et al. 2019 (GPT-2); analysed by Xiong et al. 2020 (arXiv:2002.04745).
+    The stream itself stays raw, so the model needs a norm after the last block.
     """
 
     final_norm = True

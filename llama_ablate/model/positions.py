@@ -19,7 +19,7 @@ POSITIONS = Registry("position")
 
 @POSITIONS.register("none")
 class Position(nn.Module):
-    """No position code: order is left to the causal mask (Haviv et al. 2022, arXiv:2203.16634)."""
+    """Leave order to the causal mask alone (Haviv et al. 2022, arXiv:2203.16634)."""
 
     #: Attention scores depend on positions only through their differences.
     relative: ClassVar[bool] = True
@@ -45,10 +45,10 @@ class Position(nn.Module):
 
 @POSITIONS.register("sinusoidal")
 class Sinusoidal(Position):
-    """Fixed sines (even columns) and cosines (odd) added to the embeddings.
+    """Add fixed sines and cosines to the embeddings (Vaswani et al. 2017, arXiv:1706.03762).
 
-    Source: Vaswani et al. 2017 (arXiv:1706.03762), which also scales the embeddings by sqrt(dim);
-    without that the code, of length sqrt(dim/2), would drown them.
+    Sines stand in even columns, cosines in odd ones. The paper also scales the embeddings by
+    sqrt(dim); without that the code, of length sqrt(dim/2), would drown them.
     """
 
     relative = False
@@ -69,7 +69,7 @@ class Sinusoidal(Position):
 
 @POSITIONS.register("learned")
 class Learned(Position):
-    """A trained vector for each position, up to the context (Radford et al. 2019, GPT-2)."""
+    """Add a trained vector for each position of the context (Radford et al. 2019, GPT-2)."""
 
     relative = False
 
@@ -92,9 +92,9 @@ class Learned(Position):
 
 @POSITIONS.register("rope")
 class RoPE(Position):
-    """Rotary position embedding: turn each pair of coordinates by an angle linear in position.
+    """Turn coordinate pairs by angles linear in position (Su et al. 2021, arXiv:2104.09864).
 
-    Su et al. 2021 (arXiv:2104.09864). Pair i is the coordinates (i, i + E/2), the half-split layout
+    Pair i is the coordinates (i, i + E/2), the half-split layout
     that Hugging Face's Llama uses; angles are `pos * theta^(-2i/E)`, computed in float32.
     """
 
@@ -140,9 +140,9 @@ class RoPE(Position):
 
 @POSITIONS.register("alibi")
 class ALiBi(Position):
-    """A penalty on each score, linear in the distance, steeper for some heads than for others.
+    """Penalise scores linearly with distance (Press et al. 2021, arXiv:2108.12409).
 
-    Press et al. 2021 (arXiv:2108.12409). Slopes are 2^(-8h/H) for a power of two of heads; other
+    Slopes, one for each head, are 2^(-8h/H) for a power of two of heads; other
     counts take the next lower power's slopes, then every second one of the next higher.
     """
 

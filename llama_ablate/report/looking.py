@@ -7,7 +7,8 @@ import pandas as pd
 
 from llama_ablate.evidence import paired_effect, summary, verdict
 from llama_ablate.report import frames, tables
-from llama_ablate.results import Store, to_json
+from llama_ablate.results import Store
+from llama_ablate.strict_json import to_json
 
 Look = tuple[str, dict[str, Any]]
 

@@ -3,14 +3,17 @@
 import base64
 import inspect
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
+from matplotlib.figure import Figure
 
 from llama_ablate.report import figures, frames, tables
-from llama_ablate.results import Store, to_json
+from llama_ablate.results import Store
+from llama_ablate.strict_json import to_json
 
 _RUN_COLUMNS = ("variant", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte", "train (s)",
                 "peak memory", "reason")  # fmt: skip
@@ -28,7 +31,7 @@ def write(store: Store) -> Path:
         drawn.append(
             {
                 "title": name.replace("_", " "),
-                "caption": (inspect.getdoc(draw) or "").split("\n\n")[0],
+                "caption": _caption(draw),
                 "svg": base64.b64encode(svg.read_bytes()).decode(),
             }
         )
@@ -36,6 +39,13 @@ def write(store: Store) -> Path:
     page = folder / "report.html"
     page.write_text(_html(store, comparison, drawn), "utf-8")
     return page
+
+
+def _caption(draw: Callable[[Store], Figure]) -> str:
+    """Make a caption of what a figure's docstring says that it draws."""
+    first = " ".join((inspect.getdoc(draw) or "").split("\n\n")[0].split())
+    said = first.removeprefix("Draw ")
+    return said[:1].upper() + said[1:]
 
 
 def answer(comparison: pd.DataFrame) -> str:

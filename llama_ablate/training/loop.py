@@ -76,14 +76,16 @@ def train(
     run = _Run(model, optimizer, tokens, recipe, steps, seed, engine)
     began = last_saved = time.perf_counter()
     while state.step < steps:
-        stopping = stop()
-        if saved and (stopping or time.perf_counter() - last_saved > _CHECKPOINT_S):
+        now, stopping = time.perf_counter(), stop()
+        late = recipe.timeout_s is not None and now - began > recipe.timeout_s
+        if saved and (stopping or late or now - last_saved > _CHECKPOINT_S):
             run.save(saved, state)
-            last_saved = time.perf_counter()
+            last_saved = now
         if stopping:
             return _ended("cancelled", f"stopped at step {state.step}", state)
-        if recipe.timeout_s and time.perf_counter() - began > recipe.timeout_s:
-            return _ended("timeout", f"longer than timeout_s {recipe.timeout_s:g}", state)
+        if late:
+            reason = f"step {state.step} of {steps} after timeout_s {recipe.timeout_s:g}"
+            return _ended("timeout", reason, state)
         norm = run.step(state)
         if state.step % run.row_every == 0 or state.step == steps:
             row = run.row(state, norm)

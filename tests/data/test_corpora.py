@@ -140,7 +140,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
         (lambda t: {"path": str(t), "train": "a"}, "needs 'train' and 'validation' together"),
-        (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "splits [0.5, 0.6, 0]: must be three"),
+        (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "[0.5, 0.6, 0]: must be three"),
         (lambda t: broken(t, b"text") | {"splits": [0.9, 0.1]}, "splits [0.9, 0.1]: must be three"),
         (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
     ],

@@ -105,6 +105,17 @@ def test_a_run_that_takes_longer_than_it_may_times_out(spec, tokens):
     assert done.outcome == "timeout"
 
 
+def test_a_run_that_timed_out_goes_on_from_where_it_was(spec, tokens, tmp_path):
+    _model, expected = trained(spec, tokens)
+    saved = tmp_path / "run.checkpoint"
+    done = None
+    for _ in range(100):
+        _model, done = trained(spec, tokens, saved=saved, timeout_s=0.03)
+        if done.outcome == "ok":
+            break
+    assert numbers(done.curve) == numbers(expected.curve)
+
+
 def test_damaged_checkpoints_and_foreign_files_start_the_run_again(spec, tokens, tmp_path):
     saved = tmp_path / "run.checkpoint"
     _model, expected = trained(spec, tokens)

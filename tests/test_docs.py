@@ -1,0 +1,80 @@
+"""The documentation says what is: generated parts are fresh, examples run, links lead somewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache"} & set(p.parts)]
+
+
+def test_the_readmes_component_table_is_fresh():
+    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert module.generated(text) == text, "run: make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for command in ("components", "plan", "run", "status", "show", "compare", "measure", "report"):
+        assert f"`{command} " in readme
+        assert f"\n    {command}" in out
+
+
+def test_the_experiment_in_the_readme_is_valid(tmp_path):
+    from llama_ablate import experiment
+
+    text = (ROOT / "README.md").read_text("utf-8").split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "x.yaml").write_text(text, "utf-8")
+    loaded = experiment.load(tmp_path / "x.yaml").experiment
+    assert loaded.train.lr == 1e-3
+
+
+def test_the_new_norm_of_contributing_works_as_it_is_written(monkeypatch):
+    """The worked example is run: registered, built, and put through its own test."""
+    import torch
+
+    from llama_ablate.model import norms
+    from llama_ablate.model.decoder import build, init_weights
+
+    from .conftest import make_spec
+
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    component, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    registry = norms.NORMS
+    monkeypatch.setattr(registry, "_components", dict(registry._components))
+    monkeypatch.setattr(registry, "_schemas", dict(registry._schemas))
+    names = {**vars(norms), "torch": torch}
+    exec(component, names)  # noqa: S102  our own documentation
+    exec(test, names)  # noqa: S102
+    names["test_scalenorm_gives_every_vector_the_learned_length"](
+        torch.randn(3, 5, 16, dtype=torch.float64)
+    )
+    model = init_weights(build(make_spec(norm={"name": "scalenorm", "eps": 1e-6})), 0)
+    model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
+    assert model.blocks[0].attn_norm.length.grad is not None
+
+
+def test_the_architecture_names_every_file_and_folder_of_the_package():
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    for path in (ROOT / "llama_ablate").iterdir():
+        if path.name.startswith("__"):
+            continue
+        name = f"`{path.name}{'/' if path.is_dir() else ''}`"
+        assert name in text, f"docs/architecture.md does not name {name}"
