@@ -36,8 +36,8 @@ MAY = {
     "cli": ["__init__", "commands", "errors"],
     "analysis": ["__init__", "errors", "evidence", "report", "results"],
 }  # fmt: skip
-NO_TORCH = ["errors", "strict_json", "validation", "registry", "spec", "marked_yaml", "experiment", "grid",
-            "results", "evidence", "report", "analysis"]  # fmt: skip
+NO_TORCH = ["errors", "strict_json", "validation", "registry", "spec", "marked_yaml",
+            "experiment", "grid", "results", "evidence", "report", "analysis"]  # fmt: skip
 SLOT_FILES = ["norms", "positions", "attention", "feedforward", "blocks"]
 
 
