@@ -18,7 +18,6 @@ from llama_ablate.marked_yaml import load as load_yaml
 from llama_ablate.registry import Entry
 from llama_ablate.validation import Section
 
-SLOTS = ("norm", "position", "attention", "feedforward", "block")
 _MERGED = ("model", "data", "train")  # sections laid over the base key by key
 _Positive = Field(gt=0)
 
