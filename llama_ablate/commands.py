@@ -147,12 +147,13 @@ def _report(store: Store) -> Answer:
     written = page.write(store)
     comparison, runs = frames.comparison(store), frames.runs(store)
     failed = int((~runs["outcome"].isin(["ok", "pending"])).sum())
-    for warning in frames.warnings(store):
+    warnings = frames.warnings(store)
+    for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
     lines = [tables.text(tables.comparison_cells(comparison)), "", page.answer(comparison),
              f"report: {written}"]  # fmt: skip
     values = {"comparison": comparison.to_dict("records"), "report": str(written),
-              "warnings": frames.warnings(store)}  # fmt: skip
+              "warnings": warnings}  # fmt: skip
     return Answer("\n".join(lines), values, code=1 if failed else 0)
 
 

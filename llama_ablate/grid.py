@@ -10,7 +10,7 @@ from typing import Any
 
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.experiment import Experiment, Model
-from llama_ablate.registry import Choice, Registry
+from llama_ablate.registry import Registry
 from llama_ablate.spec import SLOTS, ModelSpec, digest
 
 TOLERANCE = 0.005  # how far a matched budget may be off
@@ -176,7 +176,7 @@ def _spec(
 
     try:
         model = Model.check(values)
-        slots = {slot: _resolve(slot, getattr(model, slot), registries) for slot in SLOTS}
+        slots = {s: registries[s].resolve(getattr(model, s), (s,)) for s in SLOTS}
     except ConfigError as error:
         raise located(error) from None
     if model.head_dim is None and model.dim % model.heads:
@@ -189,10 +189,6 @@ def _spec(
         | {"vocab": vocab, "head_dim": model.head_dim or model.dim // model.heads}
         | slots
     )
-
-
-def _resolve(slot: str, entry: Any, registries: Registries) -> Choice:
-    return registries[slot].resolve(entry, (slot,))
 
 
 def _label(experiment: Experiment, changes: tuple[_Change, ...], registries: Registries) -> str:

@@ -158,7 +158,7 @@ class Store:
             for path in [*partial.rglob("*"), partial]:
                 _sync(path)
             target = self._runs / f"{slug(record.label)}--s{record.seed}--{record.id}"
-            standing = self._run_folder(record.id)
+            standing = self.folder(record.id)
             if standing:
                 if self._read_record(standing).outcome in FINAL:
                     return standing
@@ -173,7 +173,7 @@ class Store:
 
     def record(self, run: str) -> Record | None:
         """Return a run's record, or None where it has not finished."""
-        folder = self._run_folder(run)
+        folder = self.folder(run)
         return self._read_record(folder) if folder else None
 
     def records(self) -> list[Record]:
@@ -185,13 +185,9 @@ class Store:
             if run["id"] in folders
         ]
 
-    def folder(self, run: str) -> Path | None:
-        """Return where a finished run lies."""
-        return self._run_folder(run)
-
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a finished run's learning curve; an empty cell is a number not taken there."""
-        folder = self._run_folder(run)
+        folder = self.folder(run)
         if folder is None:
             return []
         with (folder / "curve.csv").open(newline="") as file:
@@ -202,13 +198,13 @@ class Store:
 
     def weights(self, run: str) -> Path | None:
         """Return the file of a finished run's weights, where it has one."""
-        folder = self._run_folder(run)
+        folder = self.folder(run)
         file = folder / "weights.safetensors" if folder else None
         return file if file and file.is_file() else None
 
     def add_run_measure(self, run: str, name: str, values: Mapping[str, float]) -> None:
         """Add a measure to a finished run."""
-        folder = self._run_folder(run)
+        folder = self.folder(run)
         assert folder is not None, run
         write_json(folder / "measures" / f"{name}.json", values)
 
@@ -226,7 +222,8 @@ class Store:
     def _committed(self) -> list[Path]:
         return [path for path in self._runs.glob("*--s*--*") if path.is_dir()]
 
-    def _run_folder(self, run: str) -> Path | None:
+    def folder(self, run: str) -> Path | None:
+        """Return where a finished run lies."""
         return next(iter(self._runs.glob(f"*--{run}")), None)
 
     def _read_record(self, folder: Path) -> Record:

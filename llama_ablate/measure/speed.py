@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.model.counts import count
-from llama_ablate.training.engine import loss_of
+from llama_ablate.training.engine import update
 from llama_ablate.training.optimizer import make_optimizer
 
 
@@ -23,13 +22,7 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
         subject.tokens.batch(0, 0, train.batch, context)).chunk(train.accumulate)]  # fmt: skip
 
     def step() -> None:
-        for part in parts:
-            with engine.autocast():
-                loss = loss_of(model, part) / len(parts)
-            loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), train.clip or float("inf"))
-        optimizer.step()
-        optimizer.zero_grad()
+        update(model, optimizer, parts, train, engine)
 
     tokens_per_s = train.batch * context / _seconds_a_call(step, engine.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token

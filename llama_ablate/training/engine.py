@@ -1,15 +1,17 @@
 """How a machine computes: device, threads, precision and attention kernel, chosen by measuring."""
 
 import ctypes
+import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
@@ -95,6 +97,26 @@ def loss_of(model: Decoder, tokens_BT1: Tensor) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
     logits_BTV = model(tokens_BT1[:, :-1])
     return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT1[:, 1:].flatten())
+
+
+def update(
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[Tensor],
+    train: Train,
+    engine: Engine,
+) -> tuple[Tensor, Tensor]:
+    """Do one optimizer step over micro-batches; return loss and gradient norm before clipping."""
+    total = torch.zeros((), device=engine.device)
+    for part in parts:
+        with engine.autocast():
+            loss = loss_of(model, part) / len(parts)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip or math.inf)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total, norm
 
 
 def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds: int = 3) -> Engine:

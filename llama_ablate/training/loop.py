@@ -11,14 +11,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
 
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results import Outcome
 from llama_ablate.training import checkpoint
-from llama_ablate.training.engine import Engine, loss_of
+from llama_ablate.training.engine import Engine, update
 from llama_ablate.training.optimizer import learning_rate, make_optimizer, set_learning_rate
 
 _ROWS = 100  # of a learning curve
@@ -117,7 +116,6 @@ class _Run:
         self.context = model.spec.context
         self.row_every = -(-steps // _ROWS)
         self.eval_every = self.row_every * max(1, -(-steps // recipe.evals) // self.row_every)
-        self.parameters = list(model.parameters())
         self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
 
     def step(self, state: _State) -> torch.Tensor:
@@ -129,18 +127,10 @@ class _Run:
             self.tokens.batch(self.seed, state.step, self.recipe.batch, self.context)
         )
         parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
-        total = torch.zeros((), device=self.engine.device)
-        for part in parts:
-            with self.engine.autocast():
-                loss = loss_of(self.model, part) / len(parts)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip or math.inf)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        loss, norm = update(self.model, self.optimizer, parts, self.recipe, self.engine)
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
-        state.loss_sum += total.item()
+        state.loss_sum += loss.item()
         state.loss_steps += 1
         state.train_s += time.perf_counter() - began
         return norm
