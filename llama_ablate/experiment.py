@@ -34,6 +34,7 @@ class Model(Section):
     bias: bool = False
     tie: bool = False
     init_std: float = Field(0.02, gt=0)
+    logit_softcap: float | None = Field(None, gt=0)
     norm: Entry = "rmsnorm"
     position: Entry = "rope"
     attention: Entry = "mha"

@@ -14,7 +14,7 @@ from llama_ablate.registry import Registry
 from llama_ablate.spec import SLOTS, ModelSpec, digest
 
 TOLERANCE = 0.005  # how far a matched budget may be off
-_SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std")
+_SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
 #: Part of every run's identity: raised when the same recipe would train differently.
 RECIPE = 1
 

@@ -1,8 +1,9 @@
 """Names -> components. What YAML may set on a component is read from its own signature.
 
 A component is any callable: its positional parameters are sizes that the model supplies (`dim`,
-`heads`, ...), its keyword-only parameters are the options, with their types and defaults. So a
-component is declared once, where it is written, and nowhere else.
+`heads`, ...), its keyword-only parameters are the options, with their types and defaults. A class
+whose `__init__` ends in `**options` has those of its base class too. So a component is declared
+once, where it is written, and nowhere else.
 """
 
 import inspect
@@ -126,13 +127,26 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
-    function = component.__init__ if inspect.isclass(component) else component
-    hints = typing.get_type_hints(function)
-    for parameter in _parameters(component):
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if parameter.default is parameter.empty:
-                raise TypeError(f"option '{parameter.name}' of {component} needs a default")
-            yield parameter, hints[parameter.name]
+    for function in _declarations(component):
+        hints = typing.get_type_hints(function)
+        for parameter in _parameters(function):
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if parameter.default is parameter.empty:
+                    raise TypeError(f"option '{parameter.name}' of {component} needs a default")
+                yield parameter, hints[parameter.name]
+
+
+def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Yield the functions that declare options: `**options` hands on to the base class."""
+    if not inspect.isclass(component):
+        yield component
+        return
+    for cls in component.__mro__:
+        function = vars(cls).get("__init__")
+        if function:
+            yield function
+            if not any(p.kind is p.VAR_KEYWORD for p in _parameters(function)):
+                return
 
 
 def _sizes(component: Callable[..., Any]) -> list[str]:

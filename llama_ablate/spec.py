@@ -23,6 +23,7 @@ class ModelSpec:
     bias: bool
     tie: bool
     init_std: float
+    logit_softcap: float | None
     norm: Choice
     position: Choice
     attention: Choice

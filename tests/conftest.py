@@ -15,6 +15,7 @@ torch.set_num_threads(1)
 SMALL = {
     "vocab": 61, "dim": 32, "layers": 2, "heads": 4, "head_dim": 8, "context": 24,
     "bias": True, "tie": False, "init_std": 0.02,
+    "logit_softcap": None,
 }  # fmt: skip
 LLAMA = {
     "norm": "rmsnorm", "position": "rope", "attention": "mha", "feedforward": "swiglu",

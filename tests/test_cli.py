@@ -82,11 +82,13 @@ def test_compare_pairs_two_variants_by_seed(results, capsys):
     assert main(["compare", str(results), "baseline", "mqa", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["seeds"] == [0, 1]
-    assert said["changed"]["attention"] == ["mha", "mqa"]
+    assert [entry["name"] for entry in said["changed"]["attention"]] == ["mha", "mqa"]
     losses = said["effects"]["test_loss_nats"]
     assert losses["low"] < losses["mean"] < losses["high"]
     assert main(["compare", str(results), "baseline", "mqa"]) == 0
-    assert "over 2 paired seeds" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "over 2 paired seeds" in out
+    assert "attention: mha -> mqa\n" in out
 
 
 def test_report_is_written_again_from_the_folder_alone(results, capsys):

@@ -1,7 +1,7 @@
 """Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,50 +9,89 @@ from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.cache import CachedShapes, LayerCache
-from llama_ablate.model.kernels import Kernel, attend
+from llama_ablate.model.kernels import AttentionContext, attend
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.registry import Registry
 
 ATTENTIONS = Registry("attention")
 
-Rotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class AttentionContext:
-    """What the decoder computes once per forward pass and every layer's attention needs."""
-
-    pos_T: Tensor
-    rotate: Rotate
-    #: Added to the scores, (T, S) or (H, T, S); None where every key is visible to every query.
-    mask: Tensor | None
-    #: The mask is the plain causal triangle and nothing else, which kernels have a fast path for.
-    causal: bool
-    kernel: Kernel
+#: Makes a norm of the model's own kind, of a width.
+MakeNorm = Callable[[int], nn.Module]
 
 
 class Attention(nn.Module):
-    """Softmax attention in which `heads // kv_heads` query heads share a key/value head."""
+    """What every attention has in common: who sees whom, and how large a score may grow.
 
-    def __init__(self, dim: int, heads: int, kv_heads: int, head_dim: int, bias: bool) -> None:
+    `window`: a token sees itself and the `window - 1` before it (Beltagy et al. 2020,
+    arXiv:2004.05150). `softcap`: scores pass through `softcap * tanh(scores / softcap)` (Gemma 2,
+    arXiv:2408.00118).
+    """
+
+    def __init__(self, *, window: int | None = None, softcap: float | None = None) -> None:
         super().__init__()
+        if window is not None and window < 1:
+            raise ConfigError(f"window {window}: a token sees itself at least, so 1 or more")
+        if softcap is not None and softcap <= 0:
+            raise ConfigError(f"softcap {softcap:g} must be more than 0")
+        self.window, self.softcap = window, softcap
+
+    @property
+    def rotated(self) -> int:
+        """The width of the queries and keys that are handed to the position scheme."""
+        raise NotImplementedError
+
+    @property
+    def cached(self) -> CachedShapes:
+        """What a cache keeps per token: (heads, width) of each tensor."""
+        raise NotImplementedError
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
+        raise NotImplementedError
+
+
+class SharedHeads(Attention):
+    """Softmax attention in which `heads // kv_heads` query heads share a key/value head.
+
+    `qk_norm` normalises each head's queries and keys with a norm of the model's own kind (Henry et
+    al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        norm: MakeNorm,
+        *,
+        qk_norm: bool = False,
+        qkv_bias: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
         if kv_heads < 1 or heads % kv_heads:
             raise ConfigError(f"{heads} query heads do not divide into {kv_heads} kv_heads")
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.q = Linear(dim, heads * head_dim, bias=bias)
-        self.k = Linear(dim, kv_heads * head_dim, bias=bias)
-        self.v = Linear(dim, kv_heads * head_dim, bias=bias)
+        biased = bias if qkv_bias is None else qkv_bias
+        self.q = Linear(dim, heads * head_dim, bias=biased)
+        self.k = Linear(dim, kv_heads * head_dim, bias=biased)
+        self.v = Linear(dim, kv_heads * head_dim, bias=biased)
         self.out = OutLinear(heads * head_dim, dim, bias=bias)
+        self.q_norm = norm(head_dim) if qk_norm else nn.Identity()
+        self.k_norm = norm(head_dim) if qk_norm else nn.Identity()
 
     def forward(
         self, x_BTD: Tensor, ctx: AttentionContext, cache: LayerCache | None = None
     ) -> Tensor:
         """Return the mixed values, (B, T, D); with a cache, the new tokens also see the old."""
         q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD)
-        q_BHTE, k_BKTE = ctx.rotate(q_BHTE, k_BKTE, ctx.pos_T)
+        q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
+        # A norm's gains may be of higher precision than what autocast projects to.
+        q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
         k_BKSE, v_BKSE = cache.update(k_BKTE, v_BKTE) if cache else (k_BKTE, v_BKTE)
-        mixed_BTe = attend(q_BHTE, k_BKSE, v_BKSE, ctx.mask, causal=ctx.causal, kernel=ctx.kernel)
-        out_BTD: Tensor = self.out(mixed_BTe)
+        out_BTD: Tensor = self.out(attend(q_BHTE, k_BKSE, v_BKSE, ctx, softcap=self.softcap))
         return out_BTD
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,8 +108,13 @@ class Attention(nn.Module):
         return q_BHTE, k_BKTE, v_BKTE
 
     @property
+    def rotated(self) -> int:
+        """The whole head is rotated."""
+        return self.head_dim
+
+    @property
     def cached(self) -> CachedShapes:
-        """What a cache keeps per token: keys and values, unexpanded."""
+        """Keys and values, unexpanded."""
         return [(self.kv_heads, self.head_dim)] * 2
 
     def flops(self, context: int) -> int:
@@ -81,18 +125,128 @@ class Attention(nn.Module):
 
 
 @ATTENTIONS.register("mha")
-def mha(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
+class MHA(SharedHeads):
     """Give every query head a key/value head (Vaswani et al. 2017, arXiv:1706.03762)."""
-    return Attention(dim, heads, heads, head_dim, bias)
+
+    def __init__(
+        self, dim: int, heads: int, head_dim: int, bias: bool, norm: MakeNorm, **options: Any
+    ) -> None:
+        super().__init__(dim, heads, heads, head_dim, bias, norm, **options)
 
 
 @ATTENTIONS.register("gqa")
-def gqa(dim: int, heads: int, head_dim: int, bias: bool, *, kv_heads: int = 2) -> Attention:
+class GQA(SharedHeads):
     """Share `kv_heads` among groups of query heads (Ainslie et al. 2023, arXiv:2305.13245)."""
-    return Attention(dim, heads, kv_heads, head_dim, bias)
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        bias: bool,
+        norm: MakeNorm,
+        *,
+        kv_heads: int = 2,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, heads, kv_heads, head_dim, bias, norm, **options)
 
 
 @ATTENTIONS.register("mqa")
-def mqa(dim: int, heads: int, head_dim: int, bias: bool) -> Attention:
+class MQA(SharedHeads):
     """Share one key/value head among all query heads (Shazeer 2019, arXiv:1911.02150)."""
-    return Attention(dim, heads, 1, head_dim, bias)
+
+    def __init__(
+        self, dim: int, heads: int, head_dim: int, bias: bool, norm: MakeNorm, **options: Any
+    ) -> None:
+        super().__init__(dim, heads, 1, head_dim, bias, norm, **options)
+
+
+@ATTENTIONS.register("mla")
+class MLA(Attention):
+    """Cache a small latent from which keys and values are made (DeepSeek-V2 2024, 2405.04434).
+
+    Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given) and one shared key of `rope_dim`
+    (half a head's) that alone is rotated. Keys and values of `heads` heads are two linear maps of
+    the latent; with a cache those maps are moved to the queries and to the mixed values, so that
+    decoding reads the latents alone. These maps have no bias.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        bias: bool,
+        norm: MakeNorm,
+        *,
+        latent: int | None = None,
+        rope_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.heads, self.head_dim = heads, head_dim
+        self.latent = 4 * head_dim if latent is None else latent
+        self.rope_dim = max(2, head_dim // 4 * 2) if rope_dim is None else rope_dim
+        if self.latent < 1 or self.rope_dim < 1:
+            raise ConfigError(
+                f"latent {self.latent} and rope_dim {self.rope_dim} must be 1 or more"
+            )
+        self.scale = (head_dim + self.rope_dim) ** -0.5
+        self.q = Linear(dim, heads * (head_dim + self.rope_dim), bias=bias)
+        self.down = Linear(dim, self.latent + self.rope_dim, bias=bias)
+        self.latent_norm = norm(self.latent)
+        self.k = Linear(self.latent, heads * head_dim, bias=False)
+        self.v = Linear(self.latent, heads * head_dim, bias=False)
+        self.out = OutLinear(heads * head_dim, dim, bias=bias)
+
+    def forward(
+        self, x_BTD: Tensor, ctx: AttentionContext, cache: LayerCache | None = None
+    ) -> Tensor:
+        """Return the mixed values, (B, T, D); L is the latent's width, R the rotated part's."""
+        sizes = [self.head_dim, self.rope_dim]
+        q_BHTe = self._heads(self.q(x_BTD))
+        q_BHTE, turning_BHTR = q_BHTe.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
+        latent_BTL, key_BTR = self.down(x_BTD).split([self.latent, self.rope_dim], dim=-1)
+        latent_BTL = self.latent_norm(latent_BTL).to(q_BHTE.dtype)
+        turning_BHTR, key_B1TR = ctx.rotate(turning_BHTR, key_BTR[:, None], ctx.pos_T)
+        if cache is None:
+            k_BHTE = self._heads(self.k(latent_BTL))
+            v_BHTE = self._heads(self.v(latent_BTL))
+            q_BHTe = torch.cat([q_BHTE, turning_BHTR], -1)
+            k_BHTe = torch.cat([k_BHTE, key_B1TR.expand(-1, self.heads, -1, -1)], -1)
+            mixed_BTe = attend(q_BHTe, k_BHTe, v_BHTE, ctx, scale=self.scale, softcap=self.softcap)
+        else:
+            up_k_HEL, up_v_HEL = (
+                part.weight.view(self.heads, self.head_dim, -1).to(q_BHTE.dtype)
+                for part in (self.k, self.v)
+            )
+            (kept_B1Sl,) = cache.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            q_BHTl = torch.cat([q_BHTE @ up_k_HEL, turning_BHTR], -1)
+            latent_B1SL = kept_B1Sl[..., : self.latent]
+            mixed_BTl = attend(
+                q_BHTl, kept_B1Sl, latent_B1SL, ctx, scale=self.scale, softcap=self.softcap
+            )
+            mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
+            mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
+        out_BTD: Tensor = self.out(mixed_BTe)
+        return out_BTD
+
+    def _heads(self, x_BTe: Tensor) -> Tensor:
+        return x_BTe.view(*x_BTe.shape[:2], self.heads, -1).transpose(1, 2)
+
+    @property
+    def rotated(self) -> int:
+        """The shared key's width."""
+        return self.rope_dim
+
+    @property
+    def cached(self) -> CachedShapes:
+        """The latent and the shared key, as one vector."""
+        return [(1, self.latent + self.rope_dim)]
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs per token without a cache, as in training."""
+        projections = (self.q, self.down, self.k, self.v, self.out)
+        dense = context * self.heads * (2 * self.head_dim + self.rope_dim)
+        return 2 * (sum(p.weight.numel() for p in projections) + dense)

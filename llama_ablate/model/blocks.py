@@ -11,15 +11,21 @@ BLOCKS = Registry("block")
 
 
 class Block(nn.Module):
-    """An attention, a feed-forward network, and norms made by a factory."""
+    """An attention and a feed-forward network; each kind of block adds its norms."""
 
     #: Whether the stream needs a norm after the last block: the one consequence for the model.
     final_norm: ClassVar[bool]
+    #: What the block calls the norms that it has.
+    norms: ClassVar[tuple[str, ...]] = ("attn_norm", "ffn_norm")
+
+    attn_norm: nn.Module
+    ffn_norm: nn.Module
 
     def __init__(self, attn: nn.Module, ffn: nn.Module, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.attn, self.ffn = attn, ffn
-        self.attn_norm, self.ffn_norm = norm(), norm()
+        for name in self.norms:
+            self.add_module(name, norm())
 
 
 @BLOCKS.register("pre")
@@ -48,4 +54,38 @@ class PostNorm(Block):
         """Return `norm(x + f(x))` for attention, then for the feed-forward."""
         x_BTD = self.attn_norm(x_BTD + self.attn(x_BTD, *context))
         x_BTD = self.ffn_norm(x_BTD + self.ffn(x_BTD))
+        return x_BTD
+
+
+@BLOCKS.register("sandwich")
+class SandwichNorm(Block):
+    """Normalise what enters each sub-layer and what leaves it (Kim et al. 2025, arXiv:2502.02732).
+
+    Called Peri-LN there, sandwich norm in CogView (Ding et al. 2021, arXiv:2105.13290).
+    """
+
+    final_norm = True
+    norms = ("attn_norm", "attn_out_norm", "ffn_norm", "ffn_out_norm")
+
+    attn_out_norm: nn.Module
+    ffn_out_norm: nn.Module
+
+    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+        """Return `x + norm(f(norm(x)))` for attention, then for the feed-forward."""
+        x_BTD = x_BTD + self.attn_out_norm(self.attn(self.attn_norm(x_BTD), *context))
+        x_BTD = x_BTD + self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD)))
+        return x_BTD
+
+
+@BLOCKS.register("parallel")
+class ParallelBlock(Block):
+    """Attend and feed forward side by side, from one norm (PaLM, 2022, arXiv:2204.02311)."""
+
+    final_norm = True
+    norms = ("attn_norm",)
+
+    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+        """Return `x + attn(norm(x)) + ffn(norm(x))`."""
+        normed_BTD = self.attn_norm(x_BTD)
+        x_BTD = x_BTD + self.attn(normed_BTD, *context) + self.ffn(normed_BTD)
         return x_BTD

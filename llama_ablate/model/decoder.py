@@ -2,17 +2,20 @@
 
 import hashlib
 import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import llama_ablate.model.rope  # noqa: F401  registers
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import ATTENTIONS, AttentionContext
+from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.cache import KVCache, LayerCache
 from llama_ablate.model.feedforward import FEEDFORWARDS
-from llama_ablate.model.kernels import Kernel
+from llama_ablate.model.kernels import AttentionContext, Kernel, Maps
 from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.positions import POSITIONS
@@ -36,53 +39,83 @@ class Decoder(nn.Module):
         self.kernel: Kernel = "fused"
         self.embedding = Embedding(spec.vocab, spec.dim)
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
-        self.position: Any = _part(spec, "position")
-        self.blocks: Any = nn.ModuleList(
+        blocks: list[Any] = [
             BLOCKS.get(spec.block.name)(
-                _part(spec, "attention"),
+                _part(spec, "attention", norm=partial(_norm, spec)),
                 _part(spec, "feedforward"),
-                lambda: _part(spec, "norm"),
+                partial(_norm, spec, spec.dim),
                 **dict(spec.block.options),
             )
             for _ in range(spec.layers)
-        )
+        ]
+        self.blocks: Any = nn.ModuleList(blocks)
+        self.position: Any = _part(spec, "position", head_dim=blocks[0].attn.rotated)
         final_norm = BLOCKS.get(spec.block.name).final_norm  # type: ignore[attr-defined]
-        self.norm = _part(spec, "norm") if final_norm else nn.Identity()
+        self.norm = _norm(spec, spec.dim) if final_norm else nn.Identity()
         self.head = Linear(spec.dim, spec.vocab, bias=False)
         if spec.tie:
             self.head.weight = self.embedding.weight
 
-    def forward(self, tokens_BT: Tensor, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        cache: KVCache | None = None,
+        *,
+        pad_B: Tensor | None = None,
+        maps: list[Maps] | None = None,
+    ) -> Tensor:
         """Return logits, (B, T, V), of the next token at each position.
 
         With a cache the tokens continue what it holds, and are added to it: prefill, chunk and
-        single-token decoding are this one path. Training passes none. Raises ValueError where
-        the tokens do not fit the cache or the position scheme.
+        single-token decoding are this one path. Training passes none. `pad_B` says how many tokens
+        at the left of each sequence are padding that nobody sees. Every layer appends what its
+        attention computes to `maps`. Raises ValueError where the tokens do not fit the cache or
+        the position scheme.
         """
         start, new = (cache.length if cache else 0), tokens_BT.shape[1]
         if cache and start + new > cache.capacity:
             raise ValueError(f"{start + new} tokens do not fit a cache of {cache.capacity}")
         self.position.reach(start + new)
-        ctx = self._context(start, new, tokens_BT.device)
+        ctx = self._context(start, new, tokens_BT.device, pad_B, maps)
+        unturned = replace(ctx, rotate=lambda q_BHTE, k_BKTE, _: (q_BHTE, k_BKTE))
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         for i, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, ctx, cache.layers[i] if cache else None)
+            layer_ctx = ctx if self.position.rotates(i) else unturned
+            x_BTD = block(x_BTD, layer_ctx, cache.layers[i] if cache else None)
         if cache:
             cache.advance(new)
         logits_BTV: Tensor = self.head(self.norm(x_BTD))
-        return logits_BTV
+        cap = self.spec.logit_softcap
+        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
-    def _context(self, start: int, new: int, device: torch.device) -> AttentionContext:
-        pos_S = torch.arange(start + new, device=device)
-        pos_T = pos_S[start:]
+    def _context(
+        self,
+        start: int,
+        new: int,
+        device: torch.device,
+        pad_B: Tensor | None,
+        maps: list[Maps] | None,
+    ) -> AttentionContext:
+        window = self.blocks[0].attn.window or math.inf
+        pos_S = at_S = torch.arange(start + new, device=device)
+        pos_T = at_T = at_S[start:]
+        hidden_TS = None
+        if new > 1 or start + new > window or pad_B is not None:
+            back_TS = at_T[:, None] - at_S
+            hidden_TS = (back_TS < 0) | (back_TS >= window)
+            if pad_B is not None:
+                pos_S = (at_S - pad_B[:, None]).clamp(min=0)
+                pos_T = pos_S[:, start:]
+                padding_B1S = at_S < pad_B[:, None, None]
+                # A padding token sees itself, or its softmax would be over nothing.
+                hidden_TS = ((hidden_TS | padding_B1S) & (back_TS != 0)).unsqueeze(1)
         mask = self.position.bias(pos_T, pos_S)
-        causal = mask is None and start == 0 and new > 1
-        if new > 1:
-            hidden_TS = pos_T[:, None] < pos_S[None, :]
+        causal = new > 1 and mask is None and start == 0 and pad_B is None and new <= window
+        if hidden_TS is not None:
             triangle_TS = torch.zeros(hidden_TS.shape, device=device)
             triangle_TS.masked_fill_(hidden_TS, -math.inf)
             mask = triangle_TS if mask is None else mask + triangle_TS
-        return AttentionContext(pos_T, self.position.rotate, mask, causal, self.kernel)
+        return AttentionContext(pos_T, self.position.rotate, mask, causal, self.kernel, maps)
 
     def new_cache(self, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
         """Return an empty cache for `capacity` tokens of `batch` sequences."""
@@ -111,9 +144,14 @@ class Decoder(nn.Module):
         return int(layers + 2 * self.head.weight.numel())
 
 
-def _part(spec: ModelSpec, slot: str) -> nn.Module:
+def _norm(spec: ModelSpec, dim: int) -> nn.Module:
+    """Make a norm of the model's kind, of any width."""
+    return _part(spec, "norm", dim=dim)
+
+
+def _part(spec: ModelSpec, slot: str, **sizes: Any) -> nn.Module:
     try:
-        part: nn.Module = REGISTRIES[slot].build(getattr(spec, slot), **spec.sizes)
+        part: nn.Module = REGISTRIES[slot].build(getattr(spec, slot), **{**spec.sizes, **sizes})
     except ConfigError as error:
         raise error.under(slot) from None
     return part

@@ -5,8 +5,9 @@ for the component's own rule.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,10 +22,11 @@ Activation = Callable[[Tensor], Tensor]
 class FeedForward(nn.Module):
     """Two linear maps with an activation between them; four times as wide as the model."""
 
-    def __init__(self, dim: int, bias: bool, width: int | None, activation: Activation) -> None:
+    activation: Activation
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None) -> None:
         super().__init__()
         self.width = width or 4 * dim
-        self.activation = activation
         self.up = Linear(dim, self.width, bias=bias)
         self.down = OutLinear(self.width, dim, bias=bias)
 
@@ -49,12 +51,12 @@ class GatedFeedForward(FeedForward):
         self,
         dim: int,
         bias: bool,
-        width: int | None,
-        activation: Activation,
-        multiple_of: int,
-        multiplier: float,
+        *,
+        width: int | None = None,
+        multiple_of: int = 8,
+        multiplier: float = 1.0,
     ) -> None:
-        super().__init__(dim, bias, width or llama_width(dim, multiple_of, multiplier), activation)
+        super().__init__(dim, bias, width=width or llama_width(dim, multiple_of, multiplier))
         self.gate = Linear(dim, self.width, bias=bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -74,40 +76,81 @@ def llama_width(dim: int, multiple_of: int, multiplier: float = 1.0) -> int:
 
 
 @FEEDFORWARDS.register("relu")
-def relu(dim: int, bias: bool, *, width: int | None = None) -> FeedForward:
+class ReLU(FeedForward):
     """Use max(0, x) between two linear maps (Vaswani et al. 2017, arXiv:1706.03762)."""
-    return FeedForward(dim, bias, width, F.relu)
+
+    activation = staticmethod(F.relu)
+
+
+@FEEDFORWARDS.register("relu2")
+class SquaredReLU(FeedForward):
+    """Use max(0, x) squared between two linear maps (So et al. 2021, arXiv:2109.08668)."""
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Return max(0, x)^2."""
+        return F.relu(x).square()
 
 
 @FEEDFORWARDS.register("gelu")
-def gelu(
-    dim: int,
-    bias: bool,
-    *,
-    width: int | None = None,
-    approximate: Literal["none", "tanh"] = "none",
-) -> FeedForward:
+class GELU(FeedForward):
     """Use x * Phi(x) between two linear maps (Hendrycks & Gimpel 2016, arXiv:1606.08415).
 
     `approximate: tanh` is the form that GPT-2 uses.
     """
-    return FeedForward(dim, bias, width, lambda x: F.gelu(x, approximate=approximate))
+
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, bias, **options)
+        self.activation = lambda x: F.gelu(x, approximate=approximate)
 
 
 @FEEDFORWARDS.register("silu")
-def silu(dim: int, bias: bool, *, width: int | None = None) -> FeedForward:
+class SiLU(FeedForward):
     """Use x * sigmoid(x), also called Swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
-    return FeedForward(dim, bias, width, F.silu)
+
+    activation = staticmethod(F.silu)
+
+
+@FEEDFORWARDS.register("glu")
+class GLU(GatedFeedForward):
+    """Gate with a sigmoid: `down(sigmoid(gate(x)) * up(x))` (Dauphin et al. 2016, 1612.08083)."""
+
+    activation = staticmethod(torch.sigmoid)
+
+
+@FEEDFORWARDS.register("bilinear")
+class Bilinear(GatedFeedForward):
+    """Gate without an activation: `down(gate(x) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Return x itself."""
+        return x
+
+
+@FEEDFORWARDS.register("reglu")
+class ReGLU(GatedFeedForward):
+    """Gate with ReLU: `down(relu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+
+    activation = staticmethod(F.relu)
+
+
+@FEEDFORWARDS.register("geglu")
+class GEGLU(GatedFeedForward):
+    """Gate with GELU: `down(gelu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+
+    activation = staticmethod(F.gelu)
 
 
 @FEEDFORWARDS.register("swiglu")
-def swiglu(
-    dim: int,
-    bias: bool,
-    *,
-    width: int | None = None,
-    multiple_of: int = 8,
-    multiplier: float = 1.0,
-) -> GatedFeedForward:
+class SwiGLU(GatedFeedForward):
     """Gate with SiLU: `down(silu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
-    return GatedFeedForward(dim, bias, width, F.silu, multiple_of, multiplier)
+
+    activation = staticmethod(F.silu)

@@ -1,6 +1,8 @@
-"""The two ways to compute softmax attention: spelled out (`math`), and torch's own (`fused`)."""
+"""Softmax attention, spelled out (`math`) and by torch's own kernel (`fused`), and looked into."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -9,45 +11,101 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Kernel = Literal["math", "fused"]
+Rotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What one layer's attention computes on the way, each (B, H, T, S)."""
+
+    scores: Tensor  # q k^T, scaled and, where it has one, under its soft cap
+    masked: Tensor  # with the mask and any position bias added
+    weights: Tensor  # after the softmax: rows that sum to 1
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What the decoder computes once per forward pass and every layer's attention needs."""
+
+    #: Positions of the new tokens, (T,), or (B, T) where sequences are padded on the left.
+    pos_T: Tensor
+    rotate: Rotate
+    #: Added to the scores: (T, S), (H, T, S) or (B, 1 or H, T, S); None where all is visible.
+    mask: Tensor | None
+    #: The mask is the plain causal triangle and nothing else, which kernels have a fast path for.
+    causal: bool
+    kernel: Kernel
+    #: Where every layer leaves its maps, for whoever wants to look; None in training.
+    maps: list[Maps] | None = None
 
 
 def attend(
     q_BHTE: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,
-    mask: Tensor | None,
+    ctx: AttentionContext,
     *,
-    causal: bool,
-    kernel: Kernel,
+    scale: float | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
-    """Return softmax(q k^T / sqrt(E) + mask) v, heads joined, (B, T, H * E).
+    """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
 
-    `mask` is added to the scores: (T, S), (H, T, S), or None. `causal` says that it is the plain
-    triangle, for which torch's kernel has a fast path. Neither kernel copies a key/value head to
-    its query heads. `math` is the faster one for short contexts in bfloat16 on a CPU.
+    `scale` is 1/sqrt(E) unless given. Neither kernel copies a key/value head to its query heads.
+    `math` is the faster one for short contexts in bfloat16 on a CPU. torch's kernel knows no soft
+    cap and shows no scores, so both of those are spelled out whatever the kernel.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
-    if kernel == "fused":
+    scale = scale or 1 / math.sqrt(E)
+    if softcap is not None or ctx.maps is not None:
+        return _in_steps(q_BHTE, k_BKSE, v_BKSE, ctx, scale, softcap)
+    mask = ctx.mask
+    if ctx.kernel == "fused":
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BKSE,
             v_BKSE,
-            attn_mask=None if causal or mask is None else mask.to(q_BHTE.dtype),
-            is_causal=causal,
+            attn_mask=None if ctx.causal or mask is None else mask.to(q_BHTE.dtype),
+            is_causal=ctx.causal,
+            scale=scale,
             enable_gqa=K < H,
         )
-        return mixed_BHTE.transpose(1, 2).reshape(B, T, H * E)
+        return mixed_BHTE.transpose(1, 2).reshape(B, T, -1)
     # Heads first, as the projection lays them out in memory; the query heads of a group are rows
     # (g = G*T) of one product with the keys and values that they share.
     q_KGBTE = q_BHTE.transpose(0, 1).reshape(K, H // K, B, T, E)
     q_KBgE = q_KGBTE.transpose(1, 2).reshape(K, B, -1, E)
     k_KBSE, v_KBSE = k_BKSE.transpose(0, 1), v_BKSE.transpose(0, 1)
     if mask is not None:
-        rows_HTS = mask.expand(H, -1, -1).to(q_BHTE.dtype)
-        mask = rows_HTS.reshape(K, 1, -1, rows_HTS.shape[-1])
-    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask)  # type: ignore[no-untyped-call]
-    return mixed_KBgE.view(K, B, H // K, T, E).permute(1, 3, 0, 2, 4).reshape(B, T, H * E)
+        S = mask.shape[-1]
+        rows_bHTS = mask.to(q_BHTE.dtype).expand(B if mask.dim() == 4 else 1, H, T, S)
+        rows_KGbTS = rows_bHTS.transpose(0, 1).reshape(K, H // K, -1, T, S)
+        mask = rows_KGbTS.transpose(1, 2).reshape(K, -1, H // K * T, S)
+    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale)  # type: ignore[no-untyped-call]
+    mixed_KBGTE = mixed_KBgE.view(K, B, H // K, T, -1)
+    return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
+
+
+def _in_steps(
+    q_BHTE: Tensor,
+    k_BKSE: Tensor,
+    v_BKSE: Tensor,
+    ctx: AttentionContext,
+    scale: float,
+    softcap: float | None,
+) -> Tensor:
+    """Compute attention one named step at a time, and keep the steps where they are wanted."""
+    group = q_BHTE.shape[1] // k_BKSE.shape[1]
+    k_BHSE, v_BHSE = (x.repeat_interleave(group, dim=1) for x in (k_BKSE, v_BKSE))
+    scores_BHTS = (q_BHTE * scale) @ k_BHSE.transpose(-1, -2)
+    if softcap is not None:
+        scores_BHTS = softcap * torch.tanh(scores_BHTS / softcap)
+    masked_BHTS = scores_BHTS if ctx.mask is None else scores_BHTS + ctx.mask
+    weights_BHTS = masked_BHTS.softmax(-1)
+    if ctx.maps is not None:
+        ctx.maps.append(Maps(scores_BHTS, masked_BHTS, weights_BHTS))
+    mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
+    return mixed_BHTE.transpose(1, 2).flatten(2)
 
 
 class _MathAttention(torch.autograd.Function):
@@ -59,10 +117,11 @@ class _MathAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_KBgE: Tensor, k_KBSE: Tensor, v_KBSE: Tensor, mask: Tensor | None
+        ctx: Any, q_KBgE: Tensor, k_KBSE: Tensor, v_KBSE: Tensor, mask: Tensor | None, scale: float
     ) -> Tensor:
+        ctx.scale = scale
         with torch.autocast(q_KBgE.device.type, enabled=False):
-            scaled_KBgE = q_KBgE * (1 / math.sqrt(q_KBgE.shape[-1]))
+            scaled_KBgE = q_KBgE * scale
             scores_KBgS = scaled_KBgE @ k_KBSE.transpose(-1, -2)
             if mask is not None:
                 scores_KBgS += mask
@@ -72,14 +131,15 @@ class _MathAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
         scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS = ctx.saved_tensors
         grad_weights = grads[0] @ v_KBSE.transpose(-1, -2)
         grad_scores = torch.ops.aten._softmax_backward_data(  # noqa: SLF001  torch's own kernel
             grad_weights, weights_KBgS, -1, weights_KBgS.dtype
         )
-        grad_q = (grad_scores @ k_KBSE).mul_(1 / math.sqrt(k_KBSE.shape[-1]))
+        grad_q = (grad_scores @ k_KBSE).mul_(ctx.scale)
         grad_k = grad_scores.transpose(-1, -2) @ scaled_KBgE
         grad_v = weights_KBgS.transpose(-1, -2) @ grads[0]
-        wants_mask = ctx.needs_input_grad[3]
-        return grad_q, grad_k, grad_v, grad_scores.sum(1, keepdim=True) if wants_mask else None
+        # A mask that learns is the same for all sequences: only padding differs between them.
+        grad_mask = grad_scores.sum(1, keepdim=True) if ctx.needs_input_grad[3] else None
+        return grad_q, grad_k, grad_v, grad_mask, None

@@ -47,6 +47,33 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x_BTD, self.gain.shape, self.gain, self.eps)
 
 
+@NORMS.register("dyt")
+class DyT(nn.Module):
+    """Squash by a learned slope instead of normalising (Zhu et al. 2025, arXiv:2503.10622).
+
+    `gain * tanh(slope * x)`, with a bias where the model has biases; no statistic is taken.
+    """
+
+    def __init__(self, dim: int, bias: bool, *, slope: float = 0.5) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((1,), slope))
+        self.gain = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return `gain * tanh(slope * x) + bias`."""
+        y_BTD = self.gain * torch.tanh(self.slope * x_BTD)
+        return y_BTD if self.bias is None else y_BTD + self.bias
+
+
+@NORMS.register("none")
+class NoNorm(nn.Identity):
+    """Leave the vectors as they are: the control of every norm (Zhang & Sennrich 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
 class _RMSNormOnCPU(torch.autograd.Function):
     """The same function with a backward pass in closed form.
 
@@ -72,6 +99,6 @@ class _RMSNormOnCPU(torch.autograd.Function):
         weighted_BTD = grads[0] * unit_BTD
         width = gain_D.shape[0]
         # The part of the gradient along x is taken out: scaling x changes nothing.
-        along_BT1 = (weighted_BTD.view(-1, width) @ gain_D).div_(width).view(scale_BT1.shape)
+        along_BT1 = (weighted_BTD.reshape(-1, width) @ gain_D).div_(width).view(scale_BT1.shape)
         grad_x_BTD = torch.addcmul(grads[0] * gain_D, unit_BTD, along_BT1, value=-1)
-        return grad_x_BTD.mul_(scale_BT1), weighted_BTD.view(-1, width).sum(0), None
+        return grad_x_BTD.mul_(scale_BT1), weighted_BTD.reshape(-1, width).sum(0), None

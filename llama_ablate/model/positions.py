@@ -1,7 +1,8 @@
 """Where order enters. A scheme overrides one hook of Position; NoPE overrides none.
 
-Positions are explicit integers (`pos_T`), so prefill, chunks and single tokens take one code path.
-Tables belong to an instance: two thetas in one process never share one.
+Positions are explicit integers (`pos_T`), so prefill, chunks and single tokens take one code path;
+where sequences are padded on the left they have a row for each, (B, T). Tables belong to an
+instance: two thetas in one process never share one.
 """
 
 import math
@@ -38,9 +39,14 @@ class Position(nn.Module):
         return q_BHTE, k_BKTE
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor | None:
-        """Return what is added to the scores, (H, T, S), or None."""
+        """Return what is added to the scores, (H, T, S) or (B, H, T, S), or None."""
         del pos_T, pos_S
         return None
+
+    def rotates(self, layer: int) -> bool:
+        """Whether a layer (from 0) turns its queries and keys at all."""
+        del layer
+        return True
 
 
 @POSITIONS.register("sinusoidal")
@@ -62,8 +68,8 @@ class Sinusoidal(Position):
     def embed(self, x_BTD: Tensor, pos_T: Tensor) -> Tensor:
         """Return `sqrt(dim) * x + code(pos)`."""
         even = torch.arange(0, self.dim, 2, dtype=torch.float64, device=pos_T.device)
-        angle = torch.outer(pos_T.double(), self.base ** (-even / self.dim))
-        code_TD = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, : self.dim]
+        angle = pos_T.double()[..., None] * self.base ** (-even / self.dim)
+        code_TD = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., : self.dim]
         return torch.add(code_TD.to(x_BTD.dtype), x_BTD, alpha=self.scale)
 
 
@@ -90,54 +96,6 @@ class Learned(Position):
         return x_BTD + table_TD
 
 
-@POSITIONS.register("rope")
-class RoPE(Position):
-    """Turn coordinate pairs by angles linear in position (Su et al. 2021, arXiv:2104.09864).
-
-    Pair i is the coordinates (i, i + E/2), the half-split layout
-    that Hugging Face's Llama uses; angles are `pos * theta^(-2i/E)`, computed in float32.
-    """
-
-    cos_SE: Tensor
-    sin_SE: Tensor
-
-    def __init__(self, head_dim: int, *, theta: float = 10000.0) -> None:
-        super().__init__()
-        if head_dim % 2:
-            raise ConfigError(f"rope turns pairs of coordinates: head_dim {head_dim} is odd")
-        self.theta = theta
-        self.head_dim = head_dim
-        self.register_buffer("cos_SE", torch.empty(0, head_dim), persistent=False)
-        self.register_buffer("sin_SE", torch.empty(0, head_dim), persistent=False)
-
-    def frequencies(self) -> Tensor:
-        """Return the angle in radians that each pair turns per position, (E/2,) in float64."""
-        even_E2 = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=self.cos_SE.device)
-        return self.theta ** (-even_E2 / self.head_dim)
-
-    def reach(self, end: int) -> None:
-        """Grow this instance's tables, in steps of powers of two, to cover `end` positions."""
-        if end <= self.cos_SE.shape[0]:
-            return
-        device = self.cos_SE.device
-        pos_S = torch.arange(1 << (end - 1).bit_length(), dtype=torch.float64, device=device)
-        # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004 radians.
-        angle_SE2 = torch.outer(pos_S, self.frequencies())
-        cos_SE2, sin_SE2 = angle_SE2.cos().float(), angle_SE2.sin().float()
-        self.cos_SE = torch.cat([cos_SE2, cos_SE2], dim=-1)
-        # The first half's sine carries the sign of (x1, x2) -> (-x2, x1), so no half is negated.
-        self.sin_SE = torch.cat([-sin_SE2, sin_SE2], dim=-1)
-
-    def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return q and k turned; lengths are kept, and q·k depends on the distance alone."""
-        cos_TE = self.cos_SE[pos_T].to(q_BHTE.dtype)
-        sin_TE = self.sin_SE[pos_T].to(q_BHTE.dtype)
-        return self._turn(q_BHTE, cos_TE, sin_TE), self._turn(k_BKTE, cos_TE, sin_TE)
-
-    def _turn(self, x: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-        return torch.addcmul(x * cos_TE, x.roll(self.head_dim // 2, -1), sin_TE)
-
-
 @POSITIONS.register("alibi")
 class ALiBi(Position):
     """Penalise scores linearly with distance (Press et al. 2021, arXiv:2108.12409).
@@ -162,5 +120,43 @@ class ALiBi(Position):
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor:
         """Return `-slope * (query position - key position)`, (H, T, S)."""
-        distance_TS = (pos_T[:, None] - pos_S[None, :]).float()
-        return -self.slope_H[:, None, None] * distance_TS
+        distance_1TS = _distance(pos_T, pos_S).float().unsqueeze(-3)
+        return -self.slope_H[:, None, None] * distance_1TS
+
+
+@POSITIONS.register("t5")
+class T5Bias(Position):
+    """Add a learned bias for each head and bucket of distance (Raffel et al. 2019, 1910.10683).
+
+    Half of the buckets hold one distance each; the others grow as a logarithm up to `max_distance`,
+    beyond which all distances share the last. One table serves every layer, as in T5.
+    """
+
+    def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        if buckets < 2 or max_distance <= buckets // 2:
+            raise ConfigError(
+                f"t5 needs 2 buckets or more, and max_distance beyond half of them: "
+                f"got {buckets} and {max_distance}"
+            )
+        self.exact, self.max_distance = buckets // 2, max_distance
+        self.table = Embedding(buckets, heads)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Return the bucket of each distance back in time; the future shares that of 0."""
+        distance = distance.clamp(min=0)
+        ratio = math.log(self.max_distance / self.exact)
+        spread = self.table.num_embeddings - self.exact
+        grown = (distance.clamp(min=1) / self.exact).log() / ratio * spread
+        far = (self.exact + grown.long()).clamp(max=self.table.num_embeddings - 1)
+        return torch.where(distance < self.exact, distance, far)
+
+    def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor:
+        """Return the head's entry for each pair's bucket, (H, T, S)."""
+        bias_TSH: Tensor = self.table(self.bucket(_distance(pos_T, pos_S)))
+        return bias_TSH.movedim(-1, -3)
+
+
+def _distance(pos_T: Tensor, pos_S: Tensor) -> Tensor:
+    """Return how far back each key lies from each query, (T, S) or (B, T, S)."""
+    return pos_T[..., :, None] - pos_S[..., None, :]

@@ -88,7 +88,7 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
         )
         said += f" on {split} loss, over {len(seeds)} paired seeds"
     lines = [f"{a['label']} -> {b['label']}", ""]
-    lines += [f"{key}: {_entry(old)} -> {_entry(new)}" for key, (old, new) in changed.items()]
+    lines += [f"{key}: {' -> '.join(map(_entry, _apart(*both)))}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said]
     lines += ["", tables.text(speeds)] if len(speeds) else []
     values = {"a": a["label"], "b": b["label"], "changed": changed, "seeds": seeds,
@@ -100,6 +100,15 @@ def _spread(values: list[float]) -> str:
     found = summary(values)
     sd = "" if math.isnan(found.sd) else f" ± {found.sd:.2g} (sd of {found.n} seeds)"
     return f"{found.mean:.6g}{sd}"
+
+
+def _apart(old: Any, new: Any) -> tuple[Any, Any]:
+    """Leave out of two components the options that both have alike."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return old, new
+    alike = {key for key in old if key != "name" and key in new and old[key] == new[key]}
+    first, second = ({k: v for k, v in e.items() if k not in alike} for e in (old, new))
+    return first, second
 
 
 def _recipe(model: dict[str, Any]) -> str:

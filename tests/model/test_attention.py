@@ -4,14 +4,19 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import AttentionContext, gqa, mha, mqa
+from llama_ablate.model.attention import GQA, MHA, MLA, MQA
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.kernels import attend
+from llama_ablate.model.kernels import AttentionContext, attend
+from llama_ablate.model.norms import LayerNorm, RMSNorm
 
 
 def context(length, kernel="math"):
     mask = torch.full((length, length), -math.inf).triu(1)
     return AttentionContext(torch.arange(length), lambda q, k, _: (q, k), mask, True, kernel)
+
+
+def make(kind, dim, heads, head_dim, bias, **options):
+    return kind(dim, heads, head_dim, bias, RMSNorm, **options)
 
 
 def filled(attention, seed=0):
@@ -42,18 +47,18 @@ def by_loops(attention, x):
     return attention.out(out)
 
 
-@pytest.mark.parametrize("make", [mha, gqa, mqa])
+@pytest.mark.parametrize("kind", [MHA, GQA, MQA])
 @pytest.mark.parametrize("kernel", ["math", "fused"])
-def test_attention_equals_a_spelled_out_loop(make, kernel):
-    attention = filled(make(24, 4, 6, True))
+def test_attention_equals_a_spelled_out_loop(kind, kernel):
+    attention = filled(make(kind, 24, 4, 6, True))
     x = torch.randn(2, 7, 24, dtype=torch.float64)
     torch.testing.assert_close(attention(x, context(7, kernel)), by_loops(attention, x),
                                rtol=1e-10, atol=1e-10)  # fmt: skip
 
 
 def test_gqa_equals_mha_whose_key_and_value_weights_are_copied_to_each_group():
-    grouped = filled(gqa(24, 4, 6, False, kv_heads=2))
-    full = filled(mha(24, 4, 6, False), seed=1)
+    grouped = filled(make(GQA, 24, 4, 6, False, kv_heads=2))
+    full = filled(make(MHA, 24, 4, 6, False), seed=1)
     full.q.weight.data, full.out.weight.data = grouped.q.weight.data, grouped.out.weight.data
     for part in ("k", "v"):
         heads = getattr(grouped, part).weight.data.view(2, 6, 24)
@@ -64,28 +69,28 @@ def test_gqa_equals_mha_whose_key_and_value_weights_are_copied_to_each_group():
 
 def test_gqa_with_all_heads_is_mha_and_with_one_is_mqa():
     x = torch.randn(1, 5, 24, dtype=torch.float64)
-    assert torch.equal(filled(gqa(24, 4, 6, True, kv_heads=4))(x, context(5)),
-                       filled(mha(24, 4, 6, True))(x, context(5)))  # fmt: skip
-    assert torch.equal(filled(gqa(24, 4, 6, True, kv_heads=1))(x, context(5)),
-                       filled(mqa(24, 4, 6, True))(x, context(5)))  # fmt: skip
+    assert torch.equal(filled(make(GQA, 24, 4, 6, True, kv_heads=4))(x, context(5)),
+                       filled(make(MHA, 24, 4, 6, True))(x, context(5)))  # fmt: skip
+    assert torch.equal(filled(make(GQA, 24, 4, 6, True, kv_heads=1))(x, context(5)),
+                       filled(make(MQA, 24, 4, 6, True))(x, context(5)))  # fmt: skip
 
 
 @pytest.mark.parametrize("kv_heads", [3, 0, -1, 8])
 def test_kv_heads_that_do_not_divide_the_heads_are_refused(kv_heads):
     with pytest.raises(ConfigError, match=f"4 query heads do not divide into {kv_heads} kv_heads"):
-        gqa(24, 4, 6, False, kv_heads=kv_heads)
+        make(GQA, 24, 4, 6, False, kv_heads=kv_heads)
 
 
 def test_the_score_products_cost_the_same_whatever_the_kv_heads():
     """Only the K and V projections shrink (the source documents claim more)."""
-    full, one = mha(64, 8, 8, False), mqa(64, 8, 8, False)
+    full, one = make(MHA, 64, 8, 8, False), make(MQA, 64, 8, 8, False)
     assert full.flops(100) - one.flops(100) == 2 * 2 * 64 * 56
 
 
 def test_rows_of_weights_sum_to_one():
     q, k = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6, 4)
     ones = torch.ones(1, 2, 6, 4)
-    mixed = attend(q, k, ones, context(6).mask, causal=True, kernel="math")
+    mixed = attend(q, k, ones, context(6))
     torch.testing.assert_close(mixed, torch.ones(1, 6, 8))
 
 
@@ -99,37 +104,122 @@ def test_the_hand_derived_gradient_of_attention_equals_the_numerical_one(kv_head
     mask = torch.randn(4, 3, 3, dtype=torch.float64, generator=generator)
     mask = mask if per_head else mask[0]
     inputs = tuple(tensor.requires_grad_() for tensor in (q, k, v, mask))
-    assert torch.autograd.gradcheck(
-        lambda *tensors: attend(*tensors, causal=False, kernel="math"), inputs
-    )
+
+    def attended(q, k, v, mask):
+        return attend(q, k, v, AttentionContext(None, None, mask, causal=False, kernel="math"))
+
+    assert torch.autograd.gradcheck(attended, inputs)
+
+
+def test_qk_norm_normalises_each_heads_queries_and_keys_and_leaves_the_values():
+    attention = filled(make(GQA, 24, 4, 6, False, kv_heads=2, qk_norm=True))
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    by_hand = filled(make(GQA, 24, 4, 6, False, kv_heads=2))
+
+    def unit(vectors, gain):
+        heads = vectors.unflatten(-1, (-1, 6))
+        return (heads / (heads.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain).flatten(-2)
+
+    by_hand.q.register_forward_hook(lambda _m, _x, q: unit(q, attention.q_norm.gain))
+    by_hand.k.register_forward_hook(lambda _m, _x, k: unit(k, attention.k_norm.gain))
+    expected = by_loops(by_hand, x)
+    torch.testing.assert_close(attention(x, context(5)), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_qk_norm_is_of_the_models_own_kind(spec):
+    model = build(spec(norm="layernorm", attention={"name": "mha", "qk_norm": True}))
+    assert isinstance(model.blocks[0].attn.q_norm, LayerNorm)
+    assert model.blocks[0].attn.q_norm.gain.shape == (8,)
+
+
+@pytest.mark.parametrize(("bias", "qkv_bias"), [(False, True), (True, False), (True, None)])
+def test_qkv_bias_overrides_for_these_three_what_the_model_has(bias, qkv_bias):
+    attention = make(MHA, 24, 4, 6, bias, qkv_bias=qkv_bias)
+    expected = bias if qkv_bias is None else qkv_bias
+    assert [p.bias is not None for p in (attention.q, attention.k, attention.v)] == [expected] * 3
+    assert (attention.out.bias is not None) == bias
 
 
 @torch.no_grad()
-def test_the_whole_decoder_agrees_with_transformers_llama(spec):
-    """RMSNorm, RoPE, GQA, SwiGLU and pre-norm together, from the same weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def test_a_window_hides_what_lies_further_back(spec):
+    """With one layer and a window of 3, token t depends on t-2, t-1 and t alone."""
+    model = init_weights(build(spec(layers=1, attention={"name": "mha", "window": 3})), 0)
+    tokens = torch.arange(10)[None]
+    before = model(tokens)[0]
+    for changed in range(10):
+        other = tokens.clone()
+        other[0, changed] = 50
+        differs = (model(other)[0] - before).abs().amax(-1) > 0
+        assert differs.nonzero().flatten().tolist() == list(range(changed, min(10, changed + 3)))
 
-    ours = init_weights(build(spec(bias=False, attention="gqa", init_std=0.3)), 0)
-    config = LlamaConfig(
-        vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=ours.blocks[0].ffn.width, rms_norm_eps=1e-6,
-        rope_theta=10000.0, attn_implementation="eager", tie_word_embeddings=False,
-    )  # fmt: skip
-    theirs = LlamaForCausalLM(config).eval()
-    names = {
-        "model.embed_tokens": "embedding", "model.norm": "norm", "lm_head": "head",
-        "self_attn.q_proj": "attn.q", "self_attn.k_proj": "attn.k", "self_attn.v_proj": "attn.v",
-        "self_attn.o_proj": "attn.out", "mlp.gate_proj": "ffn.gate", "mlp.up_proj": "ffn.up",
-        "mlp.down_proj": "ffn.down", "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm", "model.layers": "blocks",
-    }  # fmt: skip
-    weights = {}
-    for name in theirs.state_dict():
-        mine = name
-        for old, new in names.items():
-            mine = mine.replace(old, new)
-        is_gain = "norm.weight" in mine
-        weights[name] = ours.get_parameter(mine.replace("weight", "gain") if is_gain else mine)
-    theirs.load_state_dict(weights)
-    tokens = torch.randint(0, 61, (2, 20), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+def test_a_window_as_long_as_the_text_changes_nothing(spec):
+    tokens = torch.arange(10)[None]
+    plain, windowed = (
+        init_weights(build(spec(attention={"name": "mha", "window": window})), 0)
+        for window in (None, 10)
+    )
+    torch.testing.assert_close(plain(tokens), windowed(tokens))
+
+
+def test_a_soft_cap_bounds_the_scores_by_its_tanh():
+    """One query, two keys, by hand: scores 6 and -2, capped at 4."""
+    q = torch.tensor([[[[2.0]]]], dtype=torch.float64)
+    k = torch.tensor([[[[3.0], [-1.0]]]], dtype=torch.float64)
+    v = torch.tensor([[[[1.0], [0.0]]]], dtype=torch.float64)
+    ctx = AttentionContext(None, None, None, causal=False, kernel="math")
+    high, low = 4 * math.tanh(6 / 4), 4 * math.tanh(-2 / 4)
+    expected = math.exp(high) / (math.exp(high) + math.exp(low))
+    assert attend(q, k, v, ctx, softcap=4.0).item() == pytest.approx(expected, abs=1e-12)
+
+
+@torch.no_grad()
+def test_a_cap_on_the_logits_bounds_them_by_its_tanh(spec):
+    tokens = torch.arange(10)[None]
+    free, capped = (
+        init_weights(build(spec(init_std=0.5, logit_softcap=cap)), 0)(tokens) for cap in (None, 2.0)
+    )
+    torch.testing.assert_close(capped, 2 * torch.tanh(free / 2))
+    assert free.abs().max() > 2 > capped.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window 0: a token sees itself"),
+        ({"softcap": 0.0}, "softcap 0 must be more than 0"),
+    ],
+)
+def test_windows_and_caps_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        make(MHA, 24, 4, 6, False, **options)
+
+
+@torch.no_grad()
+def test_mla_equals_the_equations_of_its_paper():
+    """DeepSeek-V2, equations 9 to 19, one head and one token at a time, without rotation."""
+    H, E, R, L = 3, 4, 2, 5
+    mla = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R))
+    x = torch.randn(1, 6, 12, dtype=torch.float64)
+    c = x @ mla.down.weight[:L].T
+    c = c / (c.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mla.latent_norm.gain
+    shared = x @ mla.down.weight[L:].T
+    out = []
+    for h in range(H):
+        q = x @ mla.q.weight[h * (E + R) : (h + 1) * (E + R)].T
+        k = torch.cat([c @ mla.k.weight[h * E : (h + 1) * E].T, shared], -1)
+        v = c @ mla.v.weight[h * E : (h + 1) * E].T
+        scores = q @ k.transpose(-1, -2) / math.sqrt(E + R)
+        scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf)
+        out.append(scores.softmax(-1) @ v)
+    expected = torch.cat(out, -1) @ mla.out.weight.T
+    torch.testing.assert_close(mla(x, context(6)), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_mla_keeps_the_latent_and_one_key_whatever_the_heads():
+    """DeepSeek-V2's sizes: 512 + 64 numbers a token and layer, where MHA would keep 32,768."""
+    with torch.device("meta"):
+        mla = MLA(5120, 128, 128, False, RMSNorm)
+    assert sum(heads * width for heads, width in mla.cached) == 576
+    mha = make(MHA, 16, 4, 4, False)
+    assert sum(heads * width for heads, width in mha.cached) == 2 * 4 * 4

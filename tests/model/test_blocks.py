@@ -1,8 +1,8 @@
 import torch
 from torch import nn
 
-from llama_ablate.model.blocks import PostNorm, PreNorm
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.blocks import ParallelBlock, PostNorm, PreNorm, SandwichNorm
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 
 
 class Twice(nn.Module):
@@ -27,9 +27,23 @@ def test_post_norm_normalises_the_stream_itself():
     assert block(torch.tensor(8.0)) == 18
 
 
-def test_only_pre_norm_needs_a_norm_after_the_last_block(spec):
-    assert isinstance(build(spec(block="post")).norm, nn.Identity)
-    assert not isinstance(build(spec(block="pre")).norm, nn.Identity)
+def test_sandwich_norm_normalises_what_enters_and_what_leaves():
+    """x=8: 8 + (2*(8/2))/2 = 12, then 12 + (2*(12/2))/2 = 18."""
+    block = SandwichNorm(Twice(), Twice(), Halve)
+    assert block(torch.tensor(8.0)) == 18
+
+
+def test_the_parallel_block_gives_both_sub_layers_the_same_input():
+    """x=8: 8 + 2*(8/2) + 2*(8/2) = 24; it has one norm."""
+    block = ParallelBlock(Twice(), Twice(), Halve)
+    assert block(torch.tensor(8.0)) == 24
+    assert [name for name, _ in block.named_children()] == ["attn", "ffn", "attn_norm"]
+
+
+def test_every_block_but_post_norm_needs_a_norm_after_the_last_one(spec):
+    for block in REGISTRIES["block"]:
+        has_none = isinstance(build(spec(block=block)).norm, nn.Identity)
+        assert has_none == (block == "post")
 
 
 def test_the_projections_that_write_to_the_stream_start_smaller_with_depth(spec):

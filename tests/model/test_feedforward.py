@@ -3,12 +3,31 @@ import math
 import pytest
 import torch
 
-from llama_ablate.model.feedforward import gelu, llama_width, relu, silu, swiglu
+from llama_ablate.model.feedforward import (
+    GEGLU,
+    GELU,
+    GLU,
+    Bilinear,
+    ReGLU,
+    ReLU,
+    SiLU,
+    SquaredReLU,
+    SwiGLU,
+    llama_width,
+)
 
 ACTIVATIONS = {
-    relu: lambda x: max(x, 0.0),
-    gelu: lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
-    silu: lambda x: x / (1 + math.exp(-x)),
+    ReLU: lambda x: max(x, 0.0),
+    SquaredReLU: lambda x: x * x if x > 0 else 0.0,
+    GELU: lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    SiLU: lambda x: x / (1 + math.exp(-x)),
+}
+GATES = {
+    GLU: lambda x: 1 / (1 + math.exp(-x)),
+    Bilinear: lambda x: x,
+    ReGLU: ACTIVATIONS[ReLU],
+    GEGLU: ACTIVATIONS[GELU],
+    SwiGLU: ACTIVATIONS[SiLU],
 }
 
 
@@ -29,18 +48,19 @@ def test_plain_networks_put_their_activation_between_two_linear_maps(make):
 
 
 def test_gelu_by_tanh_is_the_form_of_gpt2():
-    network = filled(gelu(6, True, approximate="tanh"))
+    network = filled(GELU(6, True, approximate="tanh"))
     x = torch.randn(2, 3, 6, dtype=torch.float64)
     h = network.up(x)
     active = h / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
     torch.testing.assert_close(network(x), network.down(active), rtol=1e-12, atol=1e-12)
 
 
-def test_swiglu_gates_with_silu_and_multiplies_by_the_other_branch():
-    network = filled(swiglu(6, False))
+@pytest.mark.parametrize("make", GATES)
+def test_gated_networks_multiply_one_branch_by_their_activation_of_the_other(make):
+    network = filled(make(6, False))
     x = torch.randn(2, 3, 6, dtype=torch.float64)
-    gate = network.gate(x)
-    expected = (gate / (1 + torch.exp(-gate)) * (x @ network.up.weight.T)) @ network.down.weight.T
+    gate = (x @ network.gate.weight.T).detach().apply_(GATES[make])
+    expected = (gate * (x @ network.up.weight.T)) @ network.down.weight.T
     torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -61,18 +81,18 @@ def test_swiglu_gates_with_silu_and_multiplies_by_the_other_branch():
 def test_swiglu_width_is_that_of_the_published_models(dim, multiple_of, multiplier, width):
     assert llama_width(dim, multiple_of, multiplier) == width
     with torch.device("meta"):
-        built = swiglu(dim, False, multiple_of=multiple_of, multiplier=multiplier)
+        built = SwiGLU(dim, False, multiple_of=multiple_of, multiplier=multiplier)
     assert built.width == width
     assert built.gate.weight.shape == (width, dim)
 
 
 def test_a_given_width_is_taken_as_it_is():
-    assert swiglu(64, False, width=100).width == 100
-    assert relu(64, False, width=100).width == 100
+    assert SwiGLU(64, False, width=100).width == 100
+    assert ReLU(64, False, width=100).width == 100
 
 
 def test_swiglu_at_two_thirds_weighs_what_a_plain_network_does():
-    plain, gated = relu(96, False), swiglu(96, False, multiple_of=1)
+    plain, gated = ReLU(96, False), SwiGLU(96, False, multiple_of=1)
     sizes = [sum(p.numel() for p in network.parameters()) for network in (plain, gated)]
     assert sizes == [2 * 96 * 384, 3 * 96 * 256]
     assert sizes[0] == sizes[1]

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.model.norms import LayerNorm, RMSNorm
+from llama_ablate.model.norms import DyT, LayerNorm, NoNorm, RMSNorm
 
 
 @pytest.fixture
@@ -61,3 +63,19 @@ def test_every_token_is_normalised_alone(norm, x):
     same = (norm(x) == norm(changed)).all(-1)
     assert not same[:, 2].any()
     assert same[:, [0, 1, 3, 4]].all()
+
+
+def test_dyt_squashes_each_coordinate_and_takes_no_statistic(x):
+    norm = DyT(16, True, slope=0.7).double()
+    norm.gain.data.uniform_(0.5, 1.5)
+    norm.bias.data.normal_()
+    for value, gain, bias, y in zip(x[0, 0], norm.gain, norm.bias, norm(x)[0, 0], strict=True):
+        expected = gain.item() * math.tanh(0.7 * value.item()) + bias.item()
+        assert y.item() == pytest.approx(expected, abs=1e-7)  # the slope is a float32 0.7
+    alone = norm(x[:, :, :1].expand(-1, -1, 16))
+    torch.testing.assert_close(alone[..., 0], norm(x)[..., 0])
+
+
+def test_no_norm_gives_back_its_input_and_has_no_parameters(x):
+    assert NoNorm()(x) is x
+    assert not list(NoNorm().parameters())

@@ -1,0 +1,123 @@
+"""Rotary position embedding, its layouts, and the ways to stretch it to longer contexts."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.positions import POSITIONS, Position
+
+
+@POSITIONS.register("rope")
+class RoPE(Position):
+    """Turn coordinate pairs by angles linear in position (Su et al. 2021, arXiv:2104.09864).
+
+    Pair i turns by `pos * theta^(-2i/R)`, R = `fraction` of the head's width; what is beyond stays
+    as it is. The pairs are (i, i + R/2) in the `half` layout, Hugging Face's, and (2i, 2i + 1) in
+    the `interleaved` one of the paper and of Meta's checkpoints. `nope_every: n` leaves every n-th
+    layer without (Yang et al. 2025, arXiv:2501.18795).
+
+    `scaling` stretches it by `factor`. `linear` divides all frequencies (Chen et al. 2023,
+    arXiv:2306.15595). `ntk` raises theta so that the slowest is divided and the fastest kept
+    (bloc97 2023). `llama3` divides those that turn less than `low_freq` times within
+    `original_context`, keeps those that turn more than `high_freq` times, and blends between
+    (Llama 3.1, 2024, arXiv:2407.21783).
+    """
+
+    cos_SR: Tensor
+    sin_SR: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        theta: float = 10000.0,
+        layout: Literal["half", "interleaved"] = "half",
+        fraction: float = 1.0,
+        nope_every: int | None = None,
+        scaling: Literal["none", "linear", "ntk", "llama3"] = "none",
+        factor: float = 1.0,
+        low_freq: float = 1.0,
+        high_freq: float = 4.0,
+        original_context: int = 8192,
+    ) -> None:
+        super().__init__()
+        self.rotated = int(head_dim * fraction)
+        if self.rotated % 2 or not 0 < self.rotated <= head_dim:
+            raise ConfigError(
+                "rope turns pairs of coordinates: "
+                + (f"head_dim {head_dim} is odd" if fraction == 1
+                   else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}")
+            )  # fmt: skip
+        if theta <= 0 or factor <= 0 or not 0 < low_freq < high_freq or original_context < 1:
+            raise ConfigError(
+                "rope needs theta and factor above 0, low_freq below high_freq, original_context "
+                f"of 1 or more: got {theta:g}, {factor:g}, {low_freq:g}, {high_freq:g}, "
+                f"{original_context}"
+            )
+        if nope_every is not None and nope_every < 1:
+            raise ConfigError(f"nope_every {nope_every} must be 1 or more")
+        if scaling == "none" and factor != 1:
+            raise ConfigError(f"factor {factor:g} has no effect without a scaling; "
+                              "allowed: linear, llama3, ntk")  # fmt: skip
+        self.theta, self.layout, self.nope_every = theta, layout, nope_every
+        self.scaling, self.factor = scaling, factor
+        self.turns, self.original_context = (low_freq, high_freq), original_context
+        self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
+        self.register_buffer("sin_SR", torch.empty(0, self.rotated), persistent=False)
+
+    def frequencies(self) -> Tensor:
+        """Return the angle in radians that each pair turns per position, (R/2,) in float64."""
+        R, theta = self.rotated, self.theta
+        if self.scaling == "ntk" and R > 2:
+            theta *= self.factor ** (R / (R - 2))
+        even_r = torch.arange(0, R, 2, dtype=torch.float64, device=self.cos_SR.device)
+        rate_r = theta ** (-even_r / R)
+        if self.scaling == "linear":
+            return rate_r / self.factor
+        if self.scaling == "llama3":
+            low, high = self.turns
+            turns_r = self.original_context * rate_r / (2 * math.pi)
+            kept_r = ((turns_r - low) / (high - low)).clamp(0, 1)
+            return rate_r * (kept_r + (1 - kept_r) / self.factor)
+        return rate_r
+
+    def rotates(self, layer: int) -> bool:
+        """Whether a layer (from 0) is not one of the n-th."""
+        return self.nope_every is None or (layer + 1) % self.nope_every != 0
+
+    def reach(self, end: int) -> None:
+        """Grow this instance's tables, in steps of powers of two, to cover `end` positions."""
+        if end <= self.cos_SR.shape[0]:
+            return
+        device = self.cos_SR.device
+        pos_S = torch.arange(1 << (end - 1).bit_length(), dtype=torch.float64, device=device)
+        # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004 radians.
+        angle_Sr = torch.outer(pos_S, self.frequencies())
+        cos_Sr, sin_Sr = angle_Sr.cos().float(), angle_Sr.sin().float()
+        # The first of a pair takes its sine with the sign of (x1, x2) -> (-x2, x1), so that no
+        # vector need be negated.
+        if self.layout == "half":
+            self.cos_SR = torch.cat([cos_Sr, cos_Sr], dim=-1)
+            self.sin_SR = torch.cat([-sin_Sr, sin_Sr], dim=-1)
+        else:
+            self.cos_SR = torch.stack([cos_Sr, cos_Sr], dim=-1).flatten(-2)
+            self.sin_SR = torch.stack([-sin_Sr, sin_Sr], dim=-1).flatten(-2)
+
+    def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Return q and k turned; lengths are kept, and q·k depends on the distance alone."""
+        cos_1TR = self.cos_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
+        sin_1TR = self.sin_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
+        return self._turn(q_BHTE, cos_1TR, sin_1TR), self._turn(k_BKTE, cos_1TR, sin_1TR)
+
+    def _turn(self, x: Tensor, cos_1TR: Tensor, sin_1TR: Tensor) -> Tensor:
+        R = self.rotated
+        if x.shape[-1] > R:
+            return torch.cat([self._turn(x[..., :R], cos_1TR, sin_1TR), x[..., R:]], dim=-1)
+        if self.layout == "half":
+            partner = x.roll(R // 2, -1)
+        else:
+            partner = x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
+        return torch.addcmul(x * cos_1TR, partner, sin_1TR)

@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.rope import RoPE
+
+
+def test_rope_multiplies_complex_pairs_by_unit_rotations():
+    """Pair i = (x[i], x[i + E/2]) as a complex number times exp(i pos theta^(-2i/E))."""
+    rope = RoPE(8, theta=500.0)
+    rope.reach(20)
+    q = torch.randn(1, 1, 20, 8, dtype=torch.float64)
+    turned, _ = rope.rotate(q, q, torch.arange(20))
+    pairs = torch.complex(q[..., :4], q[..., 4:])
+    angle = torch.outer(torch.arange(20.0).double(), 500.0 ** (-torch.arange(4.0).double() / 4))
+    expected = pairs * torch.polar(torch.ones_like(angle), angle)
+    # The tables are float32: seven digits.
+    torch.testing.assert_close(turned, torch.cat([expected.real, expected.imag], -1),
+                               rtol=1e-6, atol=1e-6)  # fmt: skip
+
+
+def test_rope_agrees_with_transformers_llama():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2, rope_theta=10000.0)
+    q, k = torch.randn(2, 2, 9, 16), torch.randn(2, 1, 9, 16)
+    pos = torch.arange(9)
+    cos, sin = LlamaRotaryEmbedding(config)(q, pos[None])
+    rope = RoPE(16, theta=10000.0)
+    rope.reach(9)
+    for ours, theirs in zip(rope.rotate(q, k, pos), apply_rotary_pos_emb(q, k, cos, sin),
+                            strict=True):  # fmt: skip
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_rope_keeps_lengths_and_makes_products_depend_on_distance_alone():
+    rope = RoPE(16)
+    rope.reach(1000)
+    q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+
+    def product(m, n):
+        turned_q, _ = rope.rotate(q, q, torch.tensor([m]))
+        _, turned_k = rope.rotate(k, k, torch.tensor([n]))
+        torch.testing.assert_close(turned_q.norm(), q.norm(), rtol=1e-5, atol=0)
+        return (turned_q * turned_k).sum()
+
+    torch.testing.assert_close(product(12, 5), product(907, 900), rtol=1e-4, atol=1e-4)
+    assert (product(12, 5) - product(13, 5)).abs() > 1e-4
+
+
+def test_two_ropes_of_different_theta_do_not_share_tables():
+    slow, fast = RoPE(8, theta=1e6), RoPE(8, theta=1e2)
+    slow.reach(16)
+    fast.reach(16)
+    assert not torch.equal(slow.cos_SR, fast.cos_SR)
+    assert slow.cos_SR.data_ptr() != fast.cos_SR.data_ptr()
+
+
+def test_rope_tables_grow_to_what_is_asked_and_stay_exact():
+    rope = RoPE(8)
+    rope.reach(3)
+    assert len(rope.cos_SR) == 4
+    rope.reach(100_001)
+    far = 100_000 * 10000.0 ** (-2 / 8)
+    assert rope.cos_SR[100_000, 1].item() == pytest.approx(math.cos(far), abs=1e-7)
+
+
+def test_rope_refuses_an_odd_head_width():
+    with pytest.raises(ConfigError, match="head_dim 7 is odd"):
+        RoPE(7)
+
+
+def test_the_interleaved_layout_is_the_other_with_coordinates_reordered():
+    half, woven = RoPE(8), RoPE(8, layout="interleaved")
+    q = torch.randn(2, 3, 20, 8)
+    order = torch.arange(8).view(4, 2).T.flatten()  # 0 2 4 6 1 3 5 7
+    half.reach(20)
+    woven.reach(20)
+    pos = torch.arange(20)
+    turned, _ = woven.rotate(q, q, pos)
+    expected, _ = half.rotate(q[..., order], q[..., order], pos)
+    assert torch.equal(turned[..., order], expected)
+    assert not torch.equal(turned, half.rotate(q, q, pos)[0])
+
+
+def test_the_interleaved_layout_multiplies_neighbours_as_complex_numbers():
+    """Meta's apply_rotary_emb: view_as_complex of (x[2i], x[2i+1]) times exp(i angle)."""
+    rope = RoPE(8, theta=500.0, layout="interleaved")
+    rope.reach(20)
+    q = torch.randn(1, 2, 20, 8)
+    angle = torch.outer(torch.arange(20.0), 500.0 ** (-torch.arange(4.0) / 4))
+    expected = torch.view_as_real(
+        torch.view_as_complex(q.unflatten(-1, (4, 2))) * torch.polar(torch.ones_like(angle), angle)
+    ).flatten(-2)
+    torch.testing.assert_close(rope.rotate(q, q, torch.arange(20))[0], expected)
+
+
+def test_partial_rotation_turns_the_first_coordinates_and_leaves_the_rest():
+    """As in GPT-NeoX: a quarter of 16 is an RoPE of width 4."""
+    part, small = RoPE(16, fraction=0.25), RoPE(4)
+    part.reach(9)
+    small.reach(9)
+    q, pos = torch.randn(1, 2, 9, 16), torch.arange(9)
+    turned, _ = part.rotate(q, q, pos)
+    assert torch.equal(turned[..., 4:], q[..., 4:])
+    torch.testing.assert_close(turned[..., :4], small.rotate(q[..., :4], q[..., :4], pos)[0])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {"rope_type": "default"}),
+        ({"scaling": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {"scaling": "llama3", "factor": 8.0, "original_context": 8192},
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        ),
+        (
+            {"scaling": "llama3", "factor": 32.0, "original_context": 64, "low_freq": 2.0,
+             "high_freq": 3.0},
+            {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 2.0,
+             "high_freq_factor": 3.0, "original_max_position_embeddings": 64},
+        ),
+    ],
+)  # fmt: skip
+def test_scaled_frequencies_are_those_of_transformers(ours, theirs):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    config = LlamaConfig(
+        hidden_size=1024, num_attention_heads=8,
+        rope_parameters={"rope_theta": 500000.0, **theirs},
+    )  # fmt: skip
+    rope = RoPE(128, theta=500000.0, **ours)
+    expected = LlamaRotaryEmbedding(config).inv_freq.double()
+    torch.testing.assert_close(rope.frequencies(), expected, rtol=1e-6, atol=0)
+
+
+def test_ntk_scaling_keeps_the_fastest_pair_and_divides_the_slowest():
+    plain, scaled = RoPE(64), RoPE(64, scaling="ntk", factor=8.0)
+    ratio = plain.frequencies() / scaled.frequencies()
+    assert ratio[0].item() == 1
+    assert ratio[-1].item() == pytest.approx(8)
+    assert (ratio.diff() > 0).all()
+
+
+def test_linear_scaling_is_reading_positions_as_fractions():
+    """Chen et al. 2023: position 12 stretched by 4 is position 3."""
+    plain, stretched = RoPE(8), RoPE(8, scaling="linear", factor=4.0)
+    plain.reach(16)
+    stretched.reach(16)
+    torch.testing.assert_close(stretched.cos_SR[12], plain.cos_SR[3])
+
+
+@torch.no_grad()
+def test_every_nth_layer_without_rotation_sees_its_keys_as_a_set(spec):
+    """A one-layer model whose only layer is the n-th computes what one without positions does."""
+    from llama_ablate.model.decoder import build, init_weights
+
+    tokens = torch.arange(12)[None]
+    models = {
+        every: init_weights(
+            build(spec(layers=layers, position={"name": "rope", "nope_every": every})), 0
+        )
+        for every, layers in [(1, 1), (4, 5)]
+    }
+    without = init_weights(build(spec(layers=1, position="none")), 0)
+    assert torch.equal(models[1](tokens), without(tokens))
+    assert [models[4].position.rotates(i) for i in range(5)] == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 0.2}, "fraction 0.2 of head_dim 8 is 1"),
+        ({"fraction": 2.0}, "fraction 2 of head_dim 8 is 16"),
+        ({"factor": 4.0}, "factor 4 has no effect without a scaling"),
+        ({"scaling": "linear", "factor": -1.0}, "got 10000, -1"),
+        ({"scaling": "llama3", "low_freq": 4.0}, "low_freq below high_freq"),
+        ({"nope_every": 0}, "nope_every 0 must be 1 or more"),
+    ],
+)
+def test_rotations_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RoPE(8, **options)
