@@ -92,6 +92,26 @@ def _parser() -> argparse.ArgumentParser:
                          help="norm, position, attention, feedforward, block, corpus, "
                               "tokenizer or metric")  # fmt: skip
 
+    command = add("summary", "show what an architecture weighs and costs, part by part, exactly",
+                  "summary llama2-7b --batch 16 --context 1024 --set model.tie=true")  # fmt: skip
+    command.add_argument(
+        "what", nargs="?", metavar="PRESET", help="its name; without one, the presets are listed"
+    )
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
+        help="override a key, such as model.attention=mqa; may be repeated",
+    )  # fmt: skip
+    command.add_argument(
+        "--context", type=_count, metavar="N", help="tokens in cache and scores (default: its own)"
+    )
+    command.add_argument(
+        "--batch", type=_count, default=1, metavar="N", help="sequences in the cache (default: 1)"
+    )
+    command.add_argument(
+        "--dtype", choices=["float32", "float16", "bfloat16", "int8"], default="float16",
+        help="of the cache (default: float16)",
+    )  # fmt: skip
+
     command = add("plan", "show variants, exact sizes, runs and predicted time; train nothing",
                   "plan experiments/quickstart.yaml --set variants.match=flops")  # fmt: skip
     add_file(command)
@@ -127,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     add_folder(add("report", "write tables, figures and the page again",
                    "report results/quickstart"))  # fmt: skip
     return parser
+
+
+def _count(text: str) -> int:
+    """Read a count from the command line: an integer of 1 or more."""
+    if not text.replace("_", "").isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return int(text)
 
 
 def _add_device(command: argparse.ArgumentParser) -> None:

@@ -32,6 +32,22 @@ def components(options: Namespace) -> Answer:
     return Answer(text(rows), rows)
 
 
+def summary(options: Namespace) -> Answer:
+    """Count an architecture part by part."""
+    from llama_ablate import experiment
+
+    if options.what is None:
+        names = {name: experiment.preset(name).about.source for name in experiment.presets()}
+        return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
+    from llama_ablate import summary as summaries
+
+    spec, about = summaries.of_preset(options.what, options.sets)
+    values = summaries.summarize(
+        options.what, spec, context=options.context, batch=options.batch, dtype=options.dtype
+    )
+    return Answer(summaries.text(values, about), {**values, "notes": about.notes})
+
+
 def plan(options: Namespace) -> Answer:
     """Show what `run` would do."""
     from llama_ablate import experiment

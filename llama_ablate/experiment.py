@@ -42,6 +42,20 @@ class Model(Section):
     block: Entry = "pre"
 
 
+class About(Section):
+    """Where an architecture comes from, and what is worth knowing about it."""
+
+    source: str = ""
+    notes: list[str] = Field(default_factory=list)
+
+
+class Preset(Section):
+    """A published architecture, as `base` and `summary` may name it."""
+
+    about: About = About()
+    model: Model
+
+
 class Variants(Section):
     """What varies, and what is held equal while it does."""
 
@@ -185,12 +199,21 @@ def presets() -> dict[str, str]:
     return {f.name.removesuffix(".yaml"): f.read_text() for f in files if f.name.endswith(".yaml")}
 
 
-def preset(name: str) -> Model:
-    """Return the recipe of a preset, checked. Raises ConfigError for an unknown name."""
+def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
+    """Return a preset, checked, with `sets` laid over it, such as `model.tie=true`.
+
+    Raises ConfigError for an unknown name, or for a `--set` that does not fit.
+    """
     known = presets()
     if name not in known:
         raise ConfigError(f"'{name}' is not a preset{nearest(name, known)}")
-    return Model.check(parse(known[name], f"{name}.yaml").values["model"])
+    marked = parse(known[name], f"{name}.yaml")
+    for text in sets:
+        _override(marked, text)
+    try:
+        return Preset.check(marked.values)
+    except ConfigError as error:
+        raise marked.locate(error) from None
 
 
 def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
@@ -201,7 +224,8 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
     known = presets()
     if name in known:
         # Without marks: what does not fit a preset is to be mended in the file that names it.
-        base = Marked(parse(known[name], f"{name}.yaml").values)
+        recipe = parse(known[name], f"{name}.yaml").values
+        base = Marked({"model": recipe["model"]})
     elif name.endswith((".yaml", ".yml")):
         file = path.parent / name
         if file.resolve() in {p.resolve() for p in seen}:

@@ -160,6 +160,14 @@ def _check_key(key: str, where: Where) -> None:
         raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
 
 
+def resolve(model: Model, registries: Registries) -> ModelSpec:
+    """Return a recipe with every default filled in; without a vocabulary it takes bytes.
+
+    Raises ConfigError with the path of the offending key.
+    """
+    return _spec(model, (), registries, model.vocab or 256)
+
+
 def _spec(
     base: Model, changes: tuple[_Change, ...], registries: Registries, vocab: int
 ) -> ModelSpec:

@@ -14,7 +14,6 @@ from llama_ablate.grid import Run, Variant
 from llama_ablate.model.counts import Counts, count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.registry import Choice
-from llama_ablate.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -137,14 +136,3 @@ def _check_size(experiment: Experiment, text: tokens.Tokens) -> None:
                 f"{'batch' if split == 'train' else 'window'} of {needed:,}",
                 ("data", "corpus"),
             )
-
-
-def spec_of(preset: str, vocab: int | None = None) -> ModelSpec:
-    """Return the resolved recipe of a preset."""
-    from llama_ablate.experiment import Experiment, Train
-    from llama_ablate.experiment import preset as load_preset
-
-    model = load_preset(preset)
-    experiment = Experiment(name=preset, model=model, train=Train.check({"steps": 1}))
-    (variant,) = grid.variants(experiment, REGISTRIES, vocab or model.vocab or 256)
-    return variant.spec

@@ -128,7 +128,7 @@ def test_a_wrong_value_given_with_set_is_shown_there(tmp_path):
 
 @pytest.mark.parametrize("name", experiment.presets())
 def test_every_preset_is_a_valid_recipe(name):
-    assert experiment.preset(name).vocab is not None
+    assert experiment.preset(name).model.vocab is not None
 
 
 def test_every_experiment_of_the_repository_is_valid():

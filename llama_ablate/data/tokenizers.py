@@ -1,9 +1,12 @@
-"""Tokenizers: text to integers and back. Each is made from a corpus and saved as plain JSON."""
+"""Tokenizers: text to integers and back. Each is made from a corpus or read from a file."""
 
 import json
-from collections.abc import Callable
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,39 +19,95 @@ TOKENIZERS = Registry("tokenizer")
 
 Ids = NDArray[np.int64]
 
+#: Names under which tokenizers know the token that ends a document, the first that is there wins.
+_ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
+#: Tokens at which an answer ends.
+_STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
 
-class Tokenizer(Protocol):
-    """What the store of tokens needs; `encode` then `decode` gives the text back."""
+
+class Tokenizer(ABC):
+    """Text to ids and back. Nothing in a text is special unless `special` is asked for."""
+
+    #: The special tokens by name; most tokenizers that are trained here have none.
+    special: Mapping[str, int] = MappingProxyType({})
+    #: What stands before every prompt, where the tokenizer has such a token.
+    bos: int | None = None
+    kind: ClassVar[str]
 
     @property
+    @abstractmethod
     def vocab(self) -> int:
-        """How many ids there are."""
-        ...
+        """How many ids there are, special ones among them."""
 
+    @abstractmethod
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text."""
-        ...
+        """Return the ids of a text; names of special tokens in it are text like any other."""
 
-    def decode(self, ids: Ids) -> str:
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text of ids."""
-        ...
 
+    @abstractmethod
     def to_json(self) -> str:
         """Return all that `from_json` needs."""
-        ...
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends a document, if there is one."""
+        return next((self.special[name] for name in _ENDS if name in self.special), None)
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens at which generation ends."""
+        return frozenset(self.special[name] for name in _STOPS if name in self.special)
+
+    def piece(self, token: int) -> str:
+        """Return what one token looks like, for labels."""
+        return self.decode([token])
+
+    def prompt(self, text: str, *, special: bool = False) -> list[int]:
+        """Return what a model is given to continue a text; with `special` its names are parsed."""
+        ids = [] if self.bos is None else [self.bos]
+        names = sorted(self.special, key=len, reverse=True) if special else []
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
+        for part in parts:
+            ids += [self.special[part]] if part in names else self.encode(part).tolist()
+        return ids
+
+    def encode_documents(self, text: str) -> Ids:
+        """Return the ids of documents joined by SEPARATOR, each encoded alone.
+
+        Between two stands the token that ends a document, or the separator where there is none.
+        """
+        documents = text.split(SEPARATOR)
+        if self.end is None:
+            documents[:-1] = [document + SEPARATOR for document in documents[:-1]]
+            return np.concatenate(self.encode_many(documents))
+        end = np.array([self.end], np.int64)
+        found = [part for ids in self.encode_many(documents) for part in (ids, end)]
+        return np.concatenate(found[:-1])
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of several texts."""
+        return [self.encode(text) for text in texts]
 
 
 @dataclass(frozen=True)
-class Bytes:
+class Bytes(Tokenizer):
     """The 256 bytes of UTF-8."""
 
-    vocab: int = 256
+    kind = "bytes"
+
+    @property
+    def vocab(self) -> int:
+        """One id a byte."""
+        return 256
 
     def encode(self, text: str) -> Ids:
         """Return the bytes."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text; broken sequences become the replacement character."""
         return bytes(int(i) for i in ids).decode("utf-8", "replace")
 
@@ -58,10 +117,11 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class Chars:
+class Chars(Tokenizer):
     """One id for each character, in the order of their code points."""
 
     characters: str
+    kind = "chars"
 
     @property
     def vocab(self) -> int:
@@ -69,16 +129,16 @@ class Chars:
         return len(self.characters)
 
     def encode(self, text: str) -> Ids:
-        """Return the characters' ids. Raises ValueError for one that is not in the vocabulary."""
+        """Return the characters' ids. Raises ConfigError for one that is not in the vocabulary."""
         known = np.frombuffer(self.characters.encode("utf-32-le"), np.uint32)
         points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         ids = np.searchsorted(known, points)
         wrong = np.flatnonzero(known[np.minimum(ids, len(known) - 1)] != points)
         if len(wrong):
-            raise ValueError(f"the character {text[wrong[0]]!r} is not in the vocabulary")
+            raise ConfigError(f"the character {text[wrong[0]]!r} is not in the vocabulary")
         return ids.astype(np.int64)
 
-    def decode(self, ids: Ids) -> str:
+    def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text."""
         return "".join(self.characters[int(i)] for i in ids)
 
@@ -87,25 +147,35 @@ class Chars:
         return json.dumps({"kind": "chars", "characters": self.characters})
 
 
-class BPE:
-    """Byte-level byte-pair encoding, by the `tokenizers` library."""
+class BPE(Tokenizer):
+    """Whatever the `tokenizers` library can express: trained here, or any `tokenizer.json`."""
+
+    kind = "bpe"
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        # Else the library would take "<|endoftext|>" in a user's text for the token.
+        self._model.encode_special_tokens = True
+        added = model.get_added_tokens_decoder()
+        self.special = {token.content: i for i, token in added.items() if token.special}
+        first = model.encode("", add_special_tokens=True).ids[:1]
+        self.bos = first[0] if first and first[0] != self.end else None
 
     @property
     def vocab(self) -> int:
-        """How many pieces there are."""
-        return int(self._model.get_vocab_size())
+        """How many pieces there are: one more than the largest id, since ids may have gaps."""
+        return int(max(self._model.get_vocab(with_added_tokens=True).values())) + 1
 
     def encode(self, text: str) -> Ids:
-        """Return the pieces' ids; documents are encoded apart, so no piece spans two."""
-        parts = [part + SEPARATOR for part in text.split(SEPARATOR)]
-        parts[-1] = parts[-1].removesuffix(SEPARATOR)
-        encodings = self._model.encode_batch_fast(parts)
-        return np.concatenate([np.asarray(e.ids, np.int64) for e in encodings])
+        """Return the pieces' ids."""
+        return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
 
-    def decode(self, ids: Ids) -> str:
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the ids of several texts, in parallel."""
+        encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.asarray(e.ids, np.int64) for e in encodings]
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text."""
         return str(self._model.decode([int(i) for i in ids], skip_special_tokens=False))
 
@@ -114,19 +184,24 @@ class BPE:
         return json.dumps({"kind": "bpe", "model": json.loads(self._model.to_str())})
 
 
-Maker = Callable[[Corpus], Tokenizer]
+@dataclass(frozen=True)
+class Maker:
+    """Makes a tokenizer from a corpus. What it reads besides is part of its `identity`."""
+
+    make: Callable[[Corpus], Tokenizer]
+    identity: str = ""
 
 
 @TOKENIZERS.register("bytes")
 def byte_tokens() -> Maker:
     """Take the bytes of UTF-8: 256 ids, nothing to train, nothing unknown."""
-    return lambda _: Bytes()
+    return Maker(lambda _: Bytes())
 
 
 @TOKENIZERS.register("chars")
 def char_tokens() -> Maker:
     """Take characters: an id for each that the corpus holds in any split, so none is unknown."""
-    return lambda corpus: Chars("".join(sorted(set().union(*corpus.splits.values()))))
+    return Maker(lambda corpus: Chars("".join(sorted(set().union(*corpus.splits.values())))))
 
 
 @TOKENIZERS.register("bpe")
@@ -150,16 +225,4 @@ def bpe_tokens(*, vocab: int = 2048) -> Maker:
         model.train_from_iterator(corpus.train.split(SEPARATOR), trainer)
         return BPE(model)
 
-    return train
-
-
-def from_json(text: str) -> Tokenizer:
-    """Make a saved tokenizer again."""
-    saved = json.loads(text)
-    if saved["kind"] == "bytes":
-        return Bytes()
-    if saved["kind"] == "chars":
-        return Chars(saved["characters"])
-    import tokenizers
-
-    return BPE(tokenizers.Tokenizer.from_str(json.dumps(saved["model"])))
+    return Maker(train)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
-from llama_ablate.data.tokenizers import TOKENIZERS, Tokenizer, from_json
+from llama_ablate.data.tokenizer_files import from_json
+from llama_ablate.data.tokenizers import TOKENIZERS, Maker, Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Choice, Registry
 from llama_ablate.spec import digest
@@ -70,15 +71,16 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     written beside its place and renamed, so none ever sees half of it.
     """
     text: Corpus = _built(CORPORA, corpus, "corpus")
-    make = _built(TOKENIZERS, tokenizer, "tokenizer")
+    maker: Maker = _built(TOKENIZERS, tokenizer, "tokenizer")
     for split in SPLITS[:2]:
         if not getattr(text, split).strip():
             where = ("data", "corpus")
             raise ConfigError(f"the {split} split of '{corpus.name}' would be empty", where)
-    key = digest([_FORMAT, text.fingerprint, tokenizer.entry()], 16)
+    # A tokenizer that was read from a file is what the file held, wherever it lies.
+    key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
     if not (folder / "manifest.json").is_file():
-        _write(folder, text, make(text), key)
+        _write(folder, text, maker.make(text), key)
     return load(folder)
 
 
@@ -114,7 +116,7 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str) -> None:
         kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         counts, sizes = {}, {}
         for name, part in text.splits.items():
-            ids = tokenizer.encode(part).astype(kind)
+            ids = tokenizer.encode_documents(part).astype(kind)
             ids.tofile(partial / f"{name}.bin")
             counts[name], sizes[name] = len(ids), len(part.encode())
         manifest = {

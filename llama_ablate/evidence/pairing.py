@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 Verdict = Literal["better", "worse", "inconclusive", "diverged", "baseline"]
 
@@ -58,6 +57,8 @@ def paired_effect(
     mean = float(difference.mean()) if n else math.nan
     if n < 2:
         return Effect(mean, math.nan, math.nan, n, math.nan, math.nan)
+    from scipy import stats  # half a second, which `summary` and `plan` need not wait for
+
     error = float(stats.sem(difference))
     correlation = float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else math.nan
     if error == 0:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from llama_ablate.experiment import Experiment
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
+from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.plan import open_tokens
 from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
@@ -105,21 +105,6 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> None:
     subject = Subject(model, open_tokens(experiment, record.data), experiment.train, engine)
     for choice in choices:
         store.add_run_measure(run_id, choice.name, METRICS.measure(choice, subject))
-
-
-def save_weights(model: Decoder, path: Path) -> None:
-    """Write a model's parameters; a tied head is written once."""
-    state = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    save_file(state, path)
-
-
-def load_weights(model: Decoder, path: Path) -> Decoder:
-    """Fill a model with the parameters that `save_weights` wrote, and return it."""
-    state = load_file(path)
-    if model.spec.tie:
-        state["head.weight"] = state["embedding.weight"]
-    model.load_state_dict(state)
-    return model
 
 
 def _failed(error: Exception) -> Trained:

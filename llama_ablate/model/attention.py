@@ -164,12 +164,12 @@ class MQA(SharedHeads):
 
 @ATTENTIONS.register("mla")
 class MLA(Attention):
-    """Cache a small latent from which keys and values are made (DeepSeek-V2 2024, 2405.04434).
+    """Make keys and values of one small cached latent (DeepSeek-V2 2024, 2405.04434).
 
-    Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given) and one shared key of `rope_dim`
-    (half a head's) that alone is rotated. Keys and values of `heads` heads are two linear maps of
-    the latent; with a cache those maps are moved to the queries and to the mixed values, so that
-    decoding reads the latents alone. These maps have no bias.
+    Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given)
+    and one shared key of `rope_dim` (half a head's) that alone is rotated. The keys and values of
+    all heads are two linear maps, without bias, of the latent. With a cache those maps are moved to
+    the queries and to the mixed values, so that decoding reads the latents alone.
     """
 
     def __init__(

@@ -10,6 +10,19 @@ from llama_ablate.spec import ModelSpec
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one part of a model weighs and costs, over all layers."""
+
+    name: str
+    component: str
+    parameters: int
+    #: Forward FLOPs per token of its matrix products.
+    flops_per_token: int = 0
+    #: Numbers (not bytes) that each token adds to the cache.
+    cached_per_token: int = 0
+
+
+@dataclass(frozen=True)
 class Counts:
     """What a recipe weighs and costs."""
 
@@ -31,25 +44,56 @@ class Counts:
         return asdict(self)
 
 
-@lru_cache(maxsize=100_000)
-def count(spec: ModelSpec) -> Counts:
-    """Count a recipe exactly. Raises ConfigError where its components do not fit its sizes.
+OUTSIDE = ("embedding", "position", "head")  # parts that are not of the blocks
+
+
+def parts(spec: ModelSpec, context: int | None = None) -> tuple[Part, ...]:
+    """Count a recipe part by part. Raises ConfigError where its components do not fit its sizes.
 
     One layer is built and counted `layers` times, which holds because all layers are alike; a test
     compares with the whole model.
     """
     model = build(replace(spec, layers=1), "meta")
     (block,) = model.blocks
-    total = _numel(model) + (spec.layers - 1) * _numel(block)
-    embedding = _numel(model.embedding) + _numel(model.position)
-    head = 0 if spec.tie else _numel(model.head)
-    head_flops = 2 * model.head.weight.numel()
+    layers, length = spec.layers, context or spec.context
     cached = sum(heads * width for heads, width in block.attn.cached)
+    norms = _numel(block) - _numel(block.attn) - _numel(block.ffn)
+    return (
+        Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", _numel(model.embedding)),
+        Part("position", spec.position.name, _numel(model.position)),
+        Part(
+            "attention",
+            f"{layers} x {spec.attention.name}",
+            layers * _numel(block.attn),
+            layers * block.attn.flops(length),
+            layers * cached,
+        ),
+        Part(
+            "feedforward",
+            f"{layers} x {spec.feedforward.name}, width {block.ffn.width:,}",
+            layers * _numel(block.ffn),
+            layers * block.ffn.flops(),
+        ),
+        Part("norms", f"{layers} x {len(block.norms)} x {spec.norm.name}", layers * norms),
+        Part("last norm", spec.norm.name if block.final_norm else "none", _numel(model.norm)),
+        Part(
+            "head",
+            "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}",
+            0 if spec.tie else _numel(model.head),
+            2 * model.head.weight.numel(),
+        ),
+    )
+
+
+@lru_cache(maxsize=100_000)
+def count(spec: ModelSpec) -> Counts:
+    """Count a recipe as a whole. Raises ConfigError where its components do not fit its sizes."""
+    found = parts(spec)
     return Counts(
-        parameters=total,
-        non_embedding=total - embedding - head,
-        flops_per_token=head_flops + spec.layers * (model.flops() - head_flops),
-        kv_bytes_per_token=2 * spec.layers * cached,
+        parameters=sum(part.parameters for part in found),
+        non_embedding=sum(part.parameters for part in found if part.name not in OUTSIDE),
+        flops_per_token=sum(part.flops_per_token for part in found),
+        kv_bytes_per_token=2 * sum(part.cached_per_token for part in found),
     )
 
 

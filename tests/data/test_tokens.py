@@ -6,11 +6,16 @@ import pytest
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus
-from llama_ablate.data.tokenizers import BPE, TOKENIZERS, from_json
+from llama_ablate.data.tokenizer_files import from_json
+from llama_ablate.data.tokenizers import BPE, TOKENIZERS
 from llama_ablate.errors import ConfigError
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
 CORPUS = Corpus(TEXT + SEPARATOR + "another document", "the mat ✓ held out", "")
+
+
+def made(entry, corpus):
+    return TOKENIZERS.build(TOKENIZERS.resolve(entry)).make(corpus)
 
 
 def prepared(book, tokenizer="bytes", cache=None):
@@ -20,7 +25,7 @@ def prepared(book, tokenizer="bytes", cache=None):
 
 @pytest.mark.parametrize("entry", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
 def test_decoding_gives_the_text_back_before_and_after_saving(entry):
-    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(entry))(CORPUS)
+    tokenizer = made(entry, CORPUS)
     again = from_json(tokenizer.to_json())
     for text in (CORPUS.train, CORPUS.validation):
         ids = tokenizer.encode(text)
@@ -31,22 +36,22 @@ def test_decoding_gives_the_text_back_before_and_after_saving(entry):
 
 
 def test_bytes_are_the_bytes_of_utf8():
-    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve("bytes"))(CORPUS)
+    tokenizer = made("bytes", CORPUS)
     assert tokenizer.encode("é!").tolist() == [0xC3, 0xA9, 0x21]
     assert tokenizer.vocab == 256
 
 
 def test_characters_are_numbered_by_code_point_and_none_is_unknown():
-    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve("chars"))(Corpus("bca", "d", ""))
+    tokenizer = made("chars", Corpus("bca", "d", ""))
     assert tokenizer.vocab == 4
     assert tokenizer.encode("abcd").tolist() == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="the character 'z' is not in the vocabulary"):
+    with pytest.raises(ConfigError, match="the character 'z' is not in the vocabulary"):
         tokenizer.encode("az")
 
 
 def test_bpe_learns_from_the_training_split_alone():
     corpus = Corpus("aaaa " * 100, "zqzqzqzq " * 1000, "")
-    tokenizer = TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 270}))(corpus)
+    tokenizer = made({"name": "bpe", "vocab": 270}, corpus)
     assert isinstance(tokenizer, BPE)
     assert len(tokenizer.encode("aaaa")) < 4
     assert len(tokenizer.encode("zqzqzqzq")) == 8

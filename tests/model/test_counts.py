@@ -1,7 +1,11 @@
 import pytest
 
 from llama_ablate.model.counts import count
-from llama_ablate.plan import spec_of
+from llama_ablate.summary import of_preset
+
+
+def spec_of(name):
+    return of_preset(name)[0]
 
 
 def test_gpt2_small_has_its_published_size():

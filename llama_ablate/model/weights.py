@@ -1,0 +1,22 @@
+"""A model's parameters in a file: our own names, safetensors, no code."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from llama_ablate.model.decoder import Decoder
+
+
+def save_weights(model: Decoder, path: Path) -> None:
+    """Write a model's parameters; a tied head is written once."""
+    state = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    save_file(state, path)
+
+
+def load_weights(model: Decoder, path: Path) -> Decoder:
+    """Fill a model with the parameters that `save_weights` wrote, and return it."""
+    state = load_file(path)
+    if model.spec.tie:
+        state["head.weight"] = state["embedding.weight"]
+    model.load_state_dict(state)
+    return model

@@ -1,0 +1,211 @@
+import base64
+import json
+import struct
+
+import numpy as np
+import pytest
+import tokenizers
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA, SEPARATOR
+from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, from_json, read
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.errors import ConfigError
+
+PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
+SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
+
+
+@pytest.fixture(scope="session")
+def gpt2_tokenizer(tmp_path_factory):
+    """A tokenizer.json as GPT-2's: byte-level BPE and one special token."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, show_progress=False, special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    model.train_from_iterator(["the cat sat on the mat"] * 50, trainer)
+    file = tmp_path_factory.mktemp("gpt2") / "tokenizer.json"
+    model.save(str(file))
+    return file
+
+
+def test_llama3s_ids_are_those_of_the_walk_through(llama3_tokenizer):
+    tokenizer = read(llama3_tokenizer)
+    assert tokenizer.encode("hello world!").tolist() == [15339, 1917, 0]
+    ids = tokenizer.prompt(PROMPT)
+    assert ids == [128000, 1820, 4320, 311, 279, 17139, 3488, 315, 2324, 11, 279, 15861, 11, 323,
+                   4395, 374, 220]  # fmt: skip
+    assert [tokenizer.piece(i) for i in ids] == [
+        "<|begin_of_text|>", "the", " answer", " to", " the", " ultimate", " question", " of",
+        " life", ",", " the", " universe", ",", " and", " everything", " is", " ",
+    ]  # fmt: skip
+    assert tokenizer.decode(ids[1:]) == PROMPT
+    assert tokenizer.piece(2983) == "42"
+
+
+def test_llama3s_file_begins_with_the_printable_bytes(llama3_tokenizer):
+    assert llama3_tokenizer.read_bytes().splitlines()[:5] == [
+        b"IQ== 0", b"Ig== 1", b"Iw== 2", b"JA== 3", b"JQ== 4",
+    ]  # fmt: skip
+
+
+def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer):
+    tokenizer = read(llama3_tokenizer)
+    assert tokenizer.vocab == 128_256
+    assert len(LLAMA3_SPECIAL) == len(set(LLAMA3_SPECIAL)) == 256
+    expected = {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001,
+                "<|start_header_id|>": 128006, "<|end_header_id|>": 128007,
+                "<|eot_id|>": 128009, "<|reserved_special_token_250|>": 128255}  # fmt: skip
+    assert {name: tokenizer.special[name] for name in expected} == expected
+    assert tokenizer.bos == 128000
+    assert tokenizer.stops == {128001, 128009}
+
+
+@pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
+def test_names_of_special_tokens_in_a_text_are_text_unless_asked(name, request):
+    tokenizer = read(request.getfixturevalue(name))
+    plain = tokenizer.prompt(SNEAKY)[tokenizer.bos is not None :]
+    assert not set(plain) & set(tokenizer.special.values())
+    assert tokenizer.decode(plain) == SNEAKY
+    parsed = set(tokenizer.prompt(SNEAKY, special=True))
+    named = {i for text, i in tokenizer.special.items() if text in SNEAKY}
+    assert named
+    assert parsed & set(tokenizer.special.values()) >= named
+
+
+@pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
+def test_a_tokenizer_read_from_a_file_survives_saving(name, request):
+    tokenizer = read(request.getfixturevalue(name))
+    again = from_json(tokenizer.to_json())
+    for text in ("the cat sat", "H\u00e9llo w\u00f6rld! \u4f60\u597d\n\tx  y", ""):
+        assert np.array_equal(again.encode(text), tokenizer.encode(text))
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert (again.vocab, again.bos, again.special) == (
+        tokenizer.vocab, tokenizer.bos, tokenizer.special,
+    )  # fmt: skip
+
+
+def test_sentencepiece_gives_the_ids_of_its_own_library(llama2_tokenizer):
+    import sentencepiece
+
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
+    ours = read(llama2_tokenizer)
+    for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces"):
+        assert ours.encode(text).tolist() == theirs.encode(text)
+    assert ours.bos == theirs.bos_id() == 1
+    assert ours.stops == {2}
+    assert ours.piece(theirs.encode("the cat")[0]).startswith(" ")
+
+
+def test_llama2cs_file_gives_the_ids_of_the_model_that_it_was_made_from(llama2_tokenizer, tmp_path):
+    """Written as llama2.c's tokenizer.py does: each piece's text and score, in order."""
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
+    out = struct.pack("<i", 27)
+    for i in range(model.get_piece_size()):
+        text = model.id_to_piece(i)
+        text = {"<s>": "\n<s>\n", "</s>": "\n</s>\n"}.get(text, text.replace("\u2581", " "))
+        out += struct.pack("<fi", model.get_score(i), len(text.encode())) + text.encode()
+    file = tmp_path / "tokenizer.bin"
+    file.write_bytes(out)
+    ours = read(file)
+    assert ours.vocab == model.get_piece_size()
+    for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces", "a"):
+        assert ours.encode(text).tolist() == model.encode(text)
+        assert ours.decode(model.encode(text)) == text
+    assert ours.bos == 1
+
+
+def test_a_tokenizer_json_gives_the_ids_of_its_own_library(gpt2_tokenizer):
+    theirs = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
+    ours = read(gpt2_tokenizer)
+    for text in ("the cat sat", "h\u00e9\n"):
+        assert ours.encode(text).tolist() == theirs.encode(text).ids
+    assert ours.vocab == theirs.get_vocab_size()
+    assert ours.special == {"<|endoftext|>": ours.end}
+    assert ours.bos is None
+
+
+def test_a_tokenizer_json_that_begins_every_text_says_with_what(gpt2_tokenizer, tmp_path):
+    model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
+    model.add_special_tokens(["<|begin_of_text|>"])
+    first = model.token_to_id("<|begin_of_text|>")
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", first)]
+    )
+    model.save(str(tmp_path / "tokenizer.json"))
+    ours = read(tmp_path / "tokenizer.json")
+    assert ours.bos == first
+    assert ours.prompt("the")[0] == first
+    assert first not in ours.encode("the")
+
+
+def test_documents_are_encoded_apart_with_the_end_token_between(gpt2_tokenizer):
+    tokenizer = read(gpt2_tokenizer)
+    ids = tokenizer.encode_documents(f"the cat{SEPARATOR}the mat").tolist()
+    end = [tokenizer.end]
+    assert ids == tokenizer.encode("the cat").tolist() + end + tokenizer.encode("the mat").tolist()
+
+
+def test_an_experiment_can_take_a_tokenizer_file_and_its_content_is_its_identity(
+    book, gpt2_tokenizer, tmp_path
+):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+
+    def prepared(file):
+        entry = {"name": "file", "path": str(file)}
+        return store.prepare(corpus, TOKENIZERS.resolve(entry), tmp_path / "cache")
+
+    first = prepared(gpt2_tokenizer)
+    text = book.read_text("utf-8")
+    assert first.tokenizer.decode(first.split("train")) == text[: int(len(text) * 0.8)]
+    moved = tmp_path / "elsewhere.json"
+    moved.write_bytes(gpt2_tokenizer.read_bytes())
+    assert prepared(moved).fingerprint == first.fingerprint
+    changed = json.loads(moved.read_text("utf-8"))
+    changed["model"]["merges"] = changed["model"]["merges"][:-1]
+    moved.write_text(json.dumps(changed), "utf-8")
+    assert prepared(moved).fingerprint != first.fingerprint
+
+
+RANKS = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"", "it is empty"),
+        ("tokenizer.json", b'{"version": "1.0"}', "it is no tokenizer.json"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"', "it is no tokenizer.json"),
+        ("tokenizer.model", b"\x80\x04\x95pickle", "it is no SentencePiece model"),
+        ("tokenizer.model", RANKS[:-30] + b"!!! 5\n", "is not 'base64 rank'"),
+        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "some single byte has none"),
+        ("tokenizer.model", RANKS + b"YWI= 400\n", "its ranks are not 0, 1, 2"),
+        ("tokenizer.bin", struct.pack("<i", 5) + b"\0\0\0", "it is cut off at byte 4"),
+        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, 9) + b"ab", "piece 0 does not end within"),
+        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "piece 0 does not end within"),
+        ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, 1) + b"a", "it has 1 pieces"),
+    ],
+    ids=["empty", "no model", "cut json", "pickle", "no base64", "few bytes", "a gap", "cut bin",
+         "long piece", "negative piece", "few pieces"],
+)  # fmt: skip
+def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as refused:
+        read(tmp_path / name)
+    assert str(tmp_path / name) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tokenizer_file_that_is_not_there_is_told_at_its_key(experiment_file, capsys):
+    from llama_ablate.cli import main
+
+    file = experiment_file(data="{corpus: python-stdlib, tokenizer: {name: file, path: nope.json}}")
+    assert main(["plan", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert "data.tokenizer: there is no tokenizer file 'nope.json'" in err
+    assert "tiny.yaml:3:31: " in err

@@ -1,0 +1,147 @@
+"""Sizes of published models: exact totals from their papers and cards, worked out by hand."""
+
+import json
+import time
+
+import pytest
+
+from llama_ablate import experiment
+from llama_ablate.cli import main
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import build
+from llama_ablate.summary import of_preset, summarize
+
+#: dim, layers, heads, kv heads, feed-forward width, vocabulary, total, KV bytes a token (16-bit)
+PUBLISHED = {
+    "llama1-7b": (4096, 32, 32, 32, 11008, 32000, 6_738_415_616, 524_288),
+    "llama1-13b": (5120, 40, 40, 40, 13824, 32000, 13_015_864_320, 819_200),
+    "llama1-33b": (6656, 60, 52, 52, 17920, 32000, 32_528_943_616, 1_597_440),
+    "llama1-65b": (8192, 80, 64, 64, 22016, 32000, 65_285_660_672, 2_621_440),
+    "llama2-7b": (4096, 32, 32, 32, 11008, 32000, 6_738_415_616, 524_288),
+    "llama2-13b": (5120, 40, 40, 40, 13824, 32000, 13_015_864_320, 819_200),
+    "llama2-70b": (8192, 80, 64, 8, 28672, 32000, 68_976_648_192, 327_680),
+    "llama3-8b": (4096, 32, 32, 8, 14336, 128256, 8_030_261_248, 131_072),
+    "llama3-70b": (8192, 80, 64, 8, 28672, 128256, 70_553_706_496, 327_680),
+    "llama3.1-405b": (16384, 126, 128, 8, 53248, 128256, 405_853_388_800, 516_096),
+    "llama3.2-1b": (2048, 16, 32, 8, 8192, 128256, 1_235_814_400, 32_768),
+    "llama3.2-3b": (3072, 28, 24, 8, 8192, 128256, 3_212_749_824, 114_688),
+    "llm-foundry-small": (256, 4, 8, 4, 682, 8192, 7_078_144, 2_048),
+    "llama2-demo": (256, 2, 8, 2, 704, 1000, 1_922_304, 512),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_llamas_total_is_the_published_one_and_adds_up_by_hand(name):
+    dim, layers, heads, kv, width, vocab, total, kv_bytes = PUBLISHED[name]
+    spec = of_preset(name)[0]
+    head_dim = dim // heads
+    block = 2 * dim * dim + 2 * dim * kv * head_dim + 3 * dim * width + 2 * dim
+    by_hand = layers * block + dim + vocab * dim * (1 if spec.tie else 2)
+    assert count(spec).parameters == by_hand == total
+    assert count(spec).kv_bytes_per_token == 2 * layers * kv * head_dim * 2 == kv_bytes
+    assert (spec.dim, spec.layers, spec.heads, spec.vocab) == (dim, layers, heads, vocab)
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "layers", "total"),
+    [
+        ("gpt2-small", 768, 12, 124_439_808),
+        ("gpt2-medium", 1024, 24, 354_823_168),
+        ("gpt2-large", 1280, 36, 774_030_080),
+        ("gpt2-xl", 1600, 48, 1_557_611_200),
+    ],
+)
+def test_a_gpt2s_total_is_the_published_one_and_adds_up_by_hand(name, dim, layers, total):
+    block = 12 * dim * dim + 13 * dim
+    assert count(of_preset(name)[0]).parameters == total
+    assert total == layers * block + 2 * dim + (50257 + 1024) * dim
+
+
+def test_every_preset_counts_as_its_whole_model_does():
+    for name in ("llama2-tiny", "llm-foundry-small", "gpt-block-demo", "gpt2-small"):
+        spec = of_preset(name)[0]
+        whole = build(spec, "meta")
+        assert count(spec).parameters == sum(p.numel() for p in whole.parameters())
+        assert count(spec).flops_per_token == whole.flops()
+
+
+def test_the_block_of_the_cache_demonstration_has_4195328_parameters():
+    (block,) = build(of_preset("gpt-block-demo")[0], "meta").blocks
+    assert sum(p.numel() for p in block.parameters()) == 4_195_328
+
+
+def test_llm_foundry_small_is_7078144_untied_and_4980992_tied_and_says_what_its_guide_said(capsys):
+    assert main(["summary", "llm-foundry-small"]) == 0
+    out = capsys.readouterr().out
+    assert "untied 7,078,144, tied 4,980,992" in out
+    assert "2.08M" in out
+    assert main(["summary", "llm-foundry-small", "--set", "model.tie=true", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total"]["parameters"] == 4_980_992
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gib"),
+    [
+        (["llama1-7b", "--context", "2048"], 1),
+        (["llama2-7b", "--batch", "16", "--context", "1024"], 8),
+        (["llama2-7b", "--batch", "16", "--context", "1024", "--dtype", "float32"], 16),
+        (["llama2-7b", "--batch", "16", "--context", "1024",
+          "--set", "model.attention={name: gqa, kv_heads: 8}"], 2),
+        (["llama2-7b", "--batch", "16", "--context", "1024", "--set", "model.attention=mqa"], 0.25),
+        (["llama2-70b", "--context", "4096"], 1.25),
+    ],
+)  # fmt: skip
+def test_cache_sizes_of_the_source_documents_cases(arguments, gib, capsys):
+    assert main(["summary", *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_cache_bytes"] == gib * 2**30
+    assert main(["summary", *arguments]) == 0
+    assert f"= {gib:g} GiB" in capsys.readouterr().out.replace("256 MiB", "0.25 GiB")
+
+
+def test_the_parts_add_up_and_training_costs_three_times_the_forward_pass():
+    values = summarize("x", of_preset("llama3-8b")[0], context=100)
+    for key, total in values["total"].items():
+        assert total == sum(part[key] for part in values["parts"])
+    assert values["total"]["train_flops_per_token"] == 3 * values["total"]["flops_per_token"]
+    twice = summarize("x", of_preset("llama3-8b")[0], context=200)
+    scores = twice["total"]["flops_per_token"] - values["total"]["flops_per_token"]
+    assert scores == 32 * 4 * 100 * 4096  # 2 products x 2 FLOPs x 100 more keys x heads x head_dim
+
+
+def test_405_billion_parameters_are_counted_without_memory_within_three_seconds():
+    began = time.perf_counter()
+    assert summarize("x", of_preset("llama3.1-405b")[0])["total"]["parameters"] > 4e11
+    assert time.perf_counter() - began < 3
+
+
+def test_the_presets_are_listed_with_their_sources(capsys):
+    assert main(["summary"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in [*PUBLISHED, "gpt2-small", "transformer-2017"])
+    assert all(experiment.preset(name).about.source for name in experiment.presets())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llama3-8"], "'llama3-8' is not a preset; allowed: "),
+        (["llama3-8"], "did you mean 'llama3-8b'?"),
+        (["llama3-8b", "--context", "0"], "'0' is not a whole number of 1 or more"),
+        (["llama3-8b", "--batch", "-3"], "'-3' is not a whole number of 1 or more"),
+        (["llama3-8b", "--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["llama3-8b", "--set", "model.heads=7"], "7 heads do not divide dim 4096"),
+        (["llama3-8b", "--set", "model.norm=rmsnrm"], "did you mean 'rmsnorm'?"),
+        (["llama3-8b", "--set", "model.attention={name: gqa, kv_heads: 5}"],
+         "32 query heads do not divide into 5 kv_heads"),
+        (["llama3-8b", "--set", "train.lr=1"], "unknown key 'train'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_line(arguments, message, capsys):
+    try:
+        code = main(["summary", *arguments])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
