@@ -1,12 +1,14 @@
 """What an architecture weighs and costs, part by part: exact, and without building its weights."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_ablate import experiment, grid
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import OUTSIDE, parts
-from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.model.decoder import REGISTRIES, build
+from llama_ablate.registry import Choice
 from llama_ablate.spec import ModelSpec
 
 DTYPES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -24,6 +26,35 @@ def of_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experimen
     except ConfigError as error:
         raise error.under("model") from None
     return spec, preset.about
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast each pair of a rotation turns, in radians per position, and the model's context."""
+
+    context: int
+    rates: dict[str, list[float]]
+
+
+def rates_of(name: str, sets: Sequence[str] = ()) -> Rates:
+    """Return the frequencies of a preset's rotation; of a scaled one, those unscaled as well.
+
+    Raises ConfigError for a preset whose position scheme does not rotate.
+    """
+    spec, _ = of_preset(name, sets)
+    if spec.position.name != "rope":
+        raise ConfigError(f"'{name}' has position '{spec.position.name}', which turns nothing; "
+                          "try --set model.position=rope")  # fmt: skip
+
+    def rates(choice: Choice) -> list[float]:
+        model = build(replace(spec, position=choice, layers=1), "meta")
+        rope: Any = REGISTRIES["position"].build(choice, head_dim=model.blocks[0].attn.rotated)
+        return [float(rate) for rate in rope.frequencies()]
+
+    found = {name: rates(spec.position)}
+    if spec.position["scaling"] != "none":
+        found["unscaled"] = rates(spec.position.with_options(scaling="none", factor=1.0))
+    return Rates(spec.context, found)
 
 
 def summarize(

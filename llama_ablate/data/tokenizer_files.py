@@ -226,6 +226,36 @@ def file_tokens(*, path: str = "") -> Maker:
     return Maker(lambda _: tokenizer, identity)
 
 
+def to_file(tokenizer: Tokenizer) -> tuple[str, bytes]:
+    """Return the name and content of the file from which `read` makes a tokenizer again.
+
+    Bytes and characters are written as byte-pair encodings without any pair, which is what they
+    are, so that Hugging Face's libraries read them too.
+    """
+    saved: dict[str, Any] = json.loads(tokenizer.to_json())
+    if tokenizer.kind in (Tiktoken.kind, SentencePiece.kind):
+        return "tokenizer.model", base64.b64decode(saved["model"])
+    if tokenizer.kind == BPE.kind:
+        return "tokenizer.json", json.dumps(saved["model"]).encode()
+    import tokenizers
+
+    if tokenizer.kind == Bytes.kind:
+        # The library shows each byte as one character: a printable one as itself, the others, in
+        # order, as those from code point 256 on.
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [b for b in range(256) if b not in printable]
+        vocab = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+    else:
+        vocab = {character: i for i, character in enumerate(saved["characters"])}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    if tokenizer.kind == Bytes.kind:
+        level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        model.pre_tokenizer, model.decoder = level, tokenizers.decoders.ByteLevel()
+    else:
+        model.decoder = tokenizers.decoders.Fuse()
+    return "tokenizer.json", model.to_str(pretty=True).encode()
+
+
 def _saved(kind: str, data: bytes) -> str:
     return json.dumps({"kind": kind, "model": base64.b64encode(data).decode("ascii")})
 

@@ -1,27 +1,12 @@
-"""What each command does: options in, an Answer out. Heavy imports wait inside the functions."""
+"""Commands about experiments and their results."""
 
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
 from typing import Any
 
+from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.results import Store
-from llama_ablate.strict_json import to_json
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command says: text for people, plain values for machines, and its exit code."""
-
-    text: str
-    values: Any
-    code: int = 0
-
-    @property
-    def json(self) -> str:
-        """The values as one strict JSON document."""
-        return to_json(self.values)
 
 
 def components(options: Namespace) -> Answer:
@@ -30,22 +15,6 @@ def components(options: Namespace) -> Answer:
 
     rows = listing(options.slot)
     return Answer(text(rows), rows)
-
-
-def summary(options: Namespace) -> Answer:
-    """Count an architecture part by part."""
-    from llama_ablate import experiment
-
-    if options.what is None:
-        names = {name: experiment.preset(name).about.source for name in experiment.presets()}
-        return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
-    from llama_ablate import summary as summaries
-
-    spec, about = summaries.of_preset(options.what, options.sets)
-    values = summaries.summarize(
-        options.what, spec, context=options.context, batch=options.batch, dtype=options.dtype
-    )
-    return Answer(summaries.text(values, about), {**values, "notes": about.notes})
 
 
 def plan(options: Namespace) -> Answer:

@@ -1,0 +1,29 @@
+"""What each command does: options in, an Answer out. Heavy imports wait inside the functions."""
+
+from llama_ablate.commands.experiments import (
+    compare,
+    components,
+    measure,
+    plan,
+    report,
+    run,
+    show,
+    status,
+)
+from llama_ablate.commands.models import attention, export, generate, rope, summary
+
+__all__ = [
+    "attention",
+    "compare",
+    "components",
+    "export",
+    "generate",
+    "measure",
+    "plan",
+    "report",
+    "rope",
+    "run",
+    "show",
+    "status",
+    "summary",
+]

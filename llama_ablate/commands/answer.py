@@ -1,0 +1,20 @@
+"""What every command gives back."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llama_ablate.strict_json import to_json
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command says: text for people, plain values for machines, and its exit code."""
+
+    text: str
+    values: Any
+    code: int = 0
+
+    @property
+    def json(self) -> str:
+        """The values as one strict JSON document."""
+        return to_json(self.values)

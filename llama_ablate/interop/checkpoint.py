@@ -1,0 +1,161 @@
+"""What reading any checkpoint has in common: names, shapes, memory, and saying what is wrong."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Model
+from llama_ablate.grid import resolve
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES, Decoder, build
+from llama_ablate.spec import ModelSpec
+
+_LARGEST_JSON = 64 << 20  # bytes: an index of a thousand shards has a few
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of theirs, and those of ours that it holds one below the other."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    #: They store input x output, as GPT-2 does; we store output x input.
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a checkpoint holds: the shape of each tensor, and how to read one."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+
+
+def spec_of(values: Mapping[str, Any], where: Path) -> ModelSpec:
+    """Resolve the recipe that a checkpoint's configuration describes.
+
+    Raises ConfigError, naming the file, for sizes that make no model.
+    """
+    try:
+        spec = resolve(Model.check(dict(values)), REGISTRIES)
+        count(spec)
+    except ConfigError as error:
+        key = f"{error.where[-1]}: " if error.where else ""
+        raise ConfigError(f"'{where}' describes no model: {key}{error.message}") from None
+    return spec
+
+
+def fill(
+    spec: ModelSpec,
+    entries: Sequence[Entry],
+    stored: Stored,
+    where: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    unneeded: Callable[[str], bool] = lambda _: False,
+) -> Decoder:
+    """Build a decoder with a checkpoint's weights, in `dtype` or as they are stored.
+
+    All names and shapes are compared, and the memory counted, before the first tensor is read.
+    Tensors that `unneeded` accepts may be there too. Raises ConfigError, naming the file.
+    """
+    model = build(spec, "meta")
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    _check_names(entries, stored, where, unneeded)
+    for entry in entries:
+        rows = sum(shapes[name][0] for name in entry.ours)
+        expected = (rows, *shapes[entry.ours[0]][1:])
+        expected = expected[::-1] if entry.transposed else expected
+        if tuple(stored.shapes[entry.theirs]) != expected:
+            raise ConfigError(
+                f"'{where}': {entry.theirs} is {_written(stored.shapes[entry.theirs])}, "
+                f"where its configuration asks for {_written(expected)}"
+            )
+    smallest = min(entries, key=lambda entry: math.prod(stored.shapes[entry.theirs]))
+    dtype = dtype or _read(stored, smallest, where).dtype
+    check_memory(count(spec).parameters * dtype.itemsize, where)
+    state: dict[str, Tensor] = {}
+    for entry in entries:
+        tensor = _read(stored, entry, where)
+        pieces = tensor.split([shapes[name][0] for name in entry.ours])  # type: ignore[no-untyped-call]
+        for name, piece in zip(entry.ours, pieces, strict=True):
+            state[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
+    if spec.tie:
+        state["head.weight"] = state["embedding.weight"]
+    # The position's tables are no parameters: they come from a model that has memory.
+    model.position = build(replace(spec, layers=1)).position.to(dtype)
+    model.load_state_dict(state, assign=True)
+    if spec.tie:
+        model.head.weight = model.embedding.weight
+    return model.eval().requires_grad_(requires_grad=False)
+
+
+def _read(stored: Stored, entry: Entry, where: Path) -> Tensor:
+    tensor = stored.read(entry.theirs)
+    if tensor.dtype not in DTYPES:
+        allowed = ", ".join(map(_plain, DTYPES))
+        found = f"{entry.theirs} is {_plain(tensor.dtype)}"
+        raise ConfigError(f"'{where}': {found}; allowed: {allowed}")
+    return tensor.T if entry.transposed else tensor
+
+
+def _check_names(
+    entries: Sequence[Entry], stored: Stored, where: Path, unneeded: Callable[[str], bool]
+) -> None:
+    wanted = {entry.theirs for entry in entries}
+    missing = [name for name in (e.theirs for e in entries) if name not in stored.shapes]
+    surplus = [name for name in stored.shapes if name not in wanted and not unneeded(name)]
+    if missing or surplus:
+        found = [f"{word} {_some(names)}" for word, names in
+                 (("lacks", missing), ("has besides", surplus)) if names]  # fmt: skip
+        raise ConfigError(f"'{where}' does not hold what its configuration describes: it "
+                          + " and ".join(found))  # fmt: skip
+
+
+def check_memory(needed: int, where: Path) -> None:
+    """Raise ConfigError where a checkpoint's weights need more bytes than are free."""
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"'{where}' needs {needed / 2**30:,.1f} GiB for its weights; "
+            f"{free / 2**30:,.1f} GiB are free"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object. Raises ConfigError where the file is missing, too large or none."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file '{path}'")
+    if path.stat().st_size > _LARGEST_JSON:
+        raise ConfigError(f"'{path}' is larger than {_LARGEST_JSON >> 20} MiB: no configuration is")
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"'{path}' is no JSON: {reason}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"'{path}' holds no JSON object")
+    return values
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
+
+
+def _written(shape: Sequence[int]) -> str:
+    return " x ".join(f"{n}" for n in shape) or "a single number"
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,270 @@
+"""Families of Hugging Face checkpoints: their config.json and their names, both ways.
+
+A family's `model` turns a configuration into our recipe, `config` the other way about. Whether a
+recipe can be written is not listed anywhere: it is written, read back, and compared.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop.checkpoint import Entry
+from llama_ablate.interop.spelling import kv_heads_of, renamed, shared_heads
+from llama_ablate.spec import ModelSpec
+
+Config = Mapping[str, Any]
+
+_GATES = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
+_ACTIVATIONS = {gated: activation for activation, gated in _GATES.items()}
+
+
+class Family(Protocol):
+    """What a checkpoint of some family looks like."""
+
+    def model(self, config: Config) -> dict[str, Any]:
+        """Return the `model` section that a config.json describes. Raises ConfigError."""
+        ...
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        """Return the config.json of a recipe, as near as the family comes to it."""
+        ...
+
+    def entries(self, ours: Iterable[str]) -> list[Entry]:
+        """Return their names of our parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class LlamaLike:
+    """Llama and its relatives: RMSNorm, RoPE, gated feed-forward, pre-norm."""
+
+    kind: str
+    architecture: str
+    qkv_bias: bool | None = None
+    qk_norm: bool = False
+    windows: bool = False
+
+    def model(self, config: Config) -> dict[str, Any]:
+        """Read sizes and options; what our recipe has no word for is refused."""
+        heads = _need(config, "num_attention_heads")
+        kv_heads = config.get("num_key_value_heads") or heads
+        activation = config.get("hidden_act", "silu")
+        if activation not in _GATES:
+            _refuse("hidden_act", activation, _GATES)
+        bias = bool(config.get("attention_bias"))
+        if bias != bool(config.get("mlp_bias")):
+            _refuse("attention_bias", f"{str(bias).lower()} and mlp_bias another", ["both alike"])
+        options = {
+            "qk_norm": self.qk_norm,
+            "qkv_bias": self.qkv_bias,
+            "window": self._window(config),
+        }
+        return {
+            "dim": _need(config, "hidden_size"),
+            "layers": _need(config, "num_hidden_layers"),
+            "heads": heads,
+            "head_dim": config.get("head_dim"),
+            "context": config.get("max_position_embeddings", 2048),
+            "vocab": _need(config, "vocab_size"),
+            "bias": bias,
+            "tie": config.get("tie_word_embeddings", False),
+            "init_std": config.get("initializer_range", 0.02),
+            "norm": {"name": "rmsnorm", "eps": config.get("rms_norm_eps", 1e-6)},
+            "position": _rope(config),
+            "attention": shared_heads(heads, kv_heads, options),
+            "feedforward": {
+                "name": _GATES[activation],
+                "width": _need(config, "intermediate_size"),
+            },
+            "block": "pre",
+        }
+
+    def _window(self, config: Config) -> int | None:
+        kinds = set(config.get("layer_types") or [])
+        if len(kinds) > 1:
+            _refuse("layer_types", "of several kinds", ["one kind for all layers"])
+        if kinds == {"full_attention"}:
+            return None
+        if not self.windows and not config.get("use_sliding_window"):
+            return None
+        if not self.windows and config.get("max_window_layers", 0) > 0:
+            _refuse("max_window_layers", config["max_window_layers"], ["0"])
+        window: int | None = config.get("sliding_window", 4096)
+        return window
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        """Write what this family has words for."""
+        attention, rope = dict(spec.attention.options), dict(spec.position.options)
+        config: dict[str, Any] = {
+            "model_type": self.kind,
+            "architectures": [self.architecture],
+            "vocab_size": spec.vocab,
+            "hidden_size": spec.dim,
+            "intermediate_size": dict(spec.feedforward.options)["width"],
+            "num_hidden_layers": spec.layers,
+            "num_attention_heads": spec.heads,
+            "num_key_value_heads": kv_heads_of(spec),
+            "head_dim": spec.head_dim,
+            "hidden_act": _ACTIVATIONS.get(spec.feedforward.name, "silu"),
+            "max_position_embeddings": spec.context,
+            "initializer_range": spec.init_std,
+            "rms_norm_eps": dict(spec.norm.options).get("eps", 1e-6),
+            "rope_theta": rope.get("theta", 10000.0),
+            "tie_word_embeddings": spec.tie,
+        }
+        if rope.get("scaling") in ("linear", "llama3"):
+            config["rope_scaling"] = _scaling(rope)
+        if self.kind == "llama":
+            config |= {"attention_bias": spec.bias, "mlp_bias": spec.bias}
+        if self.windows:
+            config["sliding_window"] = attention.get("window")
+        return config
+
+    def entries(self, ours: Iterable[str]) -> list[Entry]:
+        """Return the names of transformers' LlamaForCausalLM."""
+        return [Entry(renamed(name, _LLAMA), (name,)) for name in ours]
+
+
+@dataclass(frozen=True)
+class GPT2:
+    """GPT-2: LayerNorm with biases, learned positions, one joined projection, tied output."""
+
+    architecture: str = "GPT2LMHeadModel"
+
+    def model(self, config: Config) -> dict[str, Any]:
+        """Read sizes; GPT-2's rarer switches are refused."""
+        for key, value in {"activation_function": "gelu_new", "scale_attn_weights": True,
+                           "scale_attn_by_inverse_layer_idx": False,
+                           "add_cross_attention": False}.items():  # fmt: skip
+            if config.get(key, value) != value:
+                _refuse(key, config[key], [str(value)])
+        return {
+            "dim": _need(config, "n_embd"),
+            "layers": _need(config, "n_layer"),
+            "heads": _need(config, "n_head"),
+            "context": config.get("n_positions", 1024),
+            "vocab": _need(config, "vocab_size"),
+            "bias": True,
+            "tie": config.get("tie_word_embeddings", True),
+            "init_std": config.get("initializer_range", 0.02),
+            "norm": {"name": "layernorm", "eps": config.get("layer_norm_epsilon", 1e-5)},
+            "position": "learned",
+            "attention": "mha",
+            "feedforward": {
+                "name": "gelu",
+                "approximate": "tanh",
+                "width": config.get("n_inner") or 4 * _need(config, "n_embd"),
+            },
+            "block": "pre",
+        }
+
+    def config(self, spec: ModelSpec) -> dict[str, Any]:
+        """Write what GPT-2 has words for."""
+        return {
+            "model_type": "gpt2",
+            "architectures": [self.architecture],
+            "vocab_size": spec.vocab,
+            "n_positions": spec.context,
+            "n_embd": spec.dim,
+            "n_layer": spec.layers,
+            "n_head": spec.heads,
+            "n_inner": dict(spec.feedforward.options)["width"],
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": dict(spec.norm.options).get("eps", 1e-5),
+            "initializer_range": spec.init_std,
+            "tie_word_embeddings": spec.tie,
+        }
+
+    def entries(self, ours: Iterable[str]) -> list[Entry]:
+        """Return the names of transformers' GPT2LMHeadModel; its matrices are transposed."""
+        found = []
+        for name in ours:
+            if ".attn.q." in name:
+                joined = tuple(name.replace(".attn.q.", f".attn.{part}.") for part in "qkv")
+                theirs = renamed(name.replace(".attn.q.", ".attn.c_attn."), _GPT2)
+                found.append(Entry(theirs, joined, transposed=name.endswith(".weight")))
+            elif ".attn.k." not in name and ".attn.v." not in name:
+                matrix = name.startswith("blocks.") and name.endswith(".weight")
+                found.append(Entry(renamed(name, _GPT2), (name,), transposed=matrix))
+        return found
+
+
+_LLAMA = {
+    r"^embedding\.": "model.embed_tokens.",
+    r"^norm\.gain$": "model.norm.weight",
+    r"^head\.": "lm_head.",
+    r"^blocks\.": "model.layers.",
+    r"\.attn\.(q|k|v)\.": r".self_attn.\1_proj.",
+    r"\.attn\.out\.": ".self_attn.o_proj.",
+    r"\.attn\.(q|k)_norm\.gain$": r".self_attn.\1_norm.weight",
+    r"\.ffn\.(gate|up|down)\.": r".mlp.\1_proj.",
+    r"\.attn_norm\.gain$": ".input_layernorm.weight",
+    r"\.ffn_norm\.gain$": ".post_attention_layernorm.weight",
+}
+_GPT2 = {
+    r"^embedding\.": "transformer.wte.",
+    r"^position\.table\.": "transformer.wpe.",
+    r"^norm\.": "transformer.ln_f.",
+    r"^head\.": "lm_head.",
+    r"^blocks\.": "transformer.h.",
+    r"\.attn\.out\.": ".attn.c_proj.",
+    r"\.ffn\.up\.": ".mlp.c_fc.",
+    r"\.ffn\.down\.": ".mlp.c_proj.",
+    r"\.attn_norm\.": ".ln_1.",
+    r"\.ffn_norm\.": ".ln_2.",
+    r"\.gain$": ".weight",
+}
+
+FAMILIES: dict[str, Family] = {
+    "llama": LlamaLike("llama", "LlamaForCausalLM"),
+    "mistral": LlamaLike("mistral", "MistralForCausalLM", windows=True),
+    "qwen2": LlamaLike("qwen2", "Qwen2ForCausalLM", qkv_bias=True),
+    "qwen3": LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True),
+    "gpt2": GPT2(),
+}
+
+
+def _rope(config: Config) -> dict[str, Any]:
+    """Read the rotation from any of the three ways in which transformers has written it."""
+    given: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        given |= config.get(key) or {}
+    plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, **config, **given}
+    theta, fraction = float(plain["rope_theta"]), float(plain["partial_rotary_factor"])
+    rope: dict[str, Any] = {"name": "rope", "theta": theta, "fraction": fraction}
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind == "default":
+        return rope
+    if kind == "linear":
+        return rope | {"scaling": "linear", "factor": float(_need(given, "factor"))}
+    if kind != "llama3":
+        _refuse("rope_type", kind, ["default", "linear", "llama3"])
+    return rope | {
+        "scaling": "llama3",
+        "factor": float(_need(given, "factor")),
+        "low_freq": float(_need(given, "low_freq_factor")),
+        "high_freq": float(_need(given, "high_freq_factor")),
+        "original_context": _need(given, "original_max_position_embeddings"),
+    }
+
+
+def _scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
+    written = {"rope_type": rope["scaling"], "factor": rope["factor"]}
+    if rope["scaling"] == "llama3":
+        written |= {
+            "low_freq_factor": rope["low_freq"],
+            "high_freq_factor": rope["high_freq"],
+            "original_max_position_embeddings": rope["original_context"],
+        }
+    return written
+
+
+def _need(config: Config, key: str) -> Any:
+    if key not in config:
+        raise ConfigError(f"the key '{key}' is missing")
+    return config[key]
+
+
+def _refuse(key: str, value: object, allowed: Iterable[str]) -> None:
+    raise ConfigError(f"{key} is {value}; supported: {', '.join(allowed)}")

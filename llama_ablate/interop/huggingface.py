@@ -1,0 +1,247 @@
+"""Hugging Face's layout: a folder with config.json and safetensors, in one file or in shards."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from llama_ablate.data.tokenizer_files import to_file
+from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
+from llama_ablate.interop.families import FAMILIES, Family
+from llama_ablate.interop.spelling import canonical
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import Decoder
+from llama_ablate.spec import SLOTS, ModelSpec
+from llama_ablate.strict_json import write_json
+
+_INDEX = "model.safetensors.index.json"
+_WHOLE = "model.safetensors"
+_SHARD_BYTES = 5 * 10**9
+#: Tables that old checkpoints carry along and that a model computes by itself.
+_TABLES = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
+
+
+def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
+    """Return the decoder of a checkpoint, in `dtype` or as it is stored.
+
+    Raises ConfigError, naming the file, for a family that is not known, a configuration that our
+    recipe has no words for, and files that are missing, damaged or not what the configuration says.
+    """
+    family, spec = describe(folder)
+    files = _files(folder)
+    stored_bytes = sum(file.stat().st_size for file in files)
+    check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, folder)
+    stored = _stored(files)
+    names = [name for name, _ in _parameters(spec)]
+    entries = family.entries(names)
+    if not any(name.startswith("transformer.") for name in stored.shapes):
+        # GPT-2's first checkpoints leave the prefix out.
+        entries = [replace(e, theirs=e.theirs.removeprefix("transformer.")) for e in entries]
+
+    def unneeded(name: str) -> bool:
+        return bool(_TABLES.search(name)) or (spec.tie and name == "lm_head.weight")
+
+    return fill(spec, entries, stored, folder, dtype=dtype, unneeded=unneeded)
+
+
+def describe(folder: Path) -> tuple[Family, ModelSpec]:
+    """Return the family and the recipe of a checkpoint, from its config.json alone."""
+    file = folder / "config.json"
+    config = read_json(file)
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise ConfigError(f"'{file}': model_type '{kind}' is not known{nearest(kind, FAMILIES)}")
+    if config.get("quantization_config"):
+        raise ConfigError(f"'{file}': the checkpoint is quantized; allowed: float32, float16 or "
+                          "bfloat16 weights")  # fmt: skip
+    family = FAMILIES[kind]
+    try:
+        values = family.model(config)
+    except ConfigError as error:
+        raise ConfigError(f"'{file}': {error.message}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
+    return family, spec_of(values, file)
+
+
+def write(
+    model: Decoder,
+    folder: Path,
+    kind: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    *,
+    shard_bytes: int = _SHARD_BYTES,
+) -> str:
+    """Write a model for transformers to load, and return the family that it was written as.
+
+    The folder appears whole or not at all. Raises ConfigError for a component that the family has
+    no word for, by its name, and for a folder that is not empty.
+    """
+    model = _half_layout(model)
+    spec = canonical(model.spec, model.blocks[0].ffn.width)
+    kind = _family_for(spec, kind)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' is there already and not empty")
+    config = FAMILIES[kind].config(spec)
+    dtype = model.embedding.weight.dtype
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    ours = dict(_parameters_of(model))
+    tensors = {
+        e.theirs: _joined([ours[name] for name in e.ours], transposed=e.transposed)
+        for e in FAMILIES[kind].entries(ours)
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    try:
+        partial.chmod(0o755)
+        write_json(partial / "config.json", config)
+        if tokenizer:
+            name, content = to_file(tokenizer)
+            (partial / name).write_bytes(content)
+        _write_tensors(tensors, partial, shard_bytes)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return kind
+
+
+def _family_for(spec: ModelSpec, kind: str | None) -> str:
+    """Return the family to write a recipe as. Raises ConfigError, naming what it cannot express."""
+    if kind is not None and kind not in FAMILIES:
+        raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
+    lost = {known: _differences(spec, known) for known in FAMILIES}
+    able = [known for known in FAMILIES if not lost[known]]
+    if kind is None and able:
+        return able[0]
+    closest = kind or min(FAMILIES, key=lambda known: len(lost[known]))
+    if lost[closest]:
+        who = (
+            f"{closest} cannot express" if kind else f"no family can: {closest}, the nearest, lacks"
+        )
+        others = f"; families that can: {', '.join(able)}" if able else ""
+        raise ConfigError(f"{who} {', '.join(lost[closest])}{others}")
+    return closest
+
+
+def _differences(spec: ModelSpec, kind: str) -> list[str]:
+    """Return what of a recipe is lost when it is written as a family and read back."""
+    family = FAMILIES[kind]
+    back = spec_of(family.model(family.config(spec)), Path("config.json"))
+    back = canonical(back, int(dict(back.feedforward.options)["width"]))
+    lost = []
+    for field in fields(ModelSpec):
+        mine, theirs = getattr(spec, field.name), getattr(back, field.name)
+        if mine == theirs:
+            continue
+        if field.name not in SLOTS:
+            lost.append(f"{field.name} = {str(mine).lower()}")
+        elif mine.name != theirs.name:
+            lost.append(f"{field.name} '{mine.name}'")
+        else:
+            other = dict(theirs.options)
+            lost += [f"{field.name} '{mine.name}' with {k} = {str(v).lower()}"
+                     for k, v in mine.options if other[k] != v]  # fmt: skip
+    return lost
+
+
+def _stored(files: Sequence[Path]) -> Stored:
+    where: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        try:
+            with safe_open(file, "pt") as opened:
+                for name in opened.keys():  # noqa: SIM118  it is no dict
+                    where[name] = file
+                    shapes[name] = tuple(opened.get_slice(name).get_shape())
+        except (SafetensorError, OSError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(f"'{file}' is damaged or no safetensors file: {reason}") from None
+
+    def get(name: str) -> Tensor:
+        with safe_open(where[name], "pt") as opened:
+            tensor: Tensor = opened.get_tensor(name)
+            return tensor
+
+    return Stored(shapes, get)
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / _INDEX).is_file():
+        named = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(v, str) for v in named.values()):
+            raise ConfigError(f"'{folder / _INDEX}' holds no weight_map of names to files")
+        names = sorted(set(named.values()))
+        if outside := [name for name in names if Path(name).name != name]:
+            raise ConfigError(f"'{folder / _INDEX}' names a file outside its folder: {outside[0]}")
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise ConfigError(f"'{folder}' lacks the shard {missing[0]} that its index names")
+        return [folder / name for name in names]
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    pickled = sorted(p.name for p in folder.glob("*.bin"))
+    hint = f"; {pickled[0]} is pickled and may hold code: convert it first" if pickled else ""
+    raise ConfigError(f"'{folder}' holds neither {_WHOLE} nor {_INDEX}{hint}")
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int) -> None:
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    split = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=shard_bytes)
+    for file, names in split.filename_to_tensors.items():
+        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+    if split.is_sharded:
+        index: dict[str, Any] = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        write_json(folder / _INDEX, index)
+
+
+def _joined(ours: list[Tensor], *, transposed: bool) -> Tensor:
+    tensor = ours[0] if len(ours) == 1 else torch.cat(ours)
+    return (tensor.T if transposed else tensor).contiguous()
+
+
+def _half_layout(model: Decoder) -> Decoder:
+    """Return a model whose rotation pairs coordinates as transformers does, computing the same.
+
+    The rows of each query and key head are put in the other order: what was the pair (2i, 2i + 1)
+    becomes (i, i + R/2).
+    """
+    spec = model.spec
+    if spec.position.name != "rope" or spec.position["layout"] == "half":
+        return model
+    rotated = model.position.rotated
+    order = torch.arange(rotated).view(-1, 2).T.flatten()
+    order = torch.cat([order, torch.arange(rotated, spec.head_dim)])
+    state = dict(model.state_dict())
+    for name, tensor in state.items():
+        if re.search(r"\.attn\.[qk]\.", name):
+            heads = tensor.view(-1, spec.head_dim, *tensor.shape[1:])
+            state[name] = heads[:, order].reshape(tensor.shape)
+        elif re.search(r"\.attn\.[qk]_norm\.", name):
+            state[name] = tensor[order]
+    with torch.device("meta"):
+        turned = Decoder(replace(spec, position=spec.position.with_options(layout="half")))
+    turned.load_state_dict(state, assign=True)
+    if spec.tie:
+        turned.head.weight = turned.embedding.weight
+    return turned
+
+
+def _parameters(spec: ModelSpec) -> list[tuple[str, Tensor]]:
+    with torch.device("meta"):
+        return _parameters_of(Decoder(spec))
+
+
+def _parameters_of(model: Decoder) -> list[tuple[str, Tensor]]:
+    return [(name, p.detach()) for name, p in model.named_parameters()]

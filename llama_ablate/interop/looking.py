@@ -1,0 +1,31 @@
+"""A prompt read by an open model, with everything that its attention computes on the way."""
+
+from collections.abc import Sequence
+
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop.opening import Opened
+from llama_ablate.model.kernels import Maps as LayerMaps
+from llama_ablate.report.attention import Maps
+
+_MOST = 512  # tokens: beyond, a figure shows nothing and the arrays take gigabytes
+
+
+def look(opened: Opened, prompt: Sequence[int]) -> Maps:
+    """Return the attention maps of a prompt in all layers and heads.
+
+    Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens.
+    """
+    most = min(_MOST, opened.model.spec.context)
+    if not 0 < len(prompt) <= most:
+        raise ConfigError(f"the prompt has {len(prompt):,} tokens; allowed: 1 to {most:,}")
+    layers: list[LayerMaps] = []
+    device = opened.model.embedding.weight.device
+    with torch.inference_mode():
+        opened.model(torch.tensor([list(prompt)], device=device), maps=layers)
+    steps = {
+        name: torch.stack([getattr(layer, name)[0].float().cpu() for layer in layers]).numpy()
+        for name in ("scores", "masked", "weights")
+    }
+    return Maps(steps, [opened.tokenizer.piece(token) for token in prompt], opened.title)

@@ -1,0 +1,123 @@
+"""One way to open a model, whatever it is: a finished run, or a checkpoint of another project."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from llama_ablate.data import tokenizer_files
+from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.experiment import Experiment
+from llama_ablate.interop import huggingface, llama2c, meta
+from llama_ablate.interop.checkpoint import read_json
+from llama_ablate.model.decoder import Decoder, build, spec_from
+from llama_ablate.model.weights import load_weights
+from llama_ablate.plan import open_tokens
+from llama_ablate.results import Store
+from llama_ablate.spec import ModelSpec
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model ready to run, with the tokenizer that belongs to it where one was found."""
+
+    title: str
+    model: Decoder
+    found: Tokenizer | None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises ConfigError where there is none."""
+        if self.found is None:
+            raise ConfigError(f"no tokenizer lies beside {self.title} ({', '.join(_TOKENIZERS)}); "
+                              "give one with --tokenizer FILE")  # fmt: skip
+        return self.found
+
+
+def open_model(
+    path: Path, *, tokenizer: Path | None = None, dtype: torch.dtype | None = None
+) -> Opened:
+    """Open `results/<experiment>/<label or run id>`, the folder of a run, or a checkpoint.
+
+    Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
+    `.bin`. Raises ConfigError, one sentence, where it is none of them or does not hold together.
+    """
+    store = Store(path.parent)
+    if (path / "record.json").is_file():
+        opened = _run(
+            Store(path.parent.parent), str(read_json(path / "record.json").get("id")), dtype
+        )
+    elif store.plan_file.is_file() and not path.exists():
+        opened = _run(store, _run_id(store, path.name), dtype)
+    elif (path / "config.json").is_file():
+        opened = Opened(f"'{path}'", huggingface.read(path, dtype), _beside(path))
+    elif (path / "params.json").is_file():
+        opened = Opened(f"'{path}'", meta.read(path, dtype), _beside(path))
+    elif path.is_file() and path.suffix == ".bin":
+        opened = Opened(f"'{path}'", llama2c.read(path, dtype), _beside(path.parent))
+    else:
+        raise ConfigError(_not_a_model(path))
+    found = tokenizer_files.read(tokenizer) if tokenizer else opened.found
+    if found and found.vocab > opened.model.spec.vocab:
+        raise ConfigError(
+            f"the tokenizer has {found.vocab:,} tokens and {opened.title} "
+            f"{opened.model.spec.vocab:,}: they do not belong together"
+        )
+    return Opened(opened.title, opened.model, found)
+
+
+def open_spec(path: Path) -> ModelSpec:
+    """Return the recipe of what `open_model` opens; Hugging Face's says it without weights."""
+    if (path / "config.json").is_file():
+        return huggingface.describe(path)[1]
+    return open_model(path).model.spec
+
+
+def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
+    record, file = store.record(run_id), store.weights(run_id)
+    if record is None or file is None:
+        why = f"ended {record.outcome}" if record else "has not finished"
+        raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
+    experiment = Experiment.model_validate(store.plan["experiment"])
+    try:
+        model = load_weights(build(spec_from(record.model)), file)
+    except (SafetensorError, RuntimeError) as error:
+        raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
+    model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
+    title = f"'{record.label}', seed {record.seed}, of {store.root}"
+    return Opened(title, model, open_tokens(experiment, record.data).tokenizer)
+
+
+def _run_id(store: Store, name: str) -> str:
+    """Return the run of an id, or the first finished one of a variant's label or id."""
+    variants = {v["id"]: v["label"] for v in store.plan["variants"]}
+    for run in store.plan["runs"]:
+        if name == run["id"]:
+            return name
+        named = name in (run["variant"], variants[run["variant"]])
+        if named and store.weights(run["id"]):
+            return str(run["id"])
+    if name in {*variants, *variants.values()}:
+        raise ConfigError(f"no run of '{name}' in '{store.root}' has finished")
+    raise ConfigError(f"'{name}' is no variant or run of '{store.root}'"
+                      f"{nearest(name, variants.values())}")  # fmt: skip
+
+
+def _beside(folder: Path) -> Tokenizer | None:
+    for name in _TOKENIZERS:
+        if (folder / name).is_file():
+            return tokenizer_files.read(folder / name)
+    return None
+
+
+def _not_a_model(path: Path) -> str:
+    if (path / "plan.json").is_file():
+        labels = ", ".join(v["label"] for v in Store(path).plan["variants"])
+        return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
+    what = "holds neither" if path.exists() else "does not exist, so it is neither"
+    return (f"'{path}' {what} a run (record.json), a Hugging Face checkpoint (config.json), a Meta "
+            "checkpoint (params.json) nor a llama2.c .bin")  # fmt: skip

@@ -1,0 +1,46 @@
+"""The one spelling of a recipe, so that two that compute the same are equal; and names by rules."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llama_ablate.registry import Choice
+from llama_ablate.spec import ModelSpec
+
+
+def renamed(name: str, rules: Mapping[str, str]) -> str:
+    """Apply every rule (a pattern and what takes its place) in turn."""
+    for pattern, new in rules.items():
+        name = re.sub(pattern, new, name)
+    return name
+
+
+def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attention in which `heads` query heads share `kv_heads`, by its own name."""
+    if kv_heads == heads:
+        return {"name": "mha", **options}
+    return {"name": "mqa", **options} if kv_heads == 1 else {
+        "name": "gqa", "kv_heads": kv_heads, **options}  # fmt: skip
+
+
+def kv_heads_of(spec: ModelSpec) -> int:
+    """Return how many key/value heads a recipe's attention has."""
+    names = {"mha": spec.heads, "mqa": 1}
+    return int(dict(spec.attention.options).get("kv_heads", names.get(spec.attention.name, 0)))
+
+
+def canonical(spec: ModelSpec, width: int) -> ModelSpec:
+    """Return the one spelling of a recipe: options that change nothing have their usual values."""
+    attention = spec.attention
+    if attention.name in ("mha", "gqa", "mqa"):
+        options = {k: v for k, v in attention.options if k != "kv_heads"}
+        named = shared_heads(spec.heads, kv_heads_of(spec), options)
+        if named.get("qkv_bias") == spec.bias:
+            named["qkv_bias"] = None
+        attention = Choice(named.pop("name"), tuple(named.items()))
+    feedforward = spec.feedforward.with_options(width=width, multiple_of=8, multiplier=1.0)
+    position = spec.position
+    if position.name == "rope" and position["scaling"] != "llama3":
+        position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
+    return replace(spec, attention=attention, feedforward=feedforward, position=position)

@@ -1,0 +1,103 @@
+"""Attention maps: scores, masked scores and probabilities with token labels, as arrays and figures.
+
+Arrays are (T, T), queries down and keys across, or (H, T, T) for all heads of a layer.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from llama_ablate.errors import ConfigError
+
+Array = NDArray[np.floating]
+
+_LABELS = 48  # tokens beyond which not every one is labelled
+_STEPS = ("scores", "masked", "weights")
+
+
+class Maps:
+    """All maps of one prompt: arrays (layers, H, T, T) for each step, and the tokens' labels."""
+
+    def __init__(self, steps: dict[str, Array], labels: Sequence[str], title: str) -> None:
+        self.scores, self.masked, self.weights = (steps[name] for name in _STEPS)
+        self.labels, self.title = list(labels), title
+
+    @classmethod
+    def load(cls, file: Path) -> "Maps":
+        """Read what `save` wrote. Raises ConfigError where the file holds something else."""
+        try:
+            with np.load(file, allow_pickle=False) as found:
+                steps = {name: found[name] for name in _STEPS}
+                return cls(steps, found["labels"].tolist(), str(found["title"]))
+        except (OSError, KeyError, ValueError) as error:
+            raise ConfigError(f"'{file}' holds no attention maps: {error}") from None
+
+    def save(self, file: Path) -> Path:
+        """Write all arrays to a .npz beside the figures."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        steps = {name: getattr(self, name) for name in _STEPS}
+        np.savez_compressed(file, labels=np.array(self.labels), title=self.title, **steps)
+        return file
+
+    def head(self, layer: int, head: int) -> Figure:
+        """Draw one head: scores, masked scores, probabilities, side by side."""
+        self._check(layer, head)
+        size = min(12.0, max(4.0, 0.2 * len(self.labels) + 1.8))
+        figure = Figure(figsize=(3 * size, size), layout="constrained")
+        names = ("scores", "scores with the mask", "probabilities")
+        for axes, name, step in zip(figure.subplots(1, 3), names, _STEPS, strict=True):
+            values = getattr(self, step)[layer, head]
+            self._draw(axes, values, bar=True)
+            axes.set_title(name)
+        figure.suptitle(f"{self.title}: layer {layer}, head {head}")
+        return figure
+
+    def layer(self, layer: int) -> Figure:
+        """Draw the probabilities of every head of a layer, small and on one scale."""
+        self._check(layer, 0)
+        heads = self.weights.shape[1]
+        columns = min(heads, 4 if heads <= 16 else 8)
+        rows = -(-heads // columns)
+        figure = Figure(figsize=(2.4 * columns + 1, 2.5 * rows + 0.6), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for head, axes in enumerate(grid):
+            if head >= heads:
+                axes.set_axis_off()
+                continue
+            labelled = head % columns == 0 and len(self.labels) <= _LABELS // 2
+            self._draw(axes, self.weights[layer, head], bar=False, labelled=labelled)
+            axes.set_title(f"head {head}", fontsize=8)
+        figure.colorbar(grid[0].collections[0], ax=list(grid), shrink=0.6, label="probability")
+        figure.suptitle(f"{self.title}: layer {layer}, probabilities")
+        return figure
+
+    def _draw(self, axes: Axes, values: Array, *, bar: bool, labelled: bool = True) -> None:
+        every = -(-len(self.labels) // _LABELS)
+        ticks = [_shown(label) if i % every == 0 else "" for i, label in enumerate(self.labels)]
+        # Hidden scores are minus infinity: they are left out, not drawn as some number.
+        sns.heatmap(
+            values, mask=~np.isfinite(values), ax=axes, cmap="viridis", square=True, cbar=bar,
+            xticklabels=ticks if bar else False, yticklabels=ticks if labelled else False,
+            cbar_kws={"shrink": 0.7} if bar else None, **({} if bar else {"vmin": 0, "vmax": 1}),
+        )  # fmt: skip
+        axes.tick_params(labelsize=7, length=0)
+        axes.tick_params("y", rotation=0)
+        axes.tick_params("x", rotation=90)
+        if bar:
+            axes.set(xlabel="key: who is seen", ylabel="query: who looks")
+
+    def _check(self, layer: int, head: int) -> None:
+        layers, heads = self.weights.shape[:2]
+        for what, given, count in (("layer", layer, layers), ("head", head, heads)):
+            if not 0 <= given < count:
+                raise ConfigError(f"--{what} {given}: the model's {what}s are 0 to {count - 1}")
+
+
+def _shown(label: str) -> str:
+    """Write a token so that spaces and line feeds are seen."""
+    return label.replace(" ", "\u2423").replace("\n", "\\n").replace("$", r"\$") or "''"

@@ -1,0 +1,157 @@
+"""Small checkpoints as other projects write them, and what those projects compute with them."""
+
+import json
+import struct
+
+import torch
+
+from llama_ablate.model.decoder import build, init_weights
+
+SIZES = {
+    "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}  # fmt: skip
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
+GPT2_SIZES = {
+    "vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+    "initializer_range": 0.3,
+}  # fmt: skip
+#: name: class in transformers, configuration
+FAMILIES = {
+    "llama-1": ("Llama", SIZES | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}),
+    "llama-2": ("Llama", SIZES | {"rms_norm_eps": 1e-5}),
+    "llama-3": ("Llama", SIZES | {"rope_theta": 5e5, "rms_norm_eps": 1e-5}),
+    "llama-3.1": ("Llama", SIZES | {"rope_parameters": LLAMA3_ROPE}),
+    "llama-3.2, tied": ("Llama", SIZES | {"rope_parameters": LLAMA3_ROPE,
+                                          "tie_word_embeddings": True}),
+    "llama, linear scaling": ("Llama", SIZES | {"rope_parameters": {
+        "rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama, biases": ("Llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
+    "llama, wide heads, mqa": ("Llama", SIZES | {"head_dim": 16, "num_key_value_heads": 1}),
+    "mistral": ("Mistral", SIZES | {"sliding_window": None}),
+    "mistral, window": ("Mistral", SIZES | {"sliding_window": 7}),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen2, tied": ("Qwen2", SIZES | {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", SIZES | {"head_dim": 16}),
+    "gpt2": ("GPT2", GPT2_SIZES),
+    "gpt2, untied": ("GPT2", GPT2_SIZES | {"tie_word_embeddings": False, "n_inner": 40}),
+}  # fmt: skip
+
+
+def transformers_model(name, seed=0):
+    """Return a randomly initialised model of transformers, biases and gains too."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    kind, sizes = FAMILIES[name]
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    head = "GPT2LMHeadModel" if kind == "GPT2" else f"{kind}ForCausalLM"
+    torch.manual_seed(seed)
+    model = getattr(transformers, head)(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # norms and biases start at ones and zeros: all alike
+            parameter.data.uniform_(0.5, 1.5)
+    return model
+
+
+def tokens(vocab=61, batch=2, length=20):
+    return torch.randint(0, vocab, (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+META_PARAMS = {
+    "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 61, "multiple_of": 16,
+    "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05, "rope_theta": 500000.0,
+}  # fmt: skip
+META_WIDTH = 16 * -(-int(1.3 * int(8 * 32 / 3)) // 16)
+
+
+def meta_tensors(seed=0):
+    """Return weights under Meta's names, in the order of its own file."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape):
+        return torch.randn(shape, generator=generator) * 0.3
+
+    state = {"tok_embeddings.weight": drawn(61, 32)}
+    for i in range(2):
+        at = f"layers.{i}."
+        state |= {
+            at + "attention.wq.weight": drawn(32, 32), at + "attention.wk.weight": drawn(16, 32),
+            at + "attention.wv.weight": drawn(16, 32), at + "attention.wo.weight": drawn(32, 32),
+            at + "feed_forward.w1.weight": drawn(META_WIDTH, 32),
+            at + "feed_forward.w3.weight": drawn(META_WIDTH, 32),
+            at + "feed_forward.w2.weight": drawn(32, META_WIDTH),
+            at + "attention_norm.weight": 1 + drawn(32), at + "ffn_norm.weight": 1 + drawn(32),
+        }  # fmt: skip
+    return state | {"norm.weight": 1 + drawn(32), "output.weight": drawn(61, 32)}
+
+
+def write_meta(folder, state, shards=1, embedding_axis=0, params=META_PARAMS):
+    """Write a checkpoint cut as Meta's model-parallel layers cut it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.json").write_text(json.dumps(params), "utf-8")
+    for rank in range(shards):
+        part = {}
+        for name, tensor in state.items():
+            axis = 1 if name.endswith(("wo.weight", "w2.weight")) else 0
+            axis = embedding_axis if name.startswith("tok_emb") else axis
+            whole = tensor.dim() == 1
+            part[name] = tensor if whole else tensor.chunk(shards, axis)[rank].clone()
+        torch.save(part, folder / f"consolidated.{rank:02d}.pth")
+    return folder
+
+
+@torch.no_grad()
+def meta_logits(state, ids, theta=500000.0, eps=1e-5):
+    """Llama as Meta's own code writes it: complex rotation of neighbours, repeated keys."""
+
+    def norm(x, gain):
+        return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
+
+    length = ids.shape[1]
+    freqs = 1.0 / theta ** (torch.arange(0, 8, 2).float() / 8)
+    angles = torch.outer(torch.arange(length).float(), freqs)
+    turn = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+
+    def rotate(x):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turn).flatten(3)
+
+    h = state["tok_embeddings.weight"][ids]
+    for i in range(2):
+        w = {k.split(".", 2)[2]: v for k, v in state.items() if k.startswith(f"layers.{i}.")}
+        x = norm(h, w["attention_norm.weight"])
+        q = rotate((x @ w["attention.wq.weight"].T).view(*ids.shape, 4, 8)).transpose(1, 2)
+        k = rotate((x @ w["attention.wk.weight"].T).view(*ids.shape, 2, 8)).transpose(1, 2)
+        v = (x @ w["attention.wv.weight"].T).view(*ids.shape, 2, 8).transpose(1, 2)
+        k, v = (t.repeat_interleave(2, dim=1) for t in (k, v))
+        scores = q @ k.transpose(2, 3) / 8**0.5
+        scores = scores + torch.full((length, length), float("-inf")).triu(1)
+        mixed = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        h = h + mixed @ w["attention.wo.weight"].T
+        x = norm(h, w["ffn_norm.weight"])
+        gate, up = x @ w["feed_forward.w1.weight"].T, x @ w["feed_forward.w3.weight"].T
+        h = h + (gate * torch.sigmoid(gate) * up) @ w["feed_forward.w2.weight"].T
+    return norm(h, state["norm.weight"]) @ state["output.weight"].T
+
+
+def write_llama2c(file, state, *, shared=False):
+    """Write Meta's tensors as llama2.c's legacy export does: by kind, layer upon layer."""
+    header = struct.pack("<7i", 32, META_WIDTH, 2, 4, 2, 61 if shared else -61, 64)
+    order = [state["tok_embeddings.weight"]]
+    for kind in ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo",
+                 "ffn_norm", "feed_forward.w1", "feed_forward.w2", "feed_forward.w3"):  # fmt: skip
+        order += [state[f"layers.{i}.{kind}.weight"] for i in range(2)]
+    order += [state["norm.weight"], torch.zeros(64, 4), torch.zeros(64, 4)]
+    order += [] if shared else [state["output.weight"]]
+    file.write_bytes(header + b"".join(t.float().numpy().tobytes() for t in order))
+    return file
+
+
+def ours(spec, seed=0):
+    return init_weights(build(spec), seed)

@@ -1,0 +1,160 @@
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop import huggingface
+from llama_ablate.interop.families import FAMILIES as OURS
+from tests.conftest import make_spec
+
+from .checkpoints import FAMILIES, ours, tokens, transformers_model
+
+
+@pytest.mark.parametrize("shard", ["20KB", "1GB"])
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_logits_equal_those_of_transformers_read_and_written_again(name, shard, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    theirs = transformers_model(name)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size=shard)
+    shards = len(list((tmp_path / "theirs").glob("*.safetensors")))
+    assert (shards > 1) == (shard == "20KB")
+    model = huggingface.read(tmp_path / "theirs")
+    expected = theirs(tokens()).logits
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(model(tokens()), expected, rtol=0, atol=1e-4)
+
+    family = re.split("[,-]", name)[0]
+    huggingface.write(model, tmp_path / "ours", family, shard_bytes=20_000)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert type(again) is type(theirs)
+    assert torch.equal(again(tokens()).logits, expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_export_then_import_is_bit_identical(name, tmp_path):
+    transformers_model(name).save_pretrained(tmp_path / "theirs")
+    first = huggingface.read(tmp_path / "theirs")
+    huggingface.write(first, tmp_path / "ours")
+    second = huggingface.read(tmp_path / "ours")
+    assert second.spec == first.spec
+    for key, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_keep_the_precision_in_which_they_are_stored_unless_asked(dtype, tmp_path):
+    transformers_model("llama-2").to(dtype).save_pretrained(tmp_path / "x")
+    assert huggingface.read(tmp_path / "x").embedding.weight.dtype == dtype
+    model = huggingface.read(tmp_path / "x", torch.float32)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    huggingface.write(huggingface.read(tmp_path / "x"), tmp_path / "y")
+    assert {t.dtype for t in load_file(tmp_path / "y" / "model.safetensors").values()} == {dtype}
+
+
+@torch.no_grad()
+def test_gpt2s_first_checkpoints_have_no_prefix_and_carry_masks_along(tmp_path):
+    from safetensors.torch import save_file
+
+    theirs = transformers_model("gpt2")
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    state = {k.removeprefix("transformer."): v for k, v in load_file(file).items()}
+    state |= {f"h.{i}.attn.bias": torch.ones(1, 1, 64, 64) for i in range(2)}
+    save_file(state, file)
+    expected = theirs(tokens()).logits
+    torch.testing.assert_close(huggingface.read(tmp_path)(tokens()), expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_the_older_spellings_of_a_configuration_mean_the_same(tmp_path):
+    """rope_theta and rope_scaling at the top, no head_dim: as checkpoints before 2025 have it."""
+    theirs = transformers_model("llama-3.1")
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text("utf-8"))
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    del config["head_dim"]
+    file.write_text(json.dumps(config), "utf-8")
+    expected = theirs(tokens()).logits
+    torch.testing.assert_close(huggingface.read(tmp_path)(tokens()), expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_has(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    rope = {"name": "rope", "layout": "interleaved"}
+    for name, attention in {"llama": "gqa", "qwen3": {"name": "gqa", "qk_norm": True}}.items():
+        model = ours(make_spec(bias=False, position=rope, attention=attention, init_std=0.3))
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.data.uniform_(0.5, 1.5)
+        assert huggingface.write(model, tmp_path / name) == name
+        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()
+        torch.testing.assert_close(theirs(tokens()).logits, model(tokens()), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"position": "alibi"}, "llama", "llama cannot express position 'alibi'"),
+        ({"norm": "layernorm"}, "mistral", "mistral cannot express norm 'layernorm'"),
+        ({"feedforward": "relu2"}, "llama", "llama cannot express feedforward 'relu2'"),
+        ({"block": "parallel"}, "llama", "llama cannot express block 'parallel'"),
+        ({"attention": "mla"}, "llama", "llama cannot express attention 'mla'"),
+        ({"attention": {"name": "gqa", "window": 5}}, "llama",
+         "llama cannot express attention 'gqa' with window = 5; families that can: mistral"),
+        ({"attention": {"name": "gqa", "qk_norm": True}}, "llama",
+         "attention 'gqa' with qk_norm = true; families that can: qwen3"),
+        ({"attention": {"name": "mha", "softcap": 3.0}}, "llama", "with softcap = 3.0"),
+        ({"logit_softcap": 3.0}, "llama", "llama cannot express logit_softcap = 3.0"),
+        ({"position": {"name": "rope", "fraction": 0.5}}, "qwen2", "'rope' with fraction = 0.5"),
+        ({"position": {"name": "rope", "nope_every": 2}}, "llama", "with nope_every = 2"),
+        ({"position": {"name": "rope", "scaling": "ntk", "factor": 2.0}}, "llama", "scaling"),
+        ({}, "gpt2", "gpt2 cannot express bias = false, norm 'rmsnorm', position 'rope', "
+                     "feedforward 'swiglu'; families that can: llama, mistral"),
+        ({"norm": "dyt", "position": "t5"}, None, "no family can: llama, the nearest, lacks "
+                                                  "norm 'dyt', position 't5'"),
+        ({}, "lama", "--to lama: no such family; allowed: gpt2, llama, mistral, qwen2, qwen3; "
+                     "did you mean 'llama'?"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_family_cannot_express_is_refused_by_name(changes, kind, message, tmp_path):
+    model = ours(make_spec(**{"bias": False} | changes))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        huggingface.write(model, tmp_path / "x", kind)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_variant_that_no_family_has_is_refused_as_a_whole(tmp_path):
+    """Every component that is in no family at all is refused, whichever family is asked for."""
+    for slot, name in [("norm", "none"), ("position", "sinusoidal"), ("feedforward", "glu"),
+                       ("block", "sandwich"), ("block", "post")]:  # fmt: skip
+        for kind in OURS:
+            with pytest.raises(ConfigError, match=rf"{slot} '{name}'"):
+                huggingface.write(ours(make_spec(**{slot: name})), tmp_path / "x", kind)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "mine").write_text("keep", "utf-8")
+    with pytest.raises(ConfigError, match="is there already and not empty"):
+        huggingface.write(ours(make_spec(bias=False)), tmp_path / "x")
+    assert [p.name for p in tmp_path.rglob("*")] == ["x", "mine"]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(huggingface, "_write_tensors", fails)
+    with pytest.raises(OSError, match="No space left"):
+        huggingface.write(ours(make_spec(bias=False)), tmp_path / "x")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,203 @@
+import json
+import re
+
+import pytest
+import torch
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop import huggingface, llama2c, meta
+from llama_ablate.interop.opening import open_model
+from llama_ablate.model.decoder import build
+from llama_ablate.summary import of_preset
+
+from .checkpoints import (
+    META_PARAMS,
+    META_WIDTH,
+    meta_logits,
+    meta_tensors,
+    tokens,
+    write_llama2c,
+    write_meta,
+)
+
+
+@pytest.mark.parametrize(("shards", "embedding_axis"), [(1, 0), (2, 0), (2, 1)])
+@torch.no_grad()
+def test_metas_layout_computes_what_metas_code_does(shards, embedding_axis, tmp_path):
+    """61 rows do not halve: chunks of 31 and 30, as a vocabulary-parallel table may have them."""
+    state = meta_tensors()
+    model = meta.read(write_meta(tmp_path, state, shards, embedding_axis))
+    torch.testing.assert_close(model(tokens()), meta_logits(state, tokens()), rtol=0, atol=1e-4)
+    assert model.spec.context == 8192
+    assert model.blocks[0].ffn.width == META_WIDTH
+
+
+@torch.no_grad()
+def test_metas_weights_go_to_transformers_through_export(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    state = meta_tensors()
+    model = meta.read(write_meta(tmp_path / "meta", state))
+    assert huggingface.write(model, tmp_path / "hf") == "llama"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    expected = meta_logits(state, tokens())
+    torch.testing.assert_close(theirs(tokens()).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_llama3_8b_has_the_keys_and_shapes_of_its_own_file():
+    """The first keys in their order, and every shape, from the walk-through's print."""
+    spec = of_preset("llama3-8b")[0]
+    shapes = {n: tuple(p.shape) for n, p in build(spec, "meta").named_parameters()}
+    printed = {
+        "embedding": (128256, 4096), "blocks.0.attn.q": (4096, 4096),
+        "blocks.0.attn.k": (1024, 4096), "blocks.0.attn.v": (1024, 4096),
+        "blocks.0.attn.out": (4096, 4096), "blocks.0.ffn.gate": (14336, 4096),
+        "blocks.0.ffn.up": (14336, 4096), "blocks.0.ffn.down": (4096, 14336),
+    }  # fmt: skip
+    for name, shape in printed.items():
+        assert shapes[f"{name}.weight"] == shape
+    assert list(meta_tensors())[:11] == [
+        "tok_embeddings.weight", "layers.0.attention.wq.weight", "layers.0.attention.wk.weight",
+        "layers.0.attention.wv.weight", "layers.0.attention.wo.weight",
+        "layers.0.feed_forward.w1.weight", "layers.0.feed_forward.w3.weight",
+        "layers.0.feed_forward.w2.weight", "layers.0.attention_norm.weight",
+        "layers.0.ffn_norm.weight", "layers.1.attention.wq.weight",
+    ]  # fmt: skip
+
+
+def test_llama2_leaves_vocabulary_heads_and_base_to_be_found(tmp_path):
+    params = {k: META_PARAMS[k] for k in ("dim", "n_layers", "n_heads", "norm_eps", "multiple_of")}
+    state = meta_tensors()
+    generator = torch.Generator().manual_seed(1)
+    for name in list(state):
+        if name.endswith(("wk.weight", "wv.weight")):
+            state[name] = torch.randn(32, 32, generator=generator)
+        if "feed_forward" in name:  # without the multiplier of 1.3: 8 * 32 / 3 -> 96
+            shape = (32, 96) if "w2" in name else (96, 32)
+            state[name] = torch.randn(shape, generator=generator)
+    model = meta.read(write_meta(tmp_path, state, params=params | {"vocab_size": -1}))
+    assert (model.spec.vocab, model.spec.attention.name) == (61, "mha")
+    assert model.spec.position["theta"] == 1e4
+    assert model.spec.context == 4096
+
+
+def test_llama31s_scaling_is_taken_from_params(tmp_path):
+    params = META_PARAMS | {"use_scaled_rope": True}
+    model = meta.read(write_meta(tmp_path, meta_tensors(), params=params))
+    assert model.spec.position["scaling"] == "llama3"
+    assert model.spec.position["factor"] == 8.0
+    assert model.spec.context == 131_072
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@torch.no_grad()
+def test_llama2cs_file_computes_what_the_weights_that_it_was_made_from_do(shared, tmp_path):
+    state = meta_tensors()
+    if shared:
+        state["output.weight"] = state["tok_embeddings.weight"]
+    model = llama2c.read(write_llama2c(tmp_path / "model.bin", state, shared=shared))
+    expected = meta_logits(state, tokens(), theta=10000.0)
+    torch.testing.assert_close(model(tokens()), expected, rtol=0, atol=1e-4)
+    assert model.spec.tie == shared
+    assert model.spec.context == 64
+
+
+class _Payload:
+    """What a hostile file holds: unpickled carelessly, it would write a file."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (open, (self.target, "w"))
+
+
+def _pickled(folder):
+    target = folder / "was_run"
+    torch.save({"tok_embeddings.weight": _Payload(str(target))}, folder / "consolidated.00.pth")
+
+
+def _cut(folder):
+    file = folder / "consolidated.00.pth"
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def _without(name):
+    def change(folder):
+        state = meta_tensors()
+        del state[name]
+        torch.save(state, folder / "consolidated.00.pth")
+
+    return change
+
+
+def _with(name, tensor):
+    def change(folder):
+        torch.save(meta_tensors() | {name: tensor}, folder / "consolidated.00.pth")
+
+    return change
+
+
+def _params(**changes):
+    def change(folder):
+        values = {k: v for k, v in (META_PARAMS | changes).items() if v is not None}
+        (folder / "params.json").write_text(json.dumps(values), "utf-8")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_pickled, "is damaged or holds more than tensors"),
+        (_cut, "is damaged or holds more than tensors"),
+        (lambda f: (f / "consolidated.00.pth").write_bytes(b""), "is damaged or holds more"),
+        (lambda f: (f / "consolidated.00.pth").write_bytes(b"\x80\x04cposix\nsystem\n"), "damaged"),
+        (lambda f: (f / "consolidated.00.pth").unlink(), "holds no consolidated.NN.pth"),
+        (lambda f: (f / "consolidated.00.pth").rename(f / "consolidated.01.pth"),
+         "has 1 shards but lacks consolidated.00.pth"),
+        (lambda f: torch.save([1, 2], f / "consolidated.00.pth"), "holds no tensors by name"),
+        (_without("layers.1.attention.wo.weight"), "it lacks layers.1.attention.wo.weight"),
+        (_with("layers.2.attention.wq.weight", torch.ones(2)), "it has besides layers.2.attention"),
+        (_with("output.weight", torch.ones(61, 31)), "output.weight is 61 x 31, where its "
+                                                     "configuration asks for 61 x 32"),
+        (_with("norm.weight", torch.ones(32, dtype=torch.int8)), "norm.weight is int8; allowed: "),
+        (_params(n_layers=None), "params.json': the key 'n_layers' is missing"),
+        (_params(dim="big"), "params.json' describes no model: dim: 'big'"),
+        (_params(n_heads=5), "describes no model: heads: 5 heads do not divide dim 32"),
+        (_params(rope_theta=[1]), "params.json' has a value of the wrong kind"),
+        (lambda f: (f / "params.json").write_text("{", "utf-8"), "params.json' is no JSON"),
+        (lambda f: (f / "params.json").write_text("[]", "utf-8"), "params.json' holds no JSON obj"),
+        (_params(dim=65536, n_heads=512, n_layers=1000), "wv.weight and 8979 more"),
+    ],
+    ids=[f"case {i}" for i in range(18)],
+)  # fmt: skip
+def test_metas_files_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
+    change, message, tmp_path
+):
+    write_meta(tmp_path, meta_tensors())
+    change(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(message)) as refused:
+        open_model(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda data: data[:20], "too short for the header"),
+        (lambda data: data[:-4], "bytes where its header asks for"),
+        (lambda data: data + b"1234", "bytes where its header asks for"),
+        (lambda data: b"\xff" * 28 + data[28:], "is no llama2.c model: its header reads -1"),
+        (lambda data: b"24ka" + b"\x01\0\0\0" + data[8:], "is version 1 of llama2.c's format"),
+        (lambda data: data[:4] + b"\xff\xff\xff\x7f" + data[8:], "asks for"),
+    ],
+    ids=["header", "cut", "longer", "negative", "version", "too wide"],
+)
+def test_llama2cs_files_that_are_cut_or_foreign_are_refused_in_one_line(content, message, tmp_path):
+    file = write_llama2c(tmp_path / "model.bin", meta_tensors())
+    file.write_bytes(content(file.read_bytes()))
+    with pytest.raises(ConfigError, match=message) as refused:
+        open_model(file)
+    assert "\n" not in str(refused.value)

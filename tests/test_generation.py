@@ -1,0 +1,280 @@
+import json
+import math
+
+import pytest
+import torch
+
+from llama_ablate.cli import main
+from llama_ablate.data.tokenizer_files import read
+from llama_ablate.data.tokenizers import Bytes
+from llama_ablate.errors import ConfigError
+from llama_ablate.generation import Generation, Sampling, Streamed, probabilities
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+
+from .conftest import make_spec
+
+GREEDY = Sampling(temperature=0)
+
+
+def model_of(**changes):
+    return init_weights(build(make_spec(**{"init_std": 0.5} | changes)), 0)
+
+
+def continued(model, *prompts, **options):
+    generation = Generation(
+        model, prompts, **{"max_tokens": 12, "sampling": GREEDY} | options
+    )  # fmt: skip
+    steps = list(generation)
+    return [list(row) for row in zip(*steps, strict=True)], generation.ended
+
+
+@torch.no_grad()
+def by_full_passes(model, prompt, count):
+    """The likeliest token, again and again, from a pass over everything."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+VARIED = [{"position": p} for p in REGISTRIES["position"]] + [
+    {"attention": a} for a in ("gqa", "mqa", "mla", {"name": "mha", "window": 4})
+]
+
+
+@pytest.mark.parametrize("changes", VARIED, ids=str)
+def test_greedy_output_is_the_same_with_and_without_cache_alone_and_in_a_batch(changes):
+    model = model_of(**changes)
+    prompts = [[5, 9, 2, 44, 3], [7], [11, 60, 1]]
+    together, ended = continued(model, *prompts)
+    assert ended == "max tokens"
+    for prompt, row in zip(prompts, together, strict=True):
+        expected = by_full_passes(model, prompt, 12)
+        assert row == expected
+        assert continued(model, prompt)[0] == [expected]
+        assert continued(model, prompt, use_cache=False)[0] == [expected]
+
+
+def test_sampled_output_depends_on_seed_and_prompt_and_not_on_the_batch():
+    model = model_of()
+    sampling = Sampling(temperature=1.0, top_p=0.9, seed=3)
+    alone, _ = continued(model, [5, 9], sampling=sampling)
+    together, _ = continued(model, [1, 2, 3, 4], [5, 9], sampling=sampling)
+    assert together[1] == alone[0]
+    assert continued(model, [5, 9], sampling=sampling)[0] == alone
+    assert continued(model, [5, 9], sampling=Sampling(1.0, seed=4))[0] != alone
+
+
+def test_generation_ends_at_a_stop_token_which_is_not_part_of_the_text():
+    model = model_of()
+    expected = by_full_passes(model, [5, 9], 12)
+    at = next(i for i, t in enumerate(expected) if t not in expected[:i] and i > 2)
+    rows, ended = continued(model, [5, 9], stops=frozenset([expected[at]]))
+    assert rows == [expected[:at]]
+    assert ended == "stop token"
+
+
+def test_a_row_that_has_ended_is_none_while_others_go_on():
+    model = model_of()
+    first = by_full_passes(model, [5, 9], 1)[0]
+    other = by_full_passes(model, [7], 12)
+    assert first not in other
+    rows, ended = continued(model, [5, 9], [7], stops=frozenset([first]))
+    assert rows == [[None] * 12, other]
+    assert ended == "max tokens"
+
+
+@pytest.mark.parametrize("position", ["learned", "rope"])
+def test_at_the_contexts_end_it_stops_and_says_so(position):
+    model = model_of(position=position)  # a context of 24 tokens
+    rows, ended = continued(model, [3] * 20, max_tokens=50)
+    assert ended == "context"
+    assert rows == [by_full_passes(model, [3] * 20, 5)]  # 20 to 24 tokens seen: 5 predictions
+
+
+@pytest.mark.parametrize("position", ["learned", "rope"])
+@pytest.mark.parametrize("use_cache", [True, False])
+@torch.no_grad()
+def test_past_the_context_it_slides_by_forgetting_the_older_half(position, use_cache):
+    model = model_of(position=position)
+    seen, expected = [3] * 20, []
+    for _ in range(40):
+        if len(seen) > 24:
+            seen = seen[-12:]
+        seen.append(int(model(torch.tensor([seen]))[0, -1].argmax()))
+        expected.append(seen[-1])
+    rows, ended = continued(model, [3] * 20, max_tokens=40, past="slide", use_cache=use_cache)
+    assert rows == [expected]
+    assert ended == "max tokens"
+
+
+def test_a_prompt_longer_than_the_context_is_refused_or_seen_from_its_end():
+    model = model_of()
+    with pytest.raises(ConfigError, match="the prompt has 30 tokens, more than the context of 24"):
+        continued(model, list(range(30)))
+    rows, _ = continued(model, list(range(30)), past="slide")
+    assert rows == continued(model, list(range(18, 30)))[0]
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(ConfigError, match="an empty prompt gives nothing to continue"):
+        continued(model_of(), [])
+
+
+LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+
+
+def test_temperature_divides_the_logits():
+    expected = [math.exp(x / 0.5) for x in LOGITS[0].tolist()]
+    found = probabilities(LOGITS, Sampling(temperature=0.5))[0]
+    torch.testing.assert_close(found, torch.tensor([e / sum(expected) for e in expected]))
+
+
+def test_temperature_zero_takes_the_likeliest():
+    assert probabilities(LOGITS, GREEDY).tolist() == [[1, 0, 0, 0]]
+
+
+def test_top_k_keeps_the_k_likeliest():
+    found = probabilities(LOGITS, Sampling(1.0, top_k=2))[0]
+    torch.testing.assert_close(found, torch.tensor([math.e / (1 + math.e), 1 / (1 + math.e), 0, 0]))
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (0.97, 4), (1.0, 4)])
+def test_top_p_keeps_the_fewest_that_reach_it(top_p, kept):
+    """Probabilities .644, .237, .087, .032: they reach .644, .881, .968 and 1."""
+    found = probabilities(LOGITS, Sampling(1.0, top_p=top_p))[0]
+    assert (found > 0).tolist() == [i < kept for i in range(4)]
+    torch.testing.assert_close(found.sum(), torch.tensor(1.0))
+
+
+def test_draws_follow_the_probabilities():
+    model = model_of(vocab=5, init_std=0.02)
+    counts = torch.zeros(5)
+    for seed in range(400):
+        (row,), _ = continued(model, [1], max_tokens=1, sampling=Sampling(1.0, seed=seed))
+        counts[row[0]] += 1
+    # Tiny weights: nearly uniform. 400 draws of 0.2 have a standard deviation of 8.
+    assert ((counts - 80).abs() < 40).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "--temperature -1"),
+        ({"temperature": math.nan}, "--temperature nan"),
+        ({"top_p": 0.0}, "--top-p 0"),
+        ({"top_p": 1.5}, "--top-p 1.5"),
+        ({"top_k": 0}, "--top-k 0"),
+    ],
+)
+def test_values_that_make_no_distribution_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Sampling(**options)
+
+
+def test_characters_of_several_bytes_are_streamed_whole():
+    streamed = Streamed(Bytes(), list(b"a "))
+    pieces = [streamed.push(byte) for byte in "é你!".encode()]
+    assert pieces == ["", "é", "", "", "你", "!"]
+    assert streamed.push(0xC3) == ""
+    assert streamed.flush() == "\ufffd"
+
+
+def test_spaces_between_prompt_and_continuation_are_kept(llama2_tokenizer):
+    """SentencePiece drops the space in front of a text, not that before its second word."""
+    tokenizer = read(llama2_tokenizer)
+    whole = tokenizer.encode("the cat sat").tolist()
+    start = tokenizer.encode("the").tolist()
+    assert whole[: len(start)] == start
+    streamed = Streamed(tokenizer, [tokenizer.bos, *start])
+    assert "".join(streamed.push(t) for t in whole[len(start) :]) == " cat sat"
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """Results of one tiny run."""
+    folder = tmp_path_factory.mktemp("generated")
+    text = folder / "text.txt"
+    text.write_text("the cat sat on the mat. " * 2000, "utf-8")
+    file = folder / "x.yaml"
+    file.write_text(
+        "name: g\nbase: llama2-tiny\nmodel: {dim: 32, layers: 1, heads: 2, context: 32}\n"
+        f"data: {{corpus: {{name: files, path: '{text}'}}, tokenizer: bytes}}\n"
+        "train: {steps: 60, batch: 8, lr: 1e-2, precision: float32, kernel: math}\n"
+        "seeds: 1\nmeasure: [perplexity]\n", "utf-8",
+    )  # fmt: skip
+    assert main(["run", str(file), "--results", str(folder)]) == 0
+    return folder / "g" / "baseline"
+
+
+def said(capsys, *arguments):
+    capsys.readouterr()
+    code = main([str(a) for a in arguments])
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def test_generate_continues_what_a_run_has_learned(run_folder, capsys):
+    command = ["generate", run_folder, "--prompt", "the cat ", "--temperature", "0"]
+    code, out, err = said(capsys, *command, "--max-tokens", "16")
+    assert (code, err) == (0, "")
+    assert out.startswith("the cat sat on the mat")
+    _, uncached, _ = said(capsys, *command, "--max-tokens", "16", "--no-cache")
+    assert uncached == out
+    _, document, _ = said(capsys, *command, "--max-tokens", "16", "--json")
+    values = json.loads(document)
+    assert "the cat " + values["text"] == out.rstrip("\n")
+    assert values["tokens"] == list(values["text"].encode())
+    assert values["ended"] == "max tokens"
+    assert values["tokens_per_s"] > 0
+
+
+def test_generate_says_where_the_context_ended_it_and_how_to_go_on(run_folder, capsys):
+    command = ["generate", run_folder, "--prompt", "the cat ", "--max-tokens", "80"]
+    code, out, err = said(capsys, *command)
+    assert code == 0
+    assert "stopped at the context of 32 tokens" in err
+    _, longer, err = said(capsys, *command, "--past-context", "slide")
+    assert err == ""
+    assert len(longer) > len(out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "x" * 40], "the prompt has 40 tokens, more than the context of 32"),
+        (["--prompt", ""], "an empty prompt gives nothing to continue"),
+        (["--prompt", "x", "--top-p", "2"], "--top-p 2: must be above 0"),
+        (["--prompt", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
+        (["--prompt", "x", "--max-tokens", "0"], "'0' is not a whole number of 1 or more"),
+        (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
+        (["--prompt", "x", "--tokenizer", "nope"], "there is no tokenizer file 'nope'"),
+        (["--prompt", "x", "--past-context", "loop"], "invalid choice: 'loop'"),
+        ([], "the following arguments are required: --prompt"),
+    ],
+)
+def test_wrong_requests_are_told_in_one_line(arguments, message, run_folder, capsys):
+    capsys.readouterr()
+    try:
+        code = main(["generate", str(run_folder), *arguments])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_counting_kv_computations_with_and_without_a_cache():
+    """1 + 2 + ... + 100 = 5050 without, 100 with: a count of projections, not a speed-up."""
+    model = model_of(context=101)
+    for use_cache, expected in [(True, 100), (False, 5050)]:
+        made = [0]
+
+        def note(_module, inputs, made=made):
+            made[0] += inputs[0].shape[1]
+
+        hook = model.blocks[0].attn.register_forward_pre_hook(note)
+        continued(model, [1], max_tokens=100, use_cache=use_cache)
+        hook.remove()
+        assert made[0] == expected
