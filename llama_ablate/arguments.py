@@ -217,6 +217,17 @@ def _add_models(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None
         help="llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)",
     )
 
+    command = add("bench", "time a component alone and in a training step, beside what was said",
+                  "bench norms --dim 4096 --rows 2048 --threads 2")  # fmt: skip
+    command.add_argument("what", choices=["norms", "feedforward", "decode"])
+    command.add_argument("--dim", type=_count, default=1024, help="width of a vector (1024)")
+    command.add_argument("--rows", type=_count, default=4096, help="vectors, or tokens (4096)")
+    command.add_argument("--rounds", type=_count, default=30, help="turns of every case (30)")
+    command.add_argument("--threads", type=_count, default=1, help="of the CPU (1)")
+    command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    command.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    _add_device(command)
+
 
 def _add_sets(command: argparse.ArgumentParser, example: str) -> None:
     command.add_argument(

@@ -10,10 +10,11 @@ from llama_ablate.commands.experiments import (
     show,
     status,
 )
-from llama_ablate.commands.models import attention, export, generate, rope, summary
+from llama_ablate.commands.models import attention, bench, export, generate, rope, summary
 
 __all__ = [
     "attention",
+    "bench",
     "compare",
     "components",
     "export",

@@ -129,6 +129,37 @@ def export(options: Namespace) -> Answer:
     return Answer(f"{options.folder}: {kind}, {', '.join(files)}", values)
 
 
+def bench(options: Namespace) -> Answer:
+    """Time a component alone and inside a training step."""
+    from dataclasses import asdict
+
+    from llama_ablate.bench import BENCHES
+    from llama_ablate.bench.timing import Setup
+    from llama_ablate.launch.environment import environment
+    from llama_ablate.report import benches
+    from llama_ablate.training.engine import pick_device, settle
+
+    setup = Setup(
+        device=pick_device(options.device),
+        dtype=options.dtype,
+        threads=options.threads,
+        dim=options.dim,
+        rows=options.rows,
+        rounds=options.rounds,
+        compiled=not options.no_compile,
+    )
+    settle(setup.threads)
+    tables, said = BENCHES[options.what](setup)
+    values = {
+        "bench": options.what,
+        "setup": asdict(setup),
+        "environment": environment(),
+        "tables": [table.to_dict() for table in tables],
+        "said": [asdict(line) for line in said],
+    }
+    return Answer(benches.text(values), values)
+
+
 def _open(options: Namespace) -> "Opened":
     import torch
 

@@ -49,9 +49,13 @@ class KVCache:
 
     def advance(self, tokens: int) -> None:
         """Count `tokens` as kept."""
-        self.length += tokens
+        self.rewind(self.length + tokens)
+
+    def rewind(self, length: int) -> None:
+        """Go back (or on) to a length: what lies behind it is forgotten."""
+        self.length = length
         for layer in self.layers:
-            layer.start = self.length
+            layer.start = length
 
     @property
     def nbytes(self) -> int:

@@ -52,7 +52,8 @@ def attend(
 
     `scale` is 1/sqrt(E) unless given. Neither kernel copies a key/value head to its query heads.
     `math` is the faster one for short contexts in bfloat16 on a CPU. torch's kernel knows no soft
-    cap and shows no scores, so both of those are spelled out whatever the kernel.
+    cap and shows no scores, and where keys and values differ in width it takes itself apart (and is
+    six times slower than `math` at it): all of those are spelled out whatever the kernel.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -60,7 +61,7 @@ def attend(
     if softcap is not None or ctx.maps is not None:
         return _in_steps(q_BHTE, k_BKSE, v_BKSE, ctx, scale, softcap)
     mask = ctx.mask
-    if ctx.kernel == "fused":
+    if ctx.kernel == "fused" and v_BKSE.shape[-1] == E:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BKSE,

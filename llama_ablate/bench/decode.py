@@ -1,0 +1,103 @@
+"""Decoding with and without a cache: how many computations it saves, and how much time."""
+
+from collections.abc import Callable
+
+import torch
+
+from llama_ablate.bench.timing import Said, Setup, Table, Work, in_turns
+from llama_ablate.experiment import Model
+from llama_ablate.grid import resolve
+from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.kernels import Kernel
+from llama_ablate.training.engine import Engine
+
+_NEW = (32, 100, 256)
+_ATTENTIONS = ("mha", "gqa", "mqa", "mla")
+_MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
+_ROUNDS = 7
+
+
+def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+    """Time the generation of n tokens after one, without a cache, with it, and by attention.
+
+    Nothing is compiled here: each token has other shapes than the one before.
+    """
+    rounds = min(setup.rounds, _ROUNDS)
+    quick = Setup(setup.device, setup.dtype, setup.threads, rounds=rounds)
+    tables, said = [], []
+    model = _model("mha", setup)
+    for new in _NEW:
+        cases = {"without cache": _uncached(model, new, setup),
+                 "with cache, math": _cached(model, new, "math", setup),
+                 "with cache, fused": _cached(model, new, "fused", setup)}  # fmt: skip
+        table = in_turns(f"{new} tokens, mha", cases, quick, against="with cache, fused")
+        tables.append(table)
+        r = table.ratio("without cache", "with cache, fused")
+        told = "50.5x, 'tens of times' (001 L217, L232)" if new == 100 else "grows with length"
+        said.append(
+            Said(f"{new} tokens: time without / with cache", told,
+                 f"{r.value:.1f}x [{r.low:.1f}, {r.high:.1f}]; K and V of {(new + 1) / 2:.1f} times"
+                 " as many tokens computed")
+        )  # fmt: skip
+    by_attention: dict[str, Work] = {
+        name: _prefilled(_model(name, setup), setup) for name in _ATTENTIONS
+    }
+    table = in_turns("32 tokens after 448, batch 8", by_attention, quick, against="mha")
+    tables.append(table)
+    for name in ("gqa", "mqa"):
+        r = table.ratio("mha", name)
+        said.append(Said(f"mha / {name}, decoding a batch of 8", "medium, fast (004 L172)",
+                         f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"))  # fmt: skip
+    return tables, said
+
+
+def _model(attention: str, setup: Setup) -> Decoder:
+    spec = resolve(Model.check(_MODEL | {"attention": attention}), REGISTRIES)
+    engine = Engine(setup.device, setup.threads, setup.dtype)
+    return engine.prepare(init_weights(build(spec), 0)).to(setup.torch_dtype).eval()
+
+
+def _in_inference(work: Callable[[], None]) -> Work:
+    def quietly() -> None:
+        with torch.inference_mode():
+            work()
+
+    return quietly
+
+
+def _uncached(model: Decoder, new: int, setup: Setup) -> Work:
+    tokens = torch.zeros(1, new, dtype=torch.long, device=setup.device)
+
+    def work() -> None:
+        model.kernel = "fused"
+        for end in range(1, new + 1):
+            model(tokens[:, :end])
+
+    return _in_inference(work)
+
+
+def _cached(model: Decoder, new: int, kernel: Kernel, setup: Setup) -> Work:
+    token = torch.zeros(1, 1, dtype=torch.long, device=setup.device)
+
+    def work() -> None:
+        model.kernel = kernel
+        cache = model.new_cache(1, new)
+        for _ in range(new):
+            model(token, cache)
+
+    return _in_inference(work)
+
+
+def _prefilled(model: Decoder, setup: Setup) -> Work:
+    prompt = torch.zeros(8, 448, dtype=torch.long, device=setup.device)
+    cache = model.new_cache(8, 480)
+    with torch.inference_mode():
+        model(prompt, cache)
+
+    def work() -> None:
+        # The same 32 places are written again each time: the prompt stays.
+        cache.rewind(448)
+        for _ in range(32):
+            model(prompt[:, :1], cache)
+
+    return _in_inference(work)

@@ -1,0 +1,129 @@
+"""Activations and gates: what each costs alone, in its network, and in a training step."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.bench.step import steps
+from llama_ablate.bench.timing import (
+    Said,
+    Setup,
+    Table,
+    both_ways,
+    compiled,
+    copied,
+    forward_only,
+    in_turns,
+)
+from llama_ablate.model.decoder import REGISTRIES
+
+_NETWORKS = ("relu", "gelu", "silu", "glu", "bilinear", "reglu", "geglu", "swiglu")
+
+
+class Activation(nn.Module):
+    """A function as a module, so that it can be compiled."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activation, an operation for each symbol of its formula."""
+        if self.name == "gelu":
+            return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+        if self.name == "gelu-tanh":
+            return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return x * torch.sigmoid(x) if self.name == "silu" else torch.clamp(x, min=0)
+
+
+_FUSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+    """Time activations alone, networks of equal parameters, and training steps."""
+    x = setup.tensor(setup.rows, setup.dim)
+    control = "copy (control)"
+    alone = in_turns(
+        "activation alone, forward",
+        {control: copied(x)} | {n: forward_only(f, x) for n, f in _activations(setup).items()},
+        setup, against=control, note=f"{setup.rows} x {setup.dim} {setup.dtype}",
+    )  # fmt: skip
+    made = _networks(setup)
+    rows = setup.tensor(max(1, setup.rows // 8), setup.dim)
+    products = "matrix products alone (control)"
+    network = in_turns(
+        "network of equal parameters, forward and backward",
+        {products: both_ways(_products(setup), rows)}
+        | {name: both_ways(module, rows) for name, module in made.items()},
+        setup, against=products,
+        note=f"{len(rows)} x {setup.dim} {setup.dtype}; width {4 * setup.dim}, gated ones 2/3",
+    )  # fmt: skip
+    swaps: dict[str, dict[str, Any]] = {
+        name: {"feedforward": _matched(name, 256)} for name in _NETWORKS
+    }
+    swaps |= {"swiglu, without rope": {**swaps["swiglu"], "position": "none"}}
+    step = steps("training step", swaps, setup, against="relu")
+    return [alone, network, step], _said(alone, network, step)
+
+
+def _activations(setup: Setup) -> dict[str, Callable[[Tensor], Tensor]]:
+    made: dict[str, Callable[[Tensor], Tensor]] = {}
+    for name, fused in _FUSED.items():
+        made[f"{name}, naive"] = Activation(name)
+        made[f"{name}, fused"] = fused
+        if setup.compiled:
+            made[f"{name}, compiled"] = compiled(Activation(name))
+    return made
+
+
+def _matched(name: str, dim: int) -> dict[str, object]:
+    gated = name in ("glu", "bilinear", "reglu", "geglu", "swiglu")
+    width = round(8 * dim / 3 / 8) * 8 if gated else 4 * dim
+    return {"name": name, "width": width}
+
+
+def _networks(setup: Setup) -> dict[str, nn.Module]:
+    registry, made = REGISTRIES["feedforward"], {}
+    for name in _NETWORKS:
+        choice = registry.resolve(_matched(name, setup.dim))
+        module: nn.Module = registry.build(choice, dim=setup.dim, bias=False)
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.02)
+        made[name] = module.to(setup.device, setup.torch_dtype)
+    return made
+
+
+def _products(setup: Setup) -> nn.Module:
+    up = nn.Linear(setup.dim, 4 * setup.dim, bias=False)
+    down = nn.Linear(4 * setup.dim, setup.dim, bias=False)
+    return nn.Sequential(up, down).to(setup.device, setup.torch_dtype)
+
+
+def _said(alone: Table, network: Table, step: Table) -> list[Said]:
+    def times(table: Table, case: str, to: str) -> str:
+        r = table.ratio(case, to)
+        return f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"
+
+    return [
+        Said("GELU / ReLU alone, fused", "slightly slower (001 L557)",
+             times(alone, "gelu, fused", "relu, fused")),
+        Said("SiLU / GELU alone, fused", "Swish is cheaper (003 L921)",
+             times(alone, "silu, fused", "gelu, fused")),
+        Said("SwiGLU / GELU, networks of equal parameters", "cheaper (003 L921)",
+             times(network, "swiglu", "gelu")),
+        Said("SwiGLU / ReLU, networks of equal parameters", "the same (004 L280)",
+             times(network, "swiglu", "relu")),
+        Said("SwiGLU / ReLU in a training step", "the same (004 L280)",
+             times(step, "swiglu", "relu")),
+        Said("RoPE / none in a training step", "efficient (000 L129); 1.01x to 1.03x elsewhere",
+             times(step, "swiglu", "swiglu, without rope")),
+    ]  # fmt: skip

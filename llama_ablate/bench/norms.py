@@ -1,0 +1,103 @@
+"""LayerNorm beside RMSNorm: how much faster the second is, in which implementation."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.bench.step import steps
+from llama_ablate.bench.timing import (
+    Said,
+    Setup,
+    Table,
+    both_ways,
+    compiled,
+    copied,
+    forward_only,
+    in_turns,
+)
+from llama_ablate.model.norms import LayerNorm, RMSNorm
+
+
+class NaiveLayerNorm(nn.Module):
+    """LayerNorm as the primer writes it: an operation for each symbol of its formula."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `gain * (x - mean) / (std + eps) + bias`."""
+        mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
+        return self.gain * (x - mean) / (std + 1e-6) + self.bias
+
+
+class NaiveRMSNorm(nn.Module):
+    """RMSNorm as the primer writes it."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `gain * x / sqrt(mean(x^2) + eps)`."""
+        return self.gain * (x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class TorchRMSNorm(NaiveRMSNorm):
+    """RMSNorm by torch's own function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `F.rms_norm`."""
+        return F.rms_norm(x, self.gain.shape, self.gain, 1e-6)
+
+
+def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+    """Time both norms alone, forward and both ways, and in a training step."""
+    x = setup.tensor(setup.rows, setup.dim)
+    modules = _modules(setup)
+    size = x.numel() * x.element_size()
+    note = f"{setup.rows} x {setup.dim} {setup.dtype}, {size / 2**20:.0f} MiB"
+    tables = []
+    for title, wrapped in (("forward", forward_only), ("forward and backward", both_ways)):
+        cases = {"copy (control)": copied(x)} | {n: wrapped(m, x) for n, m in modules.items()}
+        tables.append(in_turns(title, cases, setup, against="copy (control)", note=note))
+    swaps = {name: _swapped(name, setup) for name in modules}
+    tables.append(steps("training step", swaps, setup, against="RMSNorm, fused"))
+    return tables, _said(tables)
+
+
+def _modules(setup: Setup) -> dict[str, nn.Module]:
+    dim = setup.dim
+    made: dict[str, nn.Module] = {
+        "LayerNorm, naive": NaiveLayerNorm(dim),
+        "RMSNorm, naive": NaiveRMSNorm(dim),
+        "LayerNorm, fused": LayerNorm(dim, bias=True),
+        "RMSNorm, fused": RMSNorm(dim),
+        "RMSNorm, torch's": TorchRMSNorm(dim),
+    }
+    if setup.compiled:
+        made["LayerNorm, compiled"] = compiled(NaiveLayerNorm(dim))
+        made["RMSNorm, compiled"] = compiled(NaiveRMSNorm(dim))
+    return {name: module.to(setup.device, setup.torch_dtype) for name, module in made.items()}
+
+
+def _swapped(name: str, setup: Setup) -> dict[str, object]:
+    def make(dim: int) -> nn.Module:
+        return _modules(Setup(setup.device, "float32", dim=dim, compiled=setup.compiled))[name]
+
+    return {"norm": make}
+
+
+def _said(tables: list[Table]) -> list[Said]:
+    forward, _, step = tables
+    found = []
+    for kind in ("naive", "fused", "compiled"):
+        slow, quick = f"LayerNorm, {kind}", f"RMSNorm, {kind}"
+        for table, claim, said in (
+            (forward, f"LayerNorm / RMSNorm alone, {kind}", "1.13x (001 L837)"),
+            (step, f"LayerNorm / RMSNorm in a training step, {kind}", "1.05x to 1.10x (001 L757)"),
+        ):
+            if slow in table.seconds and quick in table.seconds:
+                r = table.ratio(slow, quick)
+                found.append(Said(claim, said, f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"))
+    return found

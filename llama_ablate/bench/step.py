@@ -1,0 +1,50 @@
+"""A training step of a small Llama in which one component is swapped."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from llama_ablate.bench.timing import Setup, Table, Work, in_turns
+from llama_ablate.experiment import Model, Train
+from llama_ablate.grid import resolve
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.training.engine import Engine, update
+from llama_ablate.training.optimizer import make_optimizer
+
+_MODEL = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab": 1024}
+_BATCH = 4
+
+
+def steps(
+    title: str, swaps: Mapping[str, Mapping[str, Any]], setup: Setup, *, against: str
+) -> Table:
+    """Time full optimizer steps of a model of 4 layers of 256, one for each set of changes.
+
+    A change is a key of `model` with an entry, or `norm` with a function from a width to a module,
+    which then stands in for all norms of the model.
+    """
+    cases = {name: _step(dict(changes), setup) for name, changes in swaps.items()}
+    note = f"4 layers of 256, {_BATCH} x 256 tokens, AdamW, {setup.dtype}"
+    return in_turns(title, cases, setup, against=against, note=note)
+
+
+def _step(changes: dict[str, Any], setup: Setup) -> Work:
+    swap: Callable[[int], torch.nn.Module] | None = None
+    if callable(changes.get("norm")):
+        swap = changes.pop("norm")
+    spec = resolve(Model.check(_MODEL | changes), REGISTRIES)
+    engine = Engine(setup.device, setup.threads, setup.dtype)
+    model = init_weights(build(spec), 0)
+    if swap:
+        for block in model.blocks:
+            for name in block.norms:
+                setattr(block, name, swap(spec.dim))
+        model.norm = swap(spec.dim)
+    engine.prepare(model)
+    train = Train.check({"steps": 1, "batch": _BATCH})
+    optimizer = make_optimizer(model, train)
+    generator = torch.Generator().manual_seed(0)
+    shape = (_BATCH, spec.context + 1)
+    tokens = torch.randint(0, spec.vocab, shape, generator=generator).to(setup.device)
+    return lambda: update(model, optimizer, [tokens], train, engine)
