@@ -1,6 +1,5 @@
 """What all tests share: small recipes, a cache of their own, one thread."""
 
-import base64
 import os
 from pathlib import Path
 
@@ -99,33 +98,13 @@ def experiment_file(tmp_path, book):
     return write
 
 
-#: Entries of Llama 3's own list of ranks, enough for the examples of its walk-through.
-LLAMA3_RANKS = {
-    "the": 1820, " answer": 4320, " to": 311, " the": 279, " ultimate": 17139, " question": 3488,
-    " of": 315, " life": 2324, " universe": 15861, " and": 323, " everything": 4395, " is": 374,
-    "hello": 15339, " world": 1917, "42": 2983,
-}  # fmt: skip
-
-
 @pytest.fixture(scope="session")
 def llama3_tokenizer(tmp_path_factory) -> Path:
-    """A tokenizer.model in Llama 3's format: 128,000 ranks, of which those above are its own.
+    """A tokenizer.model in Llama 3's format, with the entries that its walk-through names."""
+    from .interop.checkpoints import llama3_ranks
 
-    Single bytes stand where they do in the original. The beginnings of words, which merging passes
-    through, have ranks that the original gives to something else; the rest is filler.
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    order = printable + [b for b in range(256) if b not in printable]
-    ranks = {bytes([b]): rank for rank, b in enumerate(order)}
-    ranks |= {text.encode(): rank for text, rank in LLAMA3_RANKS.items()}
-    free = iter(sorted(set(range(128_000)) - set(ranks.values())))
-    starts = {word.encode()[:n] for word in LLAMA3_RANKS for n in range(2, len(word))}
-    for start in sorted(starts - ranks.keys(), key=len):
-        ranks[start] = next(free)
-    ranks |= {b"\xff\xfe" + rank.to_bytes(4, "big"): rank for rank in free}
-    by_rank = sorted(ranks.items(), key=lambda item: item[1])
     file = tmp_path_factory.mktemp("llama3") / "tokenizer.model"
-    file.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in by_rank))
+    file.write_bytes(llama3_ranks())
     return file
 
 

@@ -76,6 +76,13 @@ class Maps:
         figure.suptitle(f"{self.title}: layer {layer}, probabilities")
         return figure
 
+    def distance(self, layer: int) -> list[float]:
+        """Return how many tokens back each head of a layer looks, averaged over queries."""
+        self._check(layer, 0)
+        positions = np.arange(self.weights.shape[-1])
+        back = positions[:, None] - positions
+        return [float((weights * back).sum(-1).mean()) for weights in self.weights[layer]]
+
     def _draw(self, axes: Axes, values: Array, *, bar: bool, labelled: bool = True) -> None:
         every = -(-len(self.labels) // _LABELS)
         ticks = [_shown(label) if i % every == 0 else "" for i, label in enumerate(self.labels)]

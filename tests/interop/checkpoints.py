@@ -1,7 +1,15 @@
-"""Small checkpoints as other projects write them, and what those projects compute with them."""
+"""Small checkpoints as other projects write them, and what those projects compute with them.
 
+python -m tests.interop.checkpoints checkpoint
+
+writes one in Meta's layout with a tokenizer in Llama 3's format, for docs/systems.md.
+"""
+
+import base64
 import json
 import struct
+import sys
+from pathlib import Path
 
 import torch
 
@@ -63,6 +71,42 @@ def tokens(vocab=61, batch=2, length=20):
     return torch.randint(0, vocab, (batch, length), generator=torch.Generator().manual_seed(3))
 
 
+#: Entries of Llama 3's own list of ranks, enough for the examples of its walk-through.
+LLAMA3_RANKS = {
+    "the": 1820, " answer": 4320, " to": 311, " the": 279, " ultimate": 17139, " question": 3488,
+    " of": 315, " life": 2324, " universe": 15861, " and": 323, " everything": 4395, " is": 374,
+    "hello": 15339, " world": 1917, "42": 2983, "user": 882, "assistant": 78191, "system": 9125,
+    "\n\n": 271,
+}  # fmt: skip
+
+
+def llama3_ranks():
+    """Return a list of 128,000 ranks in tiktoken's format, of which those above are Llama 3's own.
+
+    Single bytes stand where they do in the original. The beginnings of words, which merging passes
+    through, have ranks that the original gives to something else; the rest is filler.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    order = printable + [b for b in range(256) if b not in printable]
+    ranks = {bytes([b]): rank for rank, b in enumerate(order)}
+    ranks |= {text.encode(): rank for text, rank in LLAMA3_RANKS.items()}
+    free = iter(sorted(set(range(128_000)) - set(ranks.values())))
+    starts = {word.encode()[:n] for word in LLAMA3_RANKS for n in range(2, len(word))}
+    for start in sorted(starts - ranks.keys(), key=lambda s: (len(s), s)):
+        ranks[start] = next(free)
+    ranks |= {b"\xff\xfe" + rank.to_bytes(4, "big"): rank for rank in free}
+    by_rank = sorted(ranks.items(), key=lambda item: item[1])
+    return b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in by_rank)
+
+
+def write_llama3(folder):
+    """Write a checkpoint in the layout of Llama 3, tokenizer and all, with random weights."""
+    params = META_PARAMS | {"vocab_size": 128_256}
+    write_meta(folder, meta_tensors(vocab=128_256), params=params)
+    (folder / "tokenizer.model").write_bytes(llama3_ranks())
+    return folder
+
+
 META_PARAMS = {
     "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 61, "multiple_of": 16,
     "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05, "rope_theta": 500000.0,
@@ -70,14 +114,14 @@ META_PARAMS = {
 META_WIDTH = 16 * -(-int(1.3 * int(8 * 32 / 3)) // 16)
 
 
-def meta_tensors(seed=0):
+def meta_tensors(seed=0, vocab=61):
     """Return weights under Meta's names, in the order of its own file."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape):
         return torch.randn(shape, generator=generator) * 0.3
 
-    state = {"tok_embeddings.weight": drawn(61, 32)}
+    state = {"tok_embeddings.weight": drawn(vocab, 32)}
     for i in range(2):
         at = f"layers.{i}."
         state |= {
@@ -88,7 +132,7 @@ def meta_tensors(seed=0):
             at + "feed_forward.w2.weight": drawn(32, META_WIDTH),
             at + "attention_norm.weight": 1 + drawn(32), at + "ffn_norm.weight": 1 + drawn(32),
         }  # fmt: skip
-    return state | {"norm.weight": 1 + drawn(32), "output.weight": drawn(61, 32)}
+    return state | {"norm.weight": 1 + drawn(32), "output.weight": drawn(vocab, 32)}
 
 
 def write_meta(folder, state, shards=1, embedding_axis=0, params=META_PARAMS):
@@ -155,3 +199,7 @@ def write_llama2c(file, state, *, shared=False):
 
 def ours(spec, seed=0):
     return init_weights(build(spec), seed)
+
+
+if __name__ == "__main__":
+    write_llama3(Path(sys.argv[1]))

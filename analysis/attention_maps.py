@@ -1,0 +1,37 @@
+"""Draw attention maps that `llama-ablate attention` has kept: one head, or all heads of a layer.
+
+python analysis/attention_maps.py attention/attention.npz --layer 0 --head 3
+python analysis/attention_maps.py attention/attention.npz --layer 1 --out layer-1
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.report.attention import Maps
+from llama_ablate.report.figures import save
+
+
+def main() -> None:
+    """Read the arrays, write one figure; say which head looks furthest back."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("maps", type=Path, help="attention.npz")
+    parser.add_argument("--layer", type=int, default=0)
+    parser.add_argument("--head", type=int, help="without it, all heads of the layer")
+    parser.add_argument("--out", type=Path, default=Path("attention_map"))
+    options = parser.parse_args()
+    try:
+        maps = Maps.load(options.maps)
+        one = options.head is not None
+        figure = maps.head(options.layer, options.head) if one else maps.layer(options.layer)
+    except ConfigError as error:
+        sys.exit(f"{parser.prog}: {error}")
+    for path in save(figure, options.out):
+        print(path)
+    for head, back in enumerate(maps.distance(options.layer)):
+        print(f"layer {options.layer}, head {head}: looks {back:.1f} tokens back on average")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llama_ablate.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop.looking import look
+from llama_ablate.interop.opening import open_model
+from llama_ablate.report.attention import Maps
+from tests.interop.checkpoints import write_llama3
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_llama3(tmp_path_factory.mktemp("llama3") / "checkpoint")
+
+
+PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
+
+
+def test_the_maps_of_the_walk_throughs_prompt_have_17_labelled_tokens(checkpoint):
+    opened = open_model(checkpoint)
+    maps = look(opened, opened.tokenizer.prompt(PROMPT))
+    assert maps.weights.shape == (2, 4, 17, 17)
+    assert maps.labels[:3] == ["<|begin_of_text|>", "the", " answer"]
+    np.testing.assert_allclose(maps.weights.sum(-1), 1, rtol=1e-5)
+    assert not np.triu(maps.weights, 1).any()
+    assert np.isneginf(maps.masked[0, 0][np.triu_indices(17, 1)]).all()
+    lower = np.tril_indices(17)
+    assert np.array_equal(maps.scores[0, 0][lower], maps.masked[0, 0][lower])
+
+
+def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):
+    opened = open_model(checkpoint)
+    maps = look(opened, opened.tokenizer.prompt(PROMPT))
+    figure = maps.head(1, 3)
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in panels] == [
+        "scores", "scores with the mask", "probabilities",
+    ]  # fmt: skip
+    for axes in panels:
+        assert len(axes.get_xticklabels()) == 17
+        assert axes.get_xticklabels()[2].get_text() == "\u2423answer"
+        assert axes.collections[0].cmap.name == "viridis"
+        assert axes.collections[0].colorbar is not None
+    hidden = panels[1].collections[0].get_array()
+    assert np.ma.count_masked(hidden) == 17 * 16 / 2
+    page = maps.layer(0)
+    assert [axes.get_title() for axes in page.axes if axes.get_title()] == [
+        f"head {i}" for i in range(4)
+    ]
+
+
+def test_how_far_a_head_looks_back_by_hand():
+    weights = np.array([[[[1.0, 0.0], [0.25, 0.75]]]])
+    maps = Maps({"scores": weights, "masked": weights, "weights": weights}, ["a", "b"], "t")
+    assert maps.distance(0) == [0.125]  # the first query looks at itself, the second 0.25 back
+
+
+def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
+    checkpoint, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    command = ["attention", str(checkpoint), "--prompt", PROMPT, "--out", str(out)]
+    assert main(command) == 0
+    assert {p.name for p in out.iterdir()} == {
+        "attention.npz", "layer-0.png", "layer-0.svg", "layer-1.png", "layer-1.svg",
+    }  # fmt: skip
+    capsys.readouterr()
+    assert main([*command, "--layer", "1", "--head", "2", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["tokens"][0] == 128000
+    assert any(name.endswith("layer-1-head-2.png") for name in values["files"])
+    script = [sys.executable, str(ROOT / "analysis" / "attention_maps.py")]
+    ran = subprocess.run(
+        [*script, str(out / "attention.npz"), "--head", "1", "--out", str(tmp_path / "again")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "layer 0, head 3: looks" in ran.stdout
+    assert (tmp_path / "again.png").stat().st_size > 5000
+    wrong = subprocess.run([*script, str(out / "layer-0.png")], capture_output=True, text=True,
+                           check=False)  # fmt: skip
+    assert wrong.returncode == 1
+    assert "holds no attention maps" in wrong.stderr
+    assert len(wrong.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layer", "2"], "--layer 2: the model's layers are 0 to 1"),
+        (["--layer", "0", "--head", "4"], "--head 4: the model's heads are 0 to 3"),
+        (["--layer", "-1"], "--layer -1: the model's layers are 0 to 1"),
+        (["--prompt", "the " * 600], "tokens; allowed: 1 to 512"),
+    ],
+)
+def test_heads_and_prompts_that_are_not_there_are_refused_and_nothing_is_written(
+    arguments, message, checkpoint, tmp_path, capsys
+):
+    out = tmp_path / "out"
+    command = ["attention", str(checkpoint), "--prompt", "the", "--out", str(out)]
+    assert main([*command, *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_long_prompt_is_labelled_here_and_there():
+    weights = np.tril(np.ones((1, 1, 200, 200)))
+    maps = Maps({"scores": weights, "masked": weights, "weights": weights}, ["x"] * 200, "t")
+    labels = [t.get_text() for t in maps.head(0, 0).axes[0].get_xticklabels()]
+    assert 30 < sum(label != "" for label in labels) < 50
+
+
+def test_a_file_that_holds_code_is_not_loaded(tmp_path):
+    np.savez(tmp_path / "x.npz", scores=np.array([print], dtype=object))
+    with pytest.raises(ConfigError, match="holds no attention maps"):
+        Maps.load(tmp_path / "x.npz")
+
+
+#: Printed by the walk-through for a base of 500,000 and heads of 128, to five digits.
+PRINTED = {0: 1.0000e00, 1: 8.1462e-01, 2: 6.6360e-01, 63: 2.4551e-06}
+
+
+def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path, capsys):
+    out = tmp_path / "rope"
+    assert main(["rope", "llama3-8b", "--json", "--out", str(out)]) == 0
+    rates = json.loads(capsys.readouterr().out)["radians_per_position"]["llama3-8b"]
+    assert len(rates) == 64
+    for pair, value in PRINTED.items():
+        assert rates[pair] == pytest.approx(value, rel=5e-5)
+    for pair, rate in enumerate(rates):
+        assert rate == pytest.approx(500000.0 ** (-2 * pair / 128), rel=1e-12)
+    assert out.with_suffix(".png").stat().st_size > 5000
+
+
+def test_rope_shows_a_scaled_rotation_beside_the_unscaled_one(tmp_path, capsys):
+    assert main(["rope", "llama3.1-405b", "--json", "--out", str(tmp_path / "x")]) == 0
+    values = json.loads(capsys.readouterr().out)
+    scaled, plain = values["radians_per_position"].values()
+    assert scaled[0] == plain[0]
+    assert scaled[63] == pytest.approx(plain[63] / 8)
+    for name in ("llama2-7b", "llama3.1-405b"):
+        assert main(["rope", name, "--json", "--out", str(tmp_path / "y")]) == 0
+        (tmp_path / f"{name}.json").write_text(capsys.readouterr().out, "utf-8")
+    files = [str(tmp_path / f"{name}.json") for name in ("llama2-7b", "llama3.1-405b")]
+    script = str(ROOT / "analysis" / "rope_frequencies.py")
+    out = str(tmp_path / "both")
+    ran = subprocess.run([sys.executable, script, *files, "--out", out], capture_output=True,
+                         text=True, check=True)  # fmt: skip
+    assert ran.stdout.split() == [f"{out}.svg", f"{out}.png"]
+
+
+def test_rope_refuses_what_does_not_rotate(tmp_path, capsys):
+    assert main(["rope", "gpt2-small", "--out", str(tmp_path / "x")]) == 2
+    assert "'gpt2-small' has position 'learned', which turns nothing" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,200 @@
+"""docs/systems.md: its commands print what it says, and what no command prints is tested here."""
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from llama_ablate.cli import main
+from llama_ablate.data.tokenizer_files import read
+from llama_ablate.generation import Generation, Sampling
+from llama_ablate.interop import meta
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.kernels import AttentionContext, attend
+from llama_ablate.model.norms import RMSNorm
+from llama_ablate.model.rope import RoPE
+from llama_ablate.summary import of_preset
+
+from .interop.checkpoints import meta_logits, meta_tensors, write_llama3
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "systems.md").read_text("utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in PAGE.splitlines()
+    if re.match(r"\| S\d", line)
+]
+PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
+
+
+def quoted(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+COMMANDS = [
+    (row[0], command, quoted(row[4]))
+    for row in ROWS
+    for command in quoted(row[2])
+    if re.match(r"llama-ablate (?!bench|run)", command)
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return write_llama3(tmp_path_factory.mktemp("systems") / "checkpoint")
+
+
+def test_every_system_has_a_row_with_all_six_cells():
+    names = {row[0] for row in ROWS}
+    assert names >= {f"S{n}" for n in range(1, 17)}
+    assert all(len(row) == 6 for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("command", "fragments"), [c[1:] for c in COMMANDS],
+    ids=[f"{c[0]}-{i}" for i, c in enumerate(COMMANDS)],
+)  # fmt: skip
+def test_a_command_of_the_page_prints_what_the_page_says(
+    command, fragments, checkpoint, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").symlink_to(checkpoint)
+    assert main(shlex.split(command)[1:]) == 0
+    out = "".join(capsys.readouterr().out.split())  # however wide the lines are
+    assert fragments
+    for fragment in fragments:
+        assert "".join(fragment.split()) in out, fragment
+
+
+def test_every_test_that_the_page_names_is_there():
+    for file, keyword in re.findall(r"`pytest (\S+?)(?: -k (\w+))?`", PAGE):
+        text = (ROOT / file).read_text("utf-8")
+        assert re.search(rf"def test_\w*{keyword}", text), (file, keyword)
+
+
+@torch.no_grad()
+def test_s1_llama_2_by_hand_gives_its_logits_shape_with_and_without_cache():
+    model = init_weights(build(of_preset("llama2-demo")[0]), 0)
+    tokens = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
+    full = model(tokens)
+    assert full.shape == (2, 16, 1000)
+    cache = model.new_cache(4, 64)
+    assert cache.nbytes == 262_144
+    cache = model.new_cache(2, 64)
+    pieces = [model(tokens[:, t : t + 1], cache) for t in range(16)]
+    torch.testing.assert_close(torch.cat(pieces, 1), full, rtol=0, atol=1e-6)
+
+
+def test_s1_its_unit_tests_shapes_with_what_they_left_out():
+    x = torch.randn(4, 16, 64)
+    normed = RMSNorm(64, eps=1e-6)(x)
+    assert normed.shape == (4, 16, 64)
+    torch.testing.assert_close(normed, x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt())
+
+    rope = RoPE(16, layout="interleaved")
+    rope.reach(32)
+    assert rope.cos_SR.shape == (32, 16)  # 8 pairs, each twice
+    q, k = torch.randn(4, 8, 16, 16), torch.randn(4, 2, 16, 16)
+    turned_q, turned_k = rope.rotate(q, k, torch.arange(16))
+    assert (turned_q.shape, turned_k.shape) == (q.shape, k.shape)
+    torch.testing.assert_close(turned_q.norm(dim=-1), q.norm(dim=-1))
+
+    sizes = {"dim": 128, "heads": 8, "head_dim": 16, "bias": False, "norm": RMSNorm}
+    gqa = REGISTRIES["attention"].build(REGISTRIES["attention"].resolve("gqa"), **sizes)
+    assert gqa.k.weight.shape == (2 * 16, 128)
+    ffn = REGISTRIES["feedforward"].build(
+        REGISTRIES["feedforward"].resolve({"name": "swiglu", "multiple_of": 256}), **sizes
+    )
+    assert ffn.width == 512  # its unit test's trap: rounding up to 256 undoes the two thirds
+    for module in (gqa, ffn):
+        for parameter in module.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+    mask = torch.full((16, 16), -math.inf).triu(1)
+    ctx = AttentionContext(torch.arange(16), rope.rotate, mask, causal=True, kernel="fused")
+    y = torch.randn(4, 16, 128)
+    assert gqa(y, ctx).shape == ffn(y).shape == (4, 16, 128)
+    changed = y.clone()
+    changed[:, 9:] = 0
+    torch.testing.assert_close(gqa(changed, ctx)[:, :9], gqa(y, ctx)[:, :9])  # causal, as theirs
+    #                                                                           was not
+
+
+@torch.no_grad()
+def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
+    model = init_weights(build(of_preset("gpt-block-demo")[0]), 0)
+    shapes = []
+    model.blocks[0].register_forward_hook(lambda _m, _x, y: shapes.append(tuple(y.shape)))
+    cache = model.new_cache(1, 2048)
+    tokens = torch.arange(7)[None]
+    kept = []
+    for start, end in [(0, 2), *((t, t + 1) for t in range(2, 7))]:
+        model(tokens[:, start:end], cache)
+        kept.append(tuple(cache.layers[0].tensors[0][:, :, : cache.length].shape))
+    assert shapes == [(1, 2, 512), *[(1, 1, 512)] * 5]
+    assert kept == [(1, 8, n, 64) for n in range(2, 8)]
+
+
+@torch.no_grad()
+def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
+    model = init_weights(build(of_preset("llama2-demo")[0]), 0)
+    cache = model.new_cache(batch=3, capacity=64)
+    keys, values = cache.layers[0].tensors
+    assert keys.shape == values.shape == (3, 2, 64, 32)  # batch, n_kv of 8 heads, max_seq, head_dim
+    model(torch.zeros(3, 5, dtype=torch.long), cache)
+    assert keys[:, :, :5].abs().amax((0, 1, 3)).min() > 0
+    assert keys[:, :, 5:].abs().max() == 0
+    seen, _ = cache.layers[0].update(torch.ones(3, 2, 2, 32), torch.ones(3, 2, 2, 32))
+    assert seen.shape == (3, 2, 7, 32)
+    assert seen.data_ptr() == keys.data_ptr()  # a view: nothing is copied
+
+
+def test_s12_the_shapes_of_the_walk_through_layer_0():
+    """Llama 3 8B on the meta device: 17 tokens, 32 heads of 128."""
+    model = build(of_preset("llama3-8b")[0], "meta")
+    attn = model.blocks[0].attn
+    assert attn.q.weight.view(32, 128, 4096).shape == (32, 128, 4096)
+    q, k, v = attn._project(torch.empty(1, 17, 4096, device="meta"))
+    assert (q.shape, k.shape, v.shape) == ((1, 32, 17, 128), (1, 8, 17, 128), (1, 8, 17, 128))
+    rope = RoPE(128, theta=500000.0)
+    rope.reach(17)
+    assert rope.frequencies().shape == (64,)
+    maps = []
+    mask = torch.full((17, 17), -math.inf).triu(1)
+    ctx = AttentionContext(None, None, mask, causal=True, kernel="math", maps=maps)
+    mixed = attend(torch.randn(1, 32, 17, 128), torch.randn(1, 8, 17, 128),
+                   torch.randn(1, 8, 17, 128), ctx)  # fmt: skip
+    assert mixed.shape == (1, 17, 4096)
+    assert maps[0].weights.shape == (1, 32, 17, 17)
+
+
+def test_s14_the_next_token_is_that_of_metas_equations(checkpoint):
+    model = meta.read(checkpoint)
+    prompt = read(checkpoint / "tokenizer.model").prompt(PROMPT)
+    assert len(prompt) == 17
+    expected = meta_logits(meta_tensors(vocab=128_256), torch.tensor([prompt]))[0, -1]
+    assert expected.shape == (128_256,)
+    generation = Generation(model, [prompt], max_tokens=1, sampling=Sampling(temperature=0))
+    assert list(generation) == [[int(expected.argmax())]]
+
+
+def test_s15_the_embedding_is_normal_002_and_fused_attention_is_the_manual_one():
+    spec = of_preset("llm-foundry-small")[0]
+    model = init_weights(build(spec), 0)
+    weight = model.embedding.weight
+    # 2,097,152 draws: the standard errors are 1.4e-5 and 1e-5.
+    assert abs(weight.mean().item()) < 6e-5
+    assert weight.std().item() == pytest.approx(0.02, abs=5e-5)
+    q, k, v = (torch.randn(2, 8, 12, 32) for _ in range(3))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(32)
+    manual = (scores + torch.triu(torch.ones(12, 12) * -math.inf, 1)).softmax(-1) @ v
+    fused = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(fused, manual, rtol=1e-5, atol=1e-5)
+    mask = torch.full((12, 12), -math.inf).triu(1)
+    for kernel in ("math", "fused"):
+        ctx = AttentionContext(None, None, mask, causal=True, kernel=kernel)
+        ours = attend(q, k, v, ctx)
+        torch.testing.assert_close(ours, manual.transpose(1, 2).flatten(2), rtol=1e-5, atol=1e-5)
