@@ -1,4 +1,4 @@
-"""Write the generated parts of the README again: the component table, from the registries.
+"""Write the generated parts of the README again: component table, and the output of a command.
 
     python docs/generate.py
 
@@ -7,17 +7,25 @@ A test fails while the README holds anything else.
 
 from pathlib import Path
 
+from llama_ablate import summary
 from llama_ablate.catalogue import markdown
 
 README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- components: begin -->\n", "<!-- components: end -->\n"
 
 
 def generated(text: str) -> str:
-    """Return the README's text with its component table as the registries have it now."""
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    return before + BEGIN + markdown() + END + after
+    """Return the README's text with its generated parts as they are now."""
+    for name, content in {"components": markdown(), "summary": _summary()}.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, rest = text.split(begin)
+        text = before + begin + content + end + rest.split(end)[1]
+    return text
+
+
+def _summary() -> str:
+    spec, about = summary.of_preset("llama3-8b")
+    values = summary.summarize("llama3-8b", spec, batch=16)
+    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{summary.text(values, about)}\n```\n"
 
 
 if __name__ == "__main__":
