@@ -25,7 +25,8 @@ def generated(text: str) -> str:
 def _summary() -> str:
     spec, about = summary.of_preset("llama3-8b")
     values = summary.summarize("llama3-8b", spec, batch=16)
-    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{summary.text(values, about)}\n```\n"
+    shown = summary.text(values, about)
+    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
 if __name__ == "__main__":

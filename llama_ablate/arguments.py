@@ -11,6 +11,8 @@ examples:
   llama-ablate run experiments/quickstart.yaml --set seeds=5
   llama-ablate compare results/quickstart baseline swiglu
   llama-ablate report results/quickstart
+  llama-ablate generate results/quickstart/rope --prompt "def "
+  llama-ablate summary llama3-8b --batch 16
 
 exit codes: 0 done; 1 some run did not end ok; 2 the input is wrong; 130 interrupted (the same
 command goes on)

@@ -30,7 +30,7 @@ def test_every_link_leads_somewhere(page):
 def test_the_readme_names_every_command(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    commands = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)
+    commands = re.findall(r"^    (\w+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
     assert {"plan", "run", "summary", "generate", "attention", "bench"} <= set(commands)
     readme = (ROOT / "README.md").read_text("utf-8")
     for command in commands:
