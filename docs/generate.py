@@ -1,21 +1,38 @@
-"""Write the generated parts of the README again: component table, and the output of a command.
+"""Write the generated parts of the documentation again, from registries and reference results.
 
     python docs/generate.py
 
-A test fails while the README holds anything else.
+A test fails while a page holds anything else.
 """
 
+import importlib.util
+import json
 from pathlib import Path
+from types import ModuleType
+
+import yaml
 
 from llama_ablate import summary
 from llama_ablate.catalogue import markdown
+from llama_ablate.report import tables
+from llama_ablate.results import Store
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "results" / "reference"
 
 
-def generated(text: str) -> str:
-    """Return the README's text with its generated parts as they are now."""
-    for name, content in {"components": markdown(), "summary": _summary()}.items():
+def pages() -> dict[Path, str]:
+    """Return every page that has generated parts, with those parts as they are now."""
+    readme, systems = ROOT / "README.md", ROOT / "docs" / "systems.md"
+    parts = {
+        readme: {"components": markdown(), "summary": _summary()},
+        systems: {"compared": _compared(), "benches": _benches()},
+    }
+    return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+
+
+def _filled(text: str, parts: dict[str, str]) -> str:
+    for name, content in parts.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = text.split(begin)
         text = before + begin + content + end + rest.split(end)[1]
@@ -29,5 +46,44 @@ def _summary() -> str:
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
+def _compared() -> str:
+    script = _script(ROOT / "analysis" / "said_and_measured.py")
+    said = yaml.safe_load((ROOT / "docs" / "said.yaml").read_text("utf-8"))
+    lines = []
+    for name in said:
+        store = Store(REFERENCE / "systems" / name)
+        if store.plan_file.is_file():
+            lines += [f"**{name}**: {store.plan['question']}", ""]
+            lines += [tables.markdown(script.table(said[name], store)).rstrip(), ""]
+    return "\n".join(lines)
+
+
+def _benches() -> str:
+    lines = []
+    for file in sorted((REFERENCE / "bench").glob("*.json")):
+        values = json.loads(file.read_text("utf-8"))
+        setup, where = values["setup"], values["environment"]
+        lines += [
+            f"`llama-ablate bench {values['bench']}` on {setup['device']}, "
+            f"{setup['threads']} thread, {setup['dtype']}, torch {where['packages']['torch']}",
+            "",
+            "| claim | source said | measured |",
+            "|---|---|---|",
+            *(f"| {s['claim']} | {s['said']} | {s['measured']} |" for s in values["said"]),
+            "",
+        ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 if __name__ == "__main__":
-    README.write_text(generated(README.read_text("utf-8")), "utf-8")
+    for page, text in pages().items():
+        page.write_text(text, "utf-8")

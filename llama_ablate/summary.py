@@ -85,6 +85,7 @@ def summarize(
     ]
     columns = [key for key, value in rows[0].items() if isinstance(value, int)]
     total = {key: sum(row[key] for row in rows) for key in columns}
+    kept = min(length, dict(spec.attention.options).get("window") or length)
     shared = 0 if spec.tie else spec.vocab * spec.dim
     return {
         "name": name,
@@ -97,7 +98,7 @@ def summarize(
         "non_embedding": sum(p.parameters for p in found if p.name not in OUTSIDE),
         "parameters_untied": total["parameters"] + (spec.vocab * spec.dim - shared),
         "parameters_tied": total["parameters"] - shared,
-        "kv_cache_bytes": total["kv_bytes_per_token"] * length * batch,
+        "kv_cache_bytes": total["kv_bytes_per_token"] * kept * batch,
     }
 
 

@@ -89,6 +89,18 @@ def test_live_cache_bytes_equal_the_closed_form(attention, dtype):
     laws.cache_bytes_equal_the_closed_form(model, attention, dtype)
 
 
+@torch.no_grad()
+def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
+    model = model_of(LLAMA | {"attention": {"name": "gqa", "window": 5}})
+    cache = model.new_cache(batch=2, capacity=24)
+    assert cache.nbytes == 2 * 5 * laws.KEPT["gqa"] * 2 * 4
+    for start in range(0, 24, 4):
+        model(TOKENS[:, start : start + 4], cache)
+    assert (cache.length, cache.held) == (24, 5)
+    with pytest.raises(ValueError, match="a window of 5 cannot go back to 3"):
+        cache.rewind(3)
+
+
 @pytest.mark.parametrize("slot", REGISTRIES)
 @torch.no_grad()
 def test_two_names_are_two_functions(slot):

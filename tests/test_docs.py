@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[1]
 PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache"} & set(p.parts)]
 
 
-def test_the_generated_parts_of_the_readme_are_fresh():
+def test_the_generated_parts_of_the_pages_are_fresh():
     found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert module.generated(text) == text, "run: make docs"
+    for page, text in module.pages().items():
+        assert page.read_text("utf-8") == text, f"{page.name}: run make docs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

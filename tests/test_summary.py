@@ -89,13 +89,17 @@ def test_llm_foundry_small_is_7078144_untied_and_4980992_tied_and_says_what_its_
           "--set", "model.attention={name: gqa, kv_heads: 8}"], 2),
         (["llama2-7b", "--batch", "16", "--context", "1024", "--set", "model.attention=mqa"], 0.25),
         (["llama2-70b", "--context", "4096"], 1.25),
+        (["llama2-7b", "--context", "4096",
+          "--set", "model.attention={name: mha, window: 1024}"], 0.5),
     ],
 )  # fmt: skip
 def test_cache_sizes_of_the_source_documents_cases(arguments, gib, capsys):
     assert main(["summary", *arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kv_cache_bytes"] == gib * 2**30
     assert main(["summary", *arguments]) == 0
-    assert f"= {gib:g} GiB" in capsys.readouterr().out.replace("256 MiB", "0.25 GiB")
+    assert f"= {gib:g} GiB" in capsys.readouterr().out.replace("256 MiB", "0.25 GiB").replace(
+        "512 MiB", "0.5 GiB"
+    )
 
 
 def test_the_parts_add_up_and_training_costs_three_times_the_forward_pass():

@@ -10,7 +10,11 @@ CachedShapes = Sequence[tuple[int, int]]
 
 
 class LayerCache:
-    """What one layer's attention has kept, (batch, heads, capacity, width) a tensor."""
+    """What one layer's attention has kept, (batch, heads, capacity, width) a tensor.
+
+    Where more comes than there is room for, the oldest is forgotten: that is all that an attention
+    with a window needs.
+    """
 
     def __init__(
         self,
@@ -28,11 +32,26 @@ class LayerCache:
         self.start = 0
 
     def update(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Write the new tokens behind those kept, and return views of all that are visible."""
-        end = self.start + new[0].shape[2]
-        for kept, tensor in zip(self.tensors, new, strict=True):
-            kept[:, :, self.start : end] = tensor
-        return tuple(kept[:, :, :end] for kept in self.tensors)
+        """Keep the new tokens behind the old; return those held before and all of the new."""
+        held, end = self.held, self.start + new[0].shape[2]
+        if end <= self.room:
+            for kept, tensor in zip(self.tensors, new, strict=True):
+                kept[:, :, self.start : end] = tensor
+            return tuple(kept[:, :, :end] for kept in self.tensors)
+        seen = [torch.cat([k[:, :, :held], n], 2) for k, n in zip(self.tensors, new, strict=True)]
+        for kept, tensor in zip(self.tensors, seen, strict=True):
+            kept.copy_(tensor[:, :, -self.room :])
+        return tuple(seen)
+
+    @property
+    def room(self) -> int:
+        """How many tokens can be held."""
+        return self.tensors[0].shape[2]
+
+    @property
+    def held(self) -> int:
+        """How many tokens are held: the newest ones."""
+        return min(self.start, self.room)
 
 
 class KVCache:
@@ -52,10 +71,20 @@ class KVCache:
         self.rewind(self.length + tokens)
 
     def rewind(self, length: int) -> None:
-        """Go back (or on) to a length: what lies behind it is forgotten."""
+        """Go back (or on) to a length: what lies behind it is forgotten.
+
+        Raises ValueError for going back where a window has forgotten what lay there.
+        """
+        if length < self.length and any(layer.start > layer.room for layer in self.layers):
+            raise ValueError(f"a window of {self.layers[0].room} cannot go back to {length}")
         self.length = length
         for layer in self.layers:
             layer.start = length
+
+    @property
+    def held(self) -> int:
+        """How many tokens are still held: all of them, unless there is a window."""
+        return self.layers[0].held
 
     @property
     def nbytes(self) -> int:

@@ -72,11 +72,12 @@ class Decoder(nn.Module):
         attention computes to `maps`. Raises ValueError where the tokens do not fit the cache or
         the position scheme.
         """
-        start, new = (cache.length if cache else 0), tokens_BT.shape[1]
+        start, held = (cache.length, cache.held) if cache else (0, 0)
+        new = tokens_BT.shape[1]
         if cache and start + new > cache.capacity:
             raise ValueError(f"{start + new} tokens do not fit a cache of {cache.capacity}")
         self.position.reach(start + new)
-        ctx = self._context(start, new, tokens_BT.device, pad_B, maps)
+        ctx = self._context(start, held, new, tokens_BT.device, pad_B, maps)
         unturned = replace(ctx, rotate=lambda q_BHTE, k_BKTE, _: (q_BHTE, k_BKTE))
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         for i, block in enumerate(self.blocks):
@@ -91,21 +92,22 @@ class Decoder(nn.Module):
     def _context(
         self,
         start: int,
+        held: int,
         new: int,
         device: torch.device,
         pad_B: Tensor | None,
         maps: list[Maps] | None,
     ) -> AttentionContext:
         window = self.blocks[0].attn.window or math.inf
-        pos_S = at_S = torch.arange(start + new, device=device)
-        pos_T = at_T = at_S[start:]
+        pos_S = at_S = torch.arange(start - held, start + new, device=device)
+        pos_T = at_T = at_S[held:]
         hidden_TS = None
         if new > 1 or start + new > window or pad_B is not None:
             back_TS = at_T[:, None] - at_S
             hidden_TS = (back_TS < 0) | (back_TS >= window)
             if pad_B is not None:
                 pos_S = (at_S - pad_B[:, None]).clamp(min=0)
-                pos_T = pos_S[:, start:]
+                pos_T = pos_S[:, held:]
                 padding_B1S = at_S < pad_B[:, None, None]
                 # A padding token sees itself, or its softmax would be over nothing.
                 hidden_TS = ((hidden_TS | padding_B1S) & (back_TS != 0)).unsqueeze(1)
@@ -118,13 +120,13 @@ class Decoder(nn.Module):
         return AttentionContext(pos_T, self.position.rotate, mask, causal, self.kernel, maps)
 
     def new_cache(self, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
-        """Return an empty cache for `capacity` tokens of `batch` sequences."""
+        """Return an empty cache for `capacity` tokens of `batch` sequences; a window needs less."""
         weight = self.embedding.weight
         layers = [
             LayerCache(
                 block.attn.cached,
                 batch,
-                capacity,
+                min(capacity, block.attn.window or capacity),
                 dtype=dtype or weight.dtype,
                 device=weight.device,
             )
