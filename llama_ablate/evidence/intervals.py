@@ -1,0 +1,138 @@
+"""Paired differences over seeds: intervals, equivalence, and what a design of n seeds can see.
+
+All take the differences themselves, variant minus baseline, one for each seed. The Student
+functions assume that those are normal; `sign_flip` assumes only that they are symmetric.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+#: Subset means beyond this many seeds are sampled instead of listed: 2^16 are listed.
+_EXACT = 16
+
+
+def sign_flip(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval that inverts the exact sign-flip test of the mean.
+
+    The means of all subsets of the differences cut the line into 2^n intervals that hold the centre
+    of symmetry with equal probability (Hartigan 1969, "Using subsample values as typical values",
+    JASA 64), so dropping k at either end leaves a confidence of 1 - 2k/2^n. Fewer than six seeds
+    cannot reach 95%: then both ends are NaN.
+    """
+    values = np.asarray(differences, float)
+    n = len(values)
+    if n > _EXACT:
+        raise ValueError(f"the exact interval is for at most {_EXACT} seeds, not {n}")
+    dropped = math.floor((1 - confidence) / 2 * 2**n)
+    if dropped < 1:
+        return math.nan, math.nan
+    member = np.array(list(itertools.product([0.0, 1.0], repeat=n))[1:])
+    means = np.sort(member @ values / member.sum(1))
+    return float(means[dropped - 1]), float(means[-dropped])
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p of the exact sign-flip test: how many flips move the mean as far.
+
+    Under the hypothesis of no difference each seed's sign is a fair coin (Fisher 1935, The Design
+    of Experiments, section 21).
+    """
+    values = np.asarray(differences, float)
+    if len(values) > _EXACT:
+        raise ValueError(f"the exact test is for at most {_EXACT} seeds, not {len(values)}")
+    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=len(values))))
+    flipped = np.abs(signs @ values)
+    # The sum of the same numbers in another order may differ in the last bit.
+    return float(np.mean(flipped >= abs(values.sum()) * (1 - 1e-12)))
+
+
+def equivalence_p(differences: Sequence[float], margin: float) -> float:
+    """Return the p of two one-sided t tests: small where the mean lies within +-margin.
+
+    Schuirmann 1987, "A comparison of the two one-sided tests procedure and the power approach for
+    assessing the equivalence of average bioavailability". Raises ValueError for a margin that is
+    not above zero.
+    """
+    if not margin > 0:
+        raise ValueError(f"a margin must be above 0, not {margin}")
+    from scipy import stats
+
+    values = np.asarray(differences, float)
+    n = len(values)
+    if n < 2:
+        return math.nan
+    mean, error = float(values.mean()), float(stats.sem(values))
+    if error == 0:
+        return 0.0 if abs(mean) < margin else 1.0
+    return float(stats.t.sf((margin - abs(mean)) / error, n - 1))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return the p values adjusted for a table of several tests (Holm 1979, Scand. J. Stat. 6).
+
+    The chance that any true hypothesis of the table is rejected at level a is at most a, however
+    the tests depend on each other. NaN (no test was made) stays NaN and counts for nothing.
+    """
+    made = [i for i, p in enumerate(ps) if not math.isnan(p)]
+    adjusted = [math.nan] * len(ps)
+    highest = 0.0
+    for rank, i in enumerate(sorted(made, key=lambda i: ps[i])):
+        highest = max(highest, min(1.0, (len(made) - rank) * ps[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
+    """Return the chance that n paired seeds show an effect, by a two-sided t test.
+
+    `sd` is that of the differences. The square of the statistic is noncentral F with 1 and n - 1
+    degrees of freedom and (effect/sd)^2 n.
+    """
+    if n < 2:
+        return 0.0
+    from scipy import stats
+
+    edge = float(stats.t.ppf(1 - alpha / 2, n - 1)) ** 2
+    return float(stats.ncf.sf(edge, 1, n - 1, (effect / sd) ** 2 * n))
+
+
+def detectable(sd: float, n: int, *, wanted: float = 0.8, alpha: float = 0.05) -> float:
+    """Return the smallest effect that n paired seeds show with a power of `wanted`."""
+    from scipy import optimize
+
+    if n < 2 or not sd > 0:
+        return math.nan
+    found = optimize.brentq(lambda x: power(x, 1.0, n, alpha) - wanted, 1e-6, 200.0)
+    return float(found) * sd
+
+
+def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = 0.05) -> int:
+    """Return how many paired seeds show an effect with a power of `wanted`, at least 2.
+
+    Raises ValueError for an effect of zero, which no number of seeds shows.
+    """
+    if effect == 0:
+        raise ValueError("no number of seeds shows an effect of 0")
+    if sd == 0:
+        return 2
+    # For many seeds t is normal: n = ((z + z') sd / effect)^2, and t asks for a few more.
+    low, high = 1, 2
+    while power(effect, sd, high, alpha) < wanted:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = power(effect, sd, middle, alpha) >= wanted
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def unpaired_factor(correlation: float) -> float:
+    """Return how many times the runs an unpaired design needs for the same interval.
+
+    The variance of a difference of two means of equal variance is 2 s^2 (1 - r) paired and 2 s^2
+    unpaired.
+    """
+    return 1 / (1 - correlation) if correlation < 1 else math.inf
