@@ -89,6 +89,7 @@ def make(source: Source) -> Plan:
             TOKENIZERS.resolve(experiment.data.tokenizer, ("data", "tokenizer")),
         )
         _check_size(experiment, text)
+        _check_floor(measures, text)
         variants = grid.variants(experiment, REGISTRIES, text.vocab, _cost(experiment))
         for variant in variants:
             grid.costed(variant, count)
@@ -124,6 +125,16 @@ def _cost(experiment: Experiment) -> grid.Cost | None:
         "flops": lambda spec: count(spec).flops_per_token,
     }
     return kinds.get(experiment.variants.match)
+
+
+def _check_floor(measures: tuple[Choice, ...], text: tokens.Tokens) -> None:
+    for i, choice in enumerate(measures):
+        if choice.name == "excess_loss" and text.source is None:
+            raise ConfigError(
+                "'excess_loss' needs a corpus whose floor is known (hmm, lag-copy, markov, recall) "
+                "and the tokenizer 'chars'",
+                ("measure", i),
+            )
 
 
 def _check_size(experiment: Experiment, text: tokens.Tokens) -> None:

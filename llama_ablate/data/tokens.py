@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.sources import Source
+from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json
-from llama_ablate.data.tokenizers import TOKENIZERS, Maker, Tokenizer
+from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Choice, Registry
+from llama_ablate.registry import Choice, Entry, Registry
 from llama_ablate.spec import digest
 
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
@@ -32,6 +34,7 @@ class Tokens:
     vocab: int
     counts: dict[str, int]  # tokens of each split
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
+    entry: Entry = ""  # what made the text, as YAML would say it
 
     def split(self, name: str) -> NDArray[np.integer]:
         """Return a split's tokens, mapped, not read."""
@@ -51,6 +54,22 @@ class Tokens:
     def heldout(self) -> list[str]:
         """The splits that are never trained on."""
         return [name for name in SPLITS[1:] if name in self.counts]
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The source of known entropy that the text comes from; None for ordinary text.
+
+        Only a tokenizer of characters keeps one token for each of its symbols.
+        """
+        if not self.entry or not isinstance(self.tokenizer, Chars):
+            return None
+        return source_of(CORPORA.resolve(self.entry))
+
+    def floor(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the best possible loss in nats of windows (N, T), prediction by prediction."""
+        assert self.source is not None
+        assert isinstance(self.tokenizer, Chars)
+        return self.source.floor(symbols_of(self.tokenizer.characters, windows))
 
     def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
@@ -80,7 +99,7 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
     if not (folder / "manifest.json").is_file():
-        _write(folder, text, maker.make(text), key)
+        _write(folder, text, maker.make(text), key, corpus.entry())
     return load(folder)
 
 
@@ -103,7 +122,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
 
 
-def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str) -> None:
+def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
@@ -121,7 +140,7 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str) -> None:
             counts[name], sizes[name] = len(ids), len(part.encode())
         manifest = {
             "fingerprint": key, "corpus": text.fingerprint, "vocab": tokenizer.vocab,
-            "counts": counts, "bytes": sizes,
+            "counts": counts, "bytes": sizes, "entry": entry,
         }  # fmt: skip
         (partial / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
         (partial / "manifest.json").write_text(json.dumps(manifest), "utf-8")

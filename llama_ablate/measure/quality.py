@@ -34,3 +34,29 @@ def perplexity(subject: Subject) -> dict[str, float]:
             f"{split}_predicted_tokens": float(len(nats)),
         }
     return values
+
+
+@METRICS.add("excess_loss", per="run")
+def excess_loss(subject: Subject) -> dict[str, float]:
+    """Held-out loss over the best possible, token by token, on a corpus of known entropy.
+
+    The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
+    the difference, in which most of the text's own chance cancels. An excess below zero by more
+    than three of them means that the model knows what it cannot know: a leak.
+    """
+    values: dict[str, float] = {}
+    for split in subject.tokens.heldout:
+        cut = windows(subject.tokens.split(split), subject.model.spec.context)
+        nats = losses(subject.model, cut, subject.engine)
+        floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
+        context = subject.model.spec.context
+        excess = nats - floor
+        means = [part.mean() for part in np.split(excess, range(context, len(excess), context))]
+        values |= {
+            f"{split}_floor_nats": float(floor.mean()),
+            f"{split}_excess_nats": float(excess.mean()),
+            f"{split}_excess_se_nats": float(np.std(means, ddof=1) / math.sqrt(len(means)))
+            if len(means) > 1
+            else math.nan,
+        }
+    return values

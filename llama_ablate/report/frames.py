@@ -61,7 +61,7 @@ def comparison(store: Store) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     Columns: `label, outcome, n, loss_nats, sd_nats, difference_nats, low_nats, high_nats, verdict,
-    correlation, p, perplexity, bits_per_byte, parameters, non_embedding, residual,
+    correlation, p, perplexity, bits_per_byte, excess_nats, parameters, non_embedding, residual,
     flops_per_token, train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
     decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
     The difference is variant minus baseline over the seeds that both finished; numbers that were
@@ -106,6 +106,7 @@ def comparison(store: Store) -> pd.DataFrame:
                 "p": math.nan if variant["baseline"] else effect.p,
                 "perplexity": _mean(ok, f"{split}_perplexity"),
                 "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
+                "excess_nats": _mean(ok, f"{split}_excess_nats"),
                 "parameters": variant["parameters"],
                 "non_embedding": variant["non_embedding"],
                 "residual": variant["residual"],
@@ -158,6 +159,13 @@ def warnings(store: Store) -> list[str]:
     found += [
         f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
     ]
+    for split in (s for s in SPLITS if f"{s}_excess_nats" in frame):
+        below = frame[frame[f"{split}_excess_nats"] < -3 * frame[f"{split}_excess_se_nats"]]
+        found += [
+            f"{row.label}, seed {row.seed}: the {split} loss is below the best possible by more "
+            "than three standard errors: something leaks."
+            for row in rows(below)
+        ]
     if len(set(frame["seed"])) == 1:
         found.append("There is one seed: differences have no interval.")
     return found

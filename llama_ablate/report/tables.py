@@ -21,6 +21,8 @@ def comparison_cells(frame: pd.DataFrame) -> pd.DataFrame:
         for row in frames.rows(frame)
     ]
     shown["verdict"] = frame["verdict"]
+    if frame["excess_nats"].notna().any():
+        shown["over the floor (nats)"] = [number(v, "+.4f") for v in frame["excess_nats"]]
     shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]
     shown["perplexity"] = [number(v, ".3f") for v in frame["perplexity"]]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]

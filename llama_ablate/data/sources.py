@@ -1,0 +1,154 @@
+"""Sources of known entropy: streams of symbols whose best possible loss is computed exactly.
+
+Each gives, for every token of a window, the loss of a predictor that knows the source and has seen
+the window so far, and nothing before it: what no model can beat but by chance. The loss of a model
+minus this floor on the same tokens is what it has not learned.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.errors import ConfigError
+
+Symbols = NDArray[np.int64]
+Nats = NDArray[np.float64]
+
+
+class Source(Protocol):
+    """A stationary process over `alphabet` symbols."""
+
+    @property
+    def alphabet(self) -> int:
+        """How many symbols there are."""
+        ...
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Return a stretch of the stream, (length,)."""
+        ...
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Return the exact loss of the best predictor, (N, T - 1) for windows (N, T)."""
+        ...
+
+
+def at_least(least: int, **counts: int) -> None:
+    """Raise ConfigError for an option that is too small."""
+    for name, value in counts.items():
+        if value < least:
+            raise ConfigError(f"{name} {value}: must be {least} or more", (name,))
+
+
+def _share(**shares: float) -> None:
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{name} {value:g}: must be from 0 to 1", (name,))
+
+
+@dataclass(frozen=True)
+class LagCopy:
+    """Each symbol is the one `lag` before it, or with probability `noise` any of `vocab`."""
+
+    vocab: int
+    lag: int
+    noise: float
+    name: ClassVar[str] = "lag-copy"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for sizes that make no source."""
+        at_least(2, vocab=self.vocab)
+        at_least(1, lag=self.lag)
+        _share(noise=self.noise)
+
+    @property
+    def alphabet(self) -> int:
+        """The vocabulary."""
+        return self.vocab
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Return a stretch of the stream; its first `lag` symbols are uniform."""
+        drawn = generator.integers(0, self.vocab, length)
+        copied = generator.random(length) >= self.noise
+        copied[: self.lag] = False
+        # A symbol is that of the last draw on its own residue class modulo the lag.
+        index = np.where(copied, -1, np.arange(length))
+        for offset in range(min(self.lag, length)):
+            index[offset :: self.lag] = np.maximum.accumulate(index[offset :: self.lag])
+        return np.asarray(drawn[index], np.int64)
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Return log vocab while the copied symbol lies before the window, then the exact loss."""
+        same = 1 - self.noise + self.noise / self.vocab
+        other = self.noise / self.vocab
+        nats = np.full((len(windows), windows.shape[1] - 1), math.log(self.vocab))
+        if windows.shape[1] > self.lag:
+            hit = windows[:, self.lag :] == windows[:, : -self.lag]
+            with np.errstate(divide="ignore"):
+                nats[:, self.lag - 1 :] = -np.log(np.where(hit, same, other))
+        return nats
+
+    @property
+    def entropy(self) -> float:
+        """Return the loss per symbol once the copied one is in sight, in closed form."""
+        same, other = 1 - self.noise + self.noise / self.vocab, self.noise / self.vocab
+        spread = (self.vocab - 1) * other * math.log(other) if other else 0.0
+        return -(same * math.log(same) + spread)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Keys, each followed by its value; the values hold until a reset draws all of them anew.
+
+    A stationary form of multi-query associative recall (Arora et al. 2023, arXiv:2312.04927). The
+    symbols are `keys` keys, then `values` values, then the reset.
+    """
+
+    keys: int
+    values: int
+    reset: float
+    name: ClassVar[str] = "recall"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for sizes that make no source."""
+        at_least(1, keys=self.keys)
+        at_least(2, values=self.values)
+        _share(reset=self.reset)
+
+    @property
+    def alphabet(self) -> int:
+        """Keys, values and the reset."""
+        return self.keys + self.values + 1
+
+    def sample(self, generator: np.random.Generator, length: int) -> Symbols:
+        """Return a stretch of the stream, from a reset on."""
+        out: list[int] = []
+        held = generator.integers(0, self.values, self.keys)
+        while len(out) < length:
+            if generator.random() < self.reset:
+                out.append(self.alphabet - 1)
+                held = generator.integers(0, self.values, self.keys)
+            key = int(generator.integers(0, self.keys))
+            out += [key, self.keys + int(held[key])]
+        return np.array(out[:length], np.int64)
+
+    def floor(self, windows: Symbols) -> Nats:
+        """Return 0 for a value shown in the window since the last reset; else the exact loss."""
+        nats = np.empty((len(windows), windows.shape[1] - 1))
+        for row, window in enumerate(windows.tolist()):
+            known: set[int] = set()
+            for t in range(1, len(window)):
+                before, now = window[t - 1], window[t]
+                if before < self.keys:  # a key: its value comes
+                    nats[row, t - 1] = 0.0 if before in known else math.log(self.values)
+                    known.add(before)
+                elif before < self.alphabet - 1:  # a value: a reset or a key comes
+                    is_reset = now == self.alphabet - 1
+                    chance = self.reset if is_reset else (1 - self.reset) / self.keys
+                    nats[row, t - 1] = -math.log(chance)
+                else:  # a reset: a key comes
+                    known = set()
+                    nats[row, t - 1] = math.log(self.keys)
+        return nats

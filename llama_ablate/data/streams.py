@@ -1,0 +1,94 @@
+"""Corpora of known entropy: a source's stream of symbols, written as text, one character each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.data.chains import HiddenMarkov, Markov
+from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least
+from llama_ablate.registry import Choice
+
+_FIRST = 0x4E00  # the code point of symbol 0: twenty thousand letters follow it
+_HELD_OUT = 20  # validation and test are each this part of the training text
+
+#: How the options of a corpus become its source.
+_SOURCES: dict[str, Callable[[dict[str, Any]], Source]] = {
+    "lag-copy": lambda o: LagCopy(o["vocab"], o["lag"], o["noise"]),
+    "markov": lambda o: Markov(o["vocab"], o["order"], o["concentration"], o["table_seed"]),
+    "hmm": lambda o: HiddenMarkov(o["vocab"], o["states"], o["concentration"], o["table_seed"]),
+    "recall": lambda o: Recall(o["keys"], o["values"], o["reset"]),
+}
+
+
+def source_of(choice: Choice) -> Source | None:
+    """Return the source behind a corpus, or None for ordinary text."""
+    make = _SOURCES.get(choice.name)
+    return make(dict(choice.options)) if make else None
+
+
+def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:
+    """Return the source's symbols of a character tokenizer's ids."""
+    points = np.frombuffer(characters.encode("utf-32-le"), np.uint32).astype(np.int64)
+    return np.asarray(points[ids] - _FIRST)
+
+
+@CORPORA.register("lag-copy")
+def lag_copy(
+    *, vocab: int = 64, lag: int = 3, noise: float = 0.1, tokens: int = 1_000_000, seed: int = 0
+) -> Corpus:
+    """Copy the symbol `lag` back, or with probability `noise` draw any: of known entropy."""
+    return _stream(LagCopy(vocab, lag, noise), tokens, seed)
+
+
+@CORPORA.register("markov")
+def markov(
+    *,
+    vocab: int = 64,
+    order: int = 1,
+    concentration: float = 0.05,
+    table_seed: int = 0,
+    tokens: int = 1_000_000,
+    seed: int = 0,
+) -> Corpus:
+    """Draw each symbol by those before it, from a table of Dirichlet rows: of known entropy."""
+    return _stream(Markov(vocab, order, concentration, table_seed), tokens, seed)
+
+
+@CORPORA.register("hmm")
+def hmm(
+    *,
+    vocab: int = 64,
+    states: int = 16,
+    concentration: float = 0.05,
+    table_seed: int = 0,
+    tokens: int = 1_000_000,
+    seed: int = 0,
+) -> Corpus:
+    """Let a hidden chain emit the symbols: of known entropy, by the forward filter."""
+    return _stream(HiddenMarkov(vocab, states, concentration, table_seed), tokens, seed)
+
+
+@CORPORA.register("recall")
+def recall(
+    *, keys: int = 8, values: int = 8, reset: float = 0.05, tokens: int = 1_000_000, seed: int = 0
+) -> Corpus:
+    """Ask for the value that a key had since the last reset (Arora et al. 2023): known entropy."""
+    return _stream(Recall(keys, values, reset), tokens, seed)
+
+
+def _stream(source: Source, tokens: int, seed: int) -> Corpus:
+    at_least(1000, tokens=tokens)
+    at_least(0, seed=seed)
+    lengths = (tokens, tokens // _HELD_OUT, tokens // _HELD_OUT)
+    texts = {
+        split: _text(source.sample(np.random.default_rng([seed, i]), length))
+        for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True))
+    }
+    return Corpus(**texts)
+
+
+def _text(symbols: Symbols) -> str:
+    return (symbols + _FIRST).astype("<u4").tobytes().decode("utf-32-le")

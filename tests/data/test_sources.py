@@ -1,0 +1,142 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from llama_ablate.data import chains
+from llama_ablate.data.chains import HiddenMarkov, Markov
+from llama_ablate.data.sources import LagCopy, Recall
+from llama_ablate.errors import ConfigError
+
+GENERATOR = np.random.default_rng
+SMALL = [
+    LagCopy(3, 2, 0.3), Markov(3, 1, 0.5, 0), Markov(2, 2, 0.7, 1), HiddenMarkov(3, 2, 0.8, 0),
+    Recall(2, 2, 0.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("vocab", "entropy"), [(64, 0.729476), (16, 0.565009), (256, 0.876186)]
+)  # fmt: skip
+def test_the_entropy_of_lag_copy_is_the_worked_out_one(vocab, entropy):
+    source = LagCopy(vocab, 5, 0.1)
+    assert source.entropy == pytest.approx(entropy, abs=1e-6)
+    stretch = source.sample(GENERATOR(0), 200_000)
+    floor = source.floor(stretch[None])[0]
+    assert floor[:4].tolist() == [math.log(vocab)] * 4
+    assert floor[5:].mean() == pytest.approx(entropy, abs=0.02)
+
+
+def test_the_entropy_rate_of_a_markov_chain_is_that_of_dirichlet_rows():
+    """A row of Dirichlet(a) over V has the mean entropy digamma(aV + 1) - digamma(a + 1)."""
+    source = Markov(64, 1, 0.05, 0)
+    expected = special.digamma(0.05 * 64 + 1) - special.digamma(1.05)
+    assert expected == pytest.approx(1.809, abs=0.001)
+    assert source.entropy == pytest.approx(expected, abs=0.1)  # 64 rows with a deviation of 0.4
+    stretch = source.sample(GENERATOR(0), 100_000)
+    assert source.floor(stretch[None]).mean() == pytest.approx(source.entropy, abs=0.03)
+
+
+def transitions(source):
+    """The chain that a source is, as states, a start, and P(next state, symbol | state)."""
+    if isinstance(source, Markov):
+        states = list(itertools.product(range(source.vocab), repeat=source.order))
+        start = dict(zip(states, source.stationary, strict=True))
+        table = dict(zip(states, source.table, strict=True))
+        return start, lambda s: [((*s[1:], x), x, table[s][x]) for x in range(source.vocab)]
+    if isinstance(source, HiddenMarkov):
+        start = dict(enumerate(source.chain.stationary))
+        return start, lambda s: [
+            (n, x, source.emission[s][x] * source.chain.table[s][n])
+            for n in range(source.states) for x in range(source.vocab)
+        ]  # fmt: skip
+    states = list(itertools.product(range(source.vocab), repeat=source.lag))
+    start = dict.fromkeys(states, 1 / len(states))
+    return start, lambda s: [
+        ((*s[1:], x), x,
+         (1 - source.noise) * (x == s[0]) + source.noise / source.vocab)
+        for x in range(source.vocab)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SMALL[:4], ids=str)
+def test_the_floor_is_the_exact_conditional_probability_by_brute_force(source):
+    """All states summed over, for every window of five symbols."""
+    start, step = transitions(source)
+
+    def chance(window):
+        belief = dict(start)
+        for symbol in window:
+            after = {}
+            for state, weight in belief.items():
+                for to, emitted, p in step(state):
+                    if emitted == symbol:
+                        after[to] = after.get(to, 0) + weight * p
+            belief = after
+        return sum(belief.values())
+
+    windows = np.array(list(itertools.product(range(source.alphabet), repeat=5)))
+    floor = source.floor(windows)
+    for window, nats in zip(windows.tolist(), floor, strict=True):
+        for t in range(1, 5):
+            if chance(window[:t]) > 0:
+                exact = chance(window[: t + 1]) / chance(window[:t])
+                assert nats[t - 1] == pytest.approx(-math.log(exact), rel=1e-9)
+
+
+def test_recall_costs_nothing_where_the_value_is_known_and_the_exact_rest():
+    """Keys 0 1, values 2 3, reset 4: log 2 for new values, keys at (1 - 0.2)/2, resets at 0.2."""
+    source = Recall(2, 2, 0.2)
+    window = np.array([[0, 3, 1, 2, 0, 3, 4, 0, 2]])
+    expected = [math.log(2), -math.log(0.4), math.log(2), -math.log(0.4), 0.0, -math.log(0.2),
+                math.log(2), math.log(2)]  # fmt: skip
+    assert source.floor(window)[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("source", SMALL, ids=str)
+def test_no_other_predictor_beats_the_floor_on_a_long_stretch(source):
+    """A predictor by counts, fitted to the very windows that it is tested on, does not either."""
+    stretch = source.sample(GENERATOR(1), 60_000)
+    assert stretch.min() == 0
+    assert stretch.max() == source.alphabet - 1
+    windows = stretch.reshape(-1, 30)
+    floor = source.floor(windows)
+    counts = np.ones((source.alphabet, source.alphabet))
+    np.add.at(counts, (windows[:, :-1], windows[:, 1:]), 1)
+    chances = counts / counts.sum(1, keepdims=True)
+    bigram = -np.log(chances[windows[:, :-1], windows[:, 1:]])
+    slack = 3 * (bigram - floor).std() / math.sqrt(floor.size)
+    assert floor.mean() < bigram.mean() + slack
+
+
+@pytest.mark.parametrize("source", SMALL, ids=str)
+def test_a_stretch_depends_on_its_generator_alone(source):
+    assert np.array_equal(source.sample(GENERATOR(5), 500), source.sample(GENERATOR(5), 500))
+    assert not np.array_equal(source.sample(GENERATOR(5), 500), source.sample(GENERATOR(6), 500))
+
+
+def test_the_stationary_distribution_found_by_walking_is_that_found_by_solving(monkeypatch):
+    solved = Markov(6, 2, 0.5, 3).stationary
+    monkeypatch.setattr(chains, "_DENSE", 0)
+    np.testing.assert_allclose(Markov(6, 2, 0.5, 3).stationary, solved, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LagCopy(1, 3, 0.1), "vocab 1: must be 2 or more"),
+        (lambda: LagCopy(8, 0, 0.1), "lag 0: must be 1 or more"),
+        (lambda: LagCopy(8, 3, 1.5), "noise 1.5: must be from 0 to 1"),
+        (lambda: Markov(64, 5, 0.1, 0), "vocab 64 to the power of order 5"),
+        (lambda: Markov(8, 1, 0.0, 0), "concentration 0 must be above 0"),
+        (lambda: HiddenMarkov(8, 1, 0.1, 0), "states 1: must be 2 or more"),
+        (lambda: Recall(0, 4, 0.1), "keys 0: must be 1 or more"),
+        (lambda: Recall(4, 4, -0.1), "reset -0.1: must be from 0 to 1"),
+    ],
+    ids=range(8),
+)
+def test_sizes_that_make_no_source_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

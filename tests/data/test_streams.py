@@ -1,0 +1,104 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from llama_ablate.cli import main
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.report import frames
+from llama_ablate.results import Store
+
+ENTRIES = [
+    {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},
+    {"name": "markov", "vocab": 5, "concentration": 0.3, "tokens": 20_000},
+    {"name": "hmm", "vocab": 5, "states": 3, "concentration": 0.3, "tokens": 20_000},
+    {"name": "recall", "keys": 3, "values": 3, "tokens": 20_000},
+]
+
+
+def prepared(entry, tokenizer="chars", cache=None):
+    return store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve(tokenizer), cache)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e["name"])
+def test_a_stream_has_its_sources_symbols_and_floor_and_three_splits(entry):
+    made = prepared(entry)
+    assert made.source is not None
+    assert made.vocab == made.source.alphabet
+    assert made.counts == {"train": 20_000, "validation": 1000, "test": 1000}
+    ids = np.asarray(made.split("validation"), np.int64)[None]
+    assert np.array_equal(
+        made.floor(ids), made.source.floor(ids)
+    )  # all symbols occur: ids are they
+    assert not np.array_equal(made.split("validation"), made.split("test"))
+
+
+def test_ids_are_symbols_even_where_some_never_occur(tmp_path):
+    """A vocabulary of 2,000 of which 1,000 tokens cannot show all: ids and symbols differ."""
+    made = prepared({"name": "lag-copy", "vocab": 2000, "tokens": 1000}, cache=tmp_path)
+    assert made.vocab < 2000
+    ids = np.asarray(made.split("train"), np.int64)[None]
+    assert made.floor(ids).min() == pytest.approx(-math.log(1 - 0.1 + 0.1 / 2000))
+
+
+def test_ordinary_text_and_byte_tokens_have_no_floor(book):
+    assert prepared({"name": "files", "path": str(book)}).source is None
+    assert prepared(ENTRIES[0], tokenizer="bytes").source is None
+
+
+def run(experiment_file, tmp_path, measure="[perplexity, excess_loss]", **sections):
+    file = experiment_file(
+        variants="{design: one-at-a-time, axes: {position: [none]}}", measure=measure,
+        model="{dim: 16, layers: 2, heads: 2, context: 16}",
+        train="{steps: 300, batch: 16, lr: 1e-2, precision: float32, kernel: math, evals: 2}",
+        **sections,
+    )  # fmt: skip
+    return main(["run", str(file), "--results", str(tmp_path / "results")])
+
+
+def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, capsys):
+    data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
+    assert run(experiment_file, tmp_path, data=data) == 0
+    assert "over the floor (nats)" in capsys.readouterr().out
+    found = frames.comparison(Store(tmp_path / "results" / "tiny"))
+    assert (found["excess_nats"] > 0).all()
+    assert found["excess_nats"][0] < 1.0
+    record = Store(tmp_path / "results" / "tiny").records()[0].numbers
+    by_hand = record["test_loss_nats"] - record["test_floor_nats"]
+    assert record["test_excess_nats"] == pytest.approx(by_hand)
+    assert record["test_excess_se_nats"] > 0
+
+
+def test_a_loss_below_the_floor_is_reported_as_a_leak(experiment_file, tmp_path):
+    data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
+    assert run(experiment_file, tmp_path, data=data) == 0
+    root = tmp_path / "results" / "tiny"
+    file = next(root.glob("runs/*/measures/excess_loss.json"))
+    values = json.loads(file.read_text("utf-8"))
+    values["test_excess_nats"] = -4 * values["test_excess_se_nats"]
+    file.write_text(json.dumps(values), "utf-8")
+    assert any("something leaks" in warning for warning in frames.warnings(Store(root)))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "'excess_loss' needs a corpus whose floor is known"),
+        ("{corpus: lag-copy, tokenizer: bytes}", "and the tokenizer 'chars'"),
+        ("{corpus: {name: lag-copy, lag: 0}, tokenizer: chars}", "data.corpus.lag: lag 0: must"),
+        ("{corpus: {name: markov, vocab: 400, order: 3}, tokenizer: chars}", "data.corpus.order"),
+    ],
+    ids=["text", "bytes", "lag", "table"],
+)
+def test_a_floor_that_cannot_be_is_refused_before_any_training(
+    data, message, experiment_file, tmp_path, capsys
+):
+    sections = {} if data is None else {"data": data}
+    assert run(experiment_file, tmp_path, **sections) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "tiny.yaml:" in err
+    assert not (tmp_path / "results").exists()
