@@ -125,6 +125,8 @@ class Experiment(Section):
     data: Data = Data()
     train: Train
     seeds: int | list[int] = 3
+    #: Differences smaller than this count as none: "0.01 nats".
+    margin: str | None = None
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
 
     @field_validator("seeds")
@@ -136,6 +138,24 @@ class Experiment(Section):
             raise ValueError(f"the list of seeds {given} must not be empty or name a seed twice")
         if isinstance(given, list) and not all(0 <= seed < 2**32 for seed in given):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
+        return given
+
+    @field_validator("margin")
+    @classmethod
+    def _margin_has_its_unit(cls, given: str | None) -> str | None:
+        if given is not None and not re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)? nats", given):
+            raise ValueError(f"'{given}': must be a number and its unit, such as '0.01 nats'")
+        if given is not None and float(given.split()[0]) == 0:
+            raise ValueError(
+                f"'{given}': must be above 0: no two numbers are equal to the last digit"
+            )
+        return given
+
+    @field_validator("margin", mode="before")
+    @classmethod
+    def _number_lacks_its_unit(cls, given: object) -> object:
+        if isinstance(given, int | float):
+            raise ValueError(f"{given} has no unit; write '{given} nats'")  # noqa: TRY004
         return given
 
     @property

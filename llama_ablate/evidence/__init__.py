@@ -1,5 +1,6 @@
 """Evidence: pure functions on arrays that turn measured numbers into intervals and verdicts."""
 
-from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary, verdict
+from llama_ablate.evidence.pairing import Effect, Summary, Verdict, paired_effect, summary
+from llama_ablate.evidence.verdicts import Ruling, rule
 
-__all__ = ["Effect", "Summary", "paired_effect", "summary", "verdict"]
+__all__ = ["Effect", "Ruling", "Summary", "Verdict", "paired_effect", "rule", "summary"]

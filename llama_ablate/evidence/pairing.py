@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-Verdict = Literal["better", "worse", "inconclusive", "diverged", "baseline"]
+Verdict = Literal["better", "worse", "equivalent", "inconclusive", "diverged", "baseline"]
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,3 @@ def paired_effect(
     half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
     return Effect(mean, mean - half, mean + half, n, correlation, p)
-
-
-def verdict(effect: Effect) -> Verdict:
-    """Say what an interval of a loss says: all below zero is better, all above is worse."""
-    if effect.high < 0:
-        return "better"
-    if effect.low > 0:
-        return "worse"
-    return "inconclusive"

@@ -54,8 +54,8 @@ def effects(store: Store) -> Figure:
     base = frame[frame["baseline"]].iloc[0]
     frame = frame[~frame["baseline"]].sort_values("difference_nats", na_position="last")
     figure, axes = _canvas(8, 1.4 + 0.34 * max(1, len(frame)))
-    colours = {"better": "#1b7f4d", "worse": "#b5422c", "inconclusive": "#6b6b6b",
-               "diverged": "#8a2be2"}  # fmt: skip
+    colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
+               "inconclusive": "#6b6b6b", "diverged": "#8a2be2"}  # fmt: skip
     for y, row in enumerate(frames.rows(frame)):
         colour = colours[row.verdict]
         if math.isfinite(row.difference_nats):

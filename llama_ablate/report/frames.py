@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence import paired_effect, summary, verdict
+from llama_ablate.evidence import paired_effect, rule, summary
 from llama_ablate.results import Store
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
@@ -61,7 +61,8 @@ def comparison(store: Store) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     Columns: `label, outcome, n, loss_nats, sd_nats, difference_nats, low_nats, high_nats, verdict,
-    correlation, p, perplexity, bits_per_byte, excess_nats, parameters, non_embedding, residual,
+    p_holm, equivalence_p, seeds_needed, correlation, p, perplexity, bits_per_byte, excess_nats,
+    parameters, non_embedding, residual,
     flops_per_token, train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
     decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
     The difference is variant minus baseline over the seeds that both finished; numbers that were
@@ -75,14 +76,24 @@ def comparison(store: Store) -> pd.DataFrame:
     by_variant = {
         v["id"]: _indexed(frame[frame["variant"] == v["id"]], loss) for v in plan["variants"]
     }
+    reference = by_variant[base["id"]]
+    paired = {
+        id_: [(value, reference[seed]) for seed, value in values.items() if seed in reference]
+        for id_, values in by_variant.items()
+    }
+    rulings = rule(
+        {id_: [a - b for a, b in pairs] for id_, pairs in paired.items() if id_ != base["id"]},
+        margin=margin_of(plan),
+    )
     rows = []
     for variant in plan["variants"]:
         of = frame[frame["variant"] == variant["id"]]
         ok = of[of["outcome"] == "ok"]
-        values, reference = by_variant[variant["id"]], by_variant[base["id"]]
-        seeds = [seed for seed in values if seed in reference]
-        effect = paired_effect([values[s] for s in seeds], [reference[s] for s in seeds])
-        quality, speeds = summary(list(values.values())), measured[variant["id"]]
+        pairs = paired[variant["id"]]
+        effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
+        ruling = rulings.get(variant["id"])
+        quality = summary(list(by_variant[variant["id"]].values()))
+        speeds = measured[variant["id"]]
         base_speeds = measured[base["id"]]
         decode = _decode_key(base_speeds)
         diverged = (of["outcome"] == "diverged").any()
@@ -94,16 +105,15 @@ def comparison(store: Store) -> pd.DataFrame:
                 "n": quality.n,
                 "loss_nats": quality.mean,
                 "sd_nats": quality.sd,
-                "difference_nats": 0.0 if variant["baseline"] else effect.mean,
-                "low_nats": math.nan if variant["baseline"] else effect.low,
-                "high_nats": math.nan if variant["baseline"] else effect.high,
-                "verdict": "baseline"
-                if variant["baseline"]
-                else "diverged"
-                if diverged
-                else verdict(effect),
-                "correlation": math.nan if variant["baseline"] else effect.correlation,
-                "p": math.nan if variant["baseline"] else effect.p,
+                "difference_nats": effect.mean if ruling else 0.0,
+                "low_nats": effect.low if ruling else math.nan,
+                "high_nats": effect.high if ruling else math.nan,
+                "verdict": "baseline" if not ruling else "diverged" if diverged else ruling.verdict,
+                "p_holm": ruling.p_holm if ruling else math.nan,
+                "equivalence_p": ruling.equivalence_p if ruling else math.nan,
+                "seeds_needed": (ruling.seeds_needed if ruling else None) or math.nan,
+                "correlation": effect.correlation if ruling else math.nan,
+                "p": effect.p if ruling else math.nan,
                 "perplexity": _mean(ok, f"{split}_perplexity"),
                 "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
                 "excess_nats": _mean(ok, f"{split}_excess_nats"),
@@ -121,6 +131,12 @@ def comparison(store: Store) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def margin_of(plan: dict[str, Any]) -> float | None:
+    """Return the experiment's margin of equivalence in nats, where it states one."""
+    stated = plan["experiment"].get("margin")
+    return float(stated.split()[0]) if stated else None
 
 
 def speeds(store: Store) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence import paired_effect, summary, verdict
+from llama_ablate.evidence import paired_effect, rule, summary
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
 from llama_ablate.strict_json import to_json
@@ -77,15 +77,13 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
          for name, x in measured[0].items() if name in measured[1] and x],
         columns=["measure", a["label"], b["label"], "ratio"],
     )  # fmt: skip
-    loss = effects.get(f"{split}_loss_nats")
     said = ""
-    if loss and seeds:
-        effect = paired_effect(
-            list(of_b.loc[seeds, f"{split}_loss_nats"]), list(of_a.loc[seeds, f"{split}_loss_nats"])
-        )
-        said = f"{b['label']} is {verdict(effect)} than {a['label']}".replace(
-            "inconclusive than", "not told apart from"
-        )
+    if f"{split}_loss_nats" in effects and seeds:
+        loss = of_b.loc[seeds, f"{split}_loss_nats"] - of_a.loc[seeds, f"{split}_loss_nats"]
+        ruling = rule({"b": list(loss)}, margin=frames.margin_of(store.plan))["b"]
+        words = {"inconclusive": "is not told apart from", "equivalent": "is equivalent to"}
+        how = words.get(ruling.verdict, f"is {ruling.verdict} than")
+        said = f"{b['label']} {how} {a['label']}"
         said += f" on {split} loss, over {len(seeds)} paired seeds"
     lines = [f"{a['label']} -> {b['label']}", ""]
     lines += [f"{key}: {' -> '.join(map(_entry, _apart(*both)))}" for key, both in changed.items()]

@@ -52,7 +52,7 @@ def answer(comparison: pd.DataFrame) -> str:
     """Say in one sentence what the table shows."""
     base = comparison[comparison["baseline"]].iloc[0]["label"]
     parts = []
-    for word in ("better", "worse", "diverged", "inconclusive"):
+    for word in ("better", "worse", "equivalent", "diverged", "inconclusive"):
         of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
         named = [
             str(row.label)
@@ -116,6 +116,7 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
             )
         ],
         figures=drawn,
+        margin=store.plan["experiment"].get("margin"),
         run_columns=_RUN_COLUMNS,
         run_rows=run_rows(runs),
         speed_rows=[

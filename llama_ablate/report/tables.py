@@ -20,7 +20,10 @@ def comparison_cells(frame: pd.DataFrame) -> pd.DataFrame:
         "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
         for row in frames.rows(frame)
     ]
-    shown["verdict"] = frame["verdict"]
+    shown["verdict"] = [
+        row.verdict + ("" if math.isnan(row.seeds_needed) else f" ({row.seeds_needed:.0f} seeds?)")
+        for row in frames.rows(frame)
+    ]
     if frame["excess_nats"].notna().any():
         shown["over the floor (nats)"] = [number(v, "+.4f") for v in frame["excess_nats"]]
     shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]

@@ -1,0 +1,60 @@
+"""A verdict for each row of a table, with the table's chance of a false one under control."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_for
+from llama_ablate.evidence.pairing import Verdict, paired_effect
+
+_MANY = 1000  # seeds beyond which a number says no more than "not by more seeds"
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What the differences of one variant say, in the company of the table's other rows."""
+
+    verdict: Verdict
+    #: p of the paired t test, adjusted for the table (Holm).
+    p_holm: float
+    #: p of equivalence within the margin; NaN where none was stated.
+    equivalence_p: float
+    #: Where the verdict is inconclusive: seeds that would show the margin, or else an effect as
+    #: large as the one seen, with a power of 0.8. None where that cannot be said.
+    seeds_needed: int | None
+
+
+def rule(
+    differences: Mapping[str, Sequence[float]], *, margin: float | None = None, alpha: float = 0.05
+) -> dict[str, Ruling]:
+    """Return a ruling for each variant's differences from the baseline, lower being better.
+
+    `equivalent` where two one-sided tests put the mean within `margin`; else `better` or `worse`
+    where the paired t test rejects no difference after Holm's correction over all rows; else
+    `inconclusive`. A variant that differs for certain, but by less than the margin, is equivalent.
+    """
+    effects = {name: paired_effect(values, [0.0] * len(values))
+               for name, values in differences.items()}  # fmt: skip
+    adjusted = dict(zip(effects, holm([e.p for e in effects.values()]), strict=True))
+    rulings = {}
+    for name, values in differences.items():
+        within = equivalence_p(values, margin) if margin else math.nan
+        said: Verdict = "inconclusive"
+        if within < alpha:
+            said = "equivalent"
+        elif adjusted[name] < alpha:
+            said = "better" if effects[name].mean < 0 else "worse"
+        needed = _needed(values, margin) if said == "inconclusive" else None
+        rulings[name] = Ruling(said, adjusted[name], within, needed)
+    return rulings
+
+
+def _needed(values: Sequence[float], margin: float | None) -> int | None:
+    if len(values) < 2:
+        return None
+    sd, effect = float(np.std(values, ddof=1)), margin or abs(float(np.mean(values)))
+    if effect == 0 or sd / effect > math.sqrt(_MANY):
+        return None
+    return seeds_for(effect, sd)
