@@ -59,7 +59,7 @@ class Preset(Section):
 class Variants(Section):
     """What varies, and what is held equal while it does."""
 
-    design: Literal["one-at-a-time", "product", "path", "list"] = "one-at-a-time"
+    design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     entries: list[dict[str, Any]] = Field(default_factory=list)
     match: Literal["parameters", "flops", "none"] = "none"
@@ -140,22 +140,12 @@ class Experiment(Section):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
         return given
 
-    @field_validator("margin")
-    @classmethod
-    def _margin_has_its_unit(cls, given: str | None) -> str | None:
-        if given is not None and not re.fullmatch(r"\d*\.?\d+([eE][-+]?\d+)? nats", given):
-            raise ValueError(f"'{given}': must be a number and its unit, such as '0.01 nats'")
-        if given is not None and float(given.split()[0]) == 0:
-            raise ValueError(
-                f"'{given}': must be above 0: no two numbers are equal to the last digit"
-            )
-        return given
-
     @field_validator("margin", mode="before")
     @classmethod
-    def _number_lacks_its_unit(cls, given: object) -> object:
-        if isinstance(given, int | float):
-            raise ValueError(f"{given} has no unit; write '{given} nats'")  # noqa: TRY004
+    def _margin_has_its_unit(cls, given: object) -> object:
+        number = re.fullmatch(r"(\d*\.?\d+([eE][-+]?\d+)?) nats", str(given))
+        if given is not None and (number is None or float(number[1]) == 0):
+            raise ValueError(f"'{given}': must be a number above 0 and its unit, as '0.01 nats'")
         return given
 
     @property

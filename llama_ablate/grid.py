@@ -30,6 +30,8 @@ class Variant:
     spec: ModelSpec
     is_baseline: bool = False
     residual: float = 0.0
+    #: In a factorial design: which of its axis' values each factor has.
+    levels: Mapping[str, int] = field(default_factory=dict, compare=False)
     #: Which keys of `model` vary, and where the file says so.
     varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
 
@@ -80,7 +82,10 @@ def variants(
         if design == "one-at-a-time" and changes and spec == base:
             continue  # a level that the base has already is the baseline itself
         varied = {c.key: c.where for c in changes}
-        variant = Variant(_label(experiment, changes, registries), spec, varied=varied)
+        factorial = design in ("product", "fraction")
+        levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
+        label = _label(experiment, changes, registries)
+        variant = Variant(label, spec, levels=levels, varied=varied)
         if variant.label in labels or variant.id in ids:
             twin = labels.get(variant.label) or ids[variant.id]
             raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
@@ -127,10 +132,33 @@ def _path(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
     yield from (tuple(steps[:n]) for n in range(len(steps) + 1))
 
 
+def _fraction(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
+    for axis in axes:
+        if len(axis) != 2:
+            raise ConfigError(f"design 'fraction' needs two values on every axis, not {len(axis)}",
+                              axis[0].where[:-1])  # fmt: skip
+    for run in half_fraction(len(axes)):
+        yield tuple(axis[level] for axis, level in zip(axes, run, strict=True))
+
+
+def half_fraction(factors: int) -> list[tuple[int, ...]]:
+    """Return the runs of a 2^(k-1) design, each a tuple of levels 0 and 1, the all-0 run first.
+
+    The last factor is the sum of the others modulo two, so that the product of all signs is the
+    same in every run: resolution k, which for five factors or more keeps main effects and two-way
+    interactions clear of each other (Box, Hunter & Hunter 2005, Statistics for Experimenters,
+    chapter 6). For fewer it could not, and all 2^k runs are returned.
+    """
+    if factors < 5:
+        return list(product((0, 1), repeat=factors))
+    return [(*run, sum(run) % 2) for run in product((0, 1), repeat=factors - 1)]
+
+
 #: How axes (lists of alternatives) become variants (tuples of changes).
 DESIGNS: dict[str, Callable[[list[list[_Change]]], Iterable[tuple[_Change, ...]]]] = {
     "one-at-a-time": _one_at_a_time,
     "product": lambda axes: product(*axes),
+    "fraction": _fraction,
     "path": _path,
     "list": lambda entries: (tuple(entry) for entry in entries),
 }

@@ -63,6 +63,7 @@ class Plan:
                     "id": v.id,
                     "baseline": v.is_baseline,
                     "residual": v.residual,
+                    "levels": dict(v.levels),
                     "model": v.spec.to_dict(),
                     **self.counts[v.id].to_dict(),
                 }

@@ -79,9 +79,12 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("model: {nrom: x}", "x.yaml:3:15: model.nrom: unknown key 'nrom'; allowed: attention"),
         ("base: gpt2-smal", "x.yaml:3:7: base: 'gpt2-smal' is neither a preset nor a .yaml file"),
         ("variants: {design: grid}", "x.yaml:3:20: variants.design: 'grid' is not allowed here; "
-                                     "allowed: list, one-at-a-time, path, product"),
+                                     "allowed: fraction, list, one-at-a-time, path, "),
         ("variants: {match: paramters}", "did you mean 'parameters'?"),
         ("variants: {design: list}", "x.yaml:3:1: variants: design 'list' takes 'entries'"),
+        ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
+        ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
+        ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
         ("tune: {lr: [1]}", "x.yaml:3:1: tune: unknown key 'tune'"),
     ],
 )  # fmt: skip

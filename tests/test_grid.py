@@ -176,3 +176,24 @@ def test_a_thousand_variants_are_planned_in_under_five_seconds():
     assert time.perf_counter() - began < 5
     assert len(found) == 1200
     assert len(sizes) > 50
+
+
+FIVE = {"norm": ["layernorm", "rmsnorm"], "position": ["sinusoidal", "rope"],
+        "attention": ["mha", "mqa"], "feedforward": ["relu", "swiglu"], "block": ["post", "pre"]}  # fmt: skip
+
+
+def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():
+    found = of("fraction", axes=FIVE)
+    assert len(found) == 16 == len({v.id for v in found})
+    assert found[0].is_baseline
+    assert set(found[0].levels.values()) == {0}
+    for variant in found:
+        assert sum(variant.levels.values()) % 2 == 0
+        for key, level in variant.levels.items():
+            assert getattr(variant.spec, key).name == FIVE[key][level]
+
+
+def test_a_fraction_needs_two_values_on_every_axis():
+    with pytest.raises(ConfigError, match="needs two values on every axis, not 1") as refused:
+        of("fraction", axes={"norm": ["rmsnorm"], "block": ["pre", "post"]})
+    assert refused.value.where == ("variants", "axes", "norm")

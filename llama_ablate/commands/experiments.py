@@ -135,9 +135,12 @@ def _report(store: Store) -> Answer:
     warnings = frames.warnings(store)
     for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
-    lines = [tables.text(tables.comparison_cells(comparison)), "", page.answer(comparison),
-             f"report: {written}"]  # fmt: skip
-    values = {"comparison": comparison.to_dict("records"), "report": str(written),
+    factors = frames.factors(store)
+    lines = [tables.text(tables.comparison_cells(comparison)), ""]
+    lines += [tables.text(tables.factor_cells(factors)), ""] if len(factors) else []
+    lines += [page.answer(comparison), f"report: {written}"]
+    values = {"comparison": comparison.to_dict("records"),
+              "factors": factors.to_dict("records"), "report": str(written),
               "warnings": warnings}  # fmt: skip
     return Answer("\n".join(lines), values, code=1 if failed else 0)
 

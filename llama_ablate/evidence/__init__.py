@@ -1,6 +1,10 @@
 """Evidence: pure functions on arrays that turn measured numbers into intervals and verdicts."""
 
+from llama_ablate.evidence.factorial import Contrast, contrasts
 from llama_ablate.evidence.pairing import Effect, Summary, Verdict, paired_effect, summary
 from llama_ablate.evidence.verdicts import Ruling, rule
 
-__all__ = ["Effect", "Ruling", "Summary", "Verdict", "paired_effect", "rule", "summary"]
+__all__ = [
+    "Contrast", "Effect", "Ruling", "Summary", "Verdict", "contrasts", "paired_effect", "rule",
+    "summary",
+]  # fmt: skip

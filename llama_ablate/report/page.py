@@ -84,6 +84,9 @@ def _markdown(store: Store, comparison: pd.DataFrame) -> str:
              _facts(store), ""]  # fmt: skip
     lines += [f"> {warning}" for warning in frames.warnings(store)]
     lines += ["", tables.markdown(tables.comparison_cells(comparison))]
+    factors = frames.factors(store)
+    if len(factors):
+        lines += ["## Factors", "", tables.markdown(tables.factor_cells(factors))]
     lines += [f"![{name}](figures/{name}.png)\n" for name in figures.FIGURES]
     return "\n".join(lines)
 
@@ -96,6 +99,7 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
     )
     plan, runs = store.plan, frames.runs(store)
     cells = tables.comparison_cells(comparison)
+    factors = tables.factor_cells(frames.factors(store))
     records = store.records()
     return environment.get_template("page.html").render(
         name=plan["experiment"]["name"],
@@ -116,6 +120,8 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
             )
         ],
         figures=drawn,
+        factor_columns=list(factors.columns),
+        factor_rows=factors.astype(str).to_numpy().tolist(),
         margin=store.plan["experiment"].get("margin"),
         run_columns=_RUN_COLUMNS,
         run_rows=run_rows(runs),

@@ -37,6 +37,16 @@ def comparison_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def factor_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return effects of factors with their numbers written as people read them."""
+    shown = frame[["factor", "levels"]].copy()
+    shown["effect [95% interval]"] = [
+        interval(row.difference_nats, row.low_nats, row.high_nats) for row in frames.rows(frame)
+    ]
+    shown["p (Holm)"] = [number(p, ".3f") for p in frame["p_holm"]]
+    return shown
+
+
 def number(value: float, form: str, unit: str = "") -> str:
     """Write a number, or a dash where it was not measured."""
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"

@@ -6,6 +6,7 @@ import re
 import pandas as pd
 import pytest
 
+from llama_ablate.cli import main
 from llama_ablate.report import figures, frames, looking, page, tables
 from llama_ablate.results import Record, Store
 
@@ -176,3 +177,24 @@ def test_a_table_of_text_aligns_its_columns():
         "a              1  ok",
         "long name  1,000  no",
     ]
+
+
+def test_a_factorial_design_reports_main_effects_and_interactions(
+    experiment_file, tmp_path, capsys
+):
+    file = experiment_file(
+        variants="{design: product, axes: {norm: [layernorm, rmsnorm], block: [post, pre]}}",
+        measure="[perplexity]",
+    )
+    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "norm x block" in out
+    assert "layernorm -> rmsnorm; post -> pre" in out
+    store = Store(tmp_path / "out" / "tiny")
+    found = frames.factors(store).set_index("factor")["difference_nats"]
+    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    by_hand = (loss["rmsnorm post"] + loss["rmsnorm pre"]) / 2
+    by_hand -= (loss["layernorm post"] + loss["layernorm pre"]) / 2
+    assert found["norm"] == pytest.approx(by_hand)
+    assert "<h2>Factors</h2>" in (store.report / "report.html").read_text("utf-8")
+    assert "## Factors" in (store.report / "report.md").read_text("utf-8")
