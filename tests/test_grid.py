@@ -178,8 +178,10 @@ def test_a_thousand_variants_are_planned_in_under_five_seconds():
     assert len(sizes) > 50
 
 
-FIVE = {"norm": ["layernorm", "rmsnorm"], "position": ["sinusoidal", "rope"],
-        "attention": ["mha", "mqa"], "feedforward": ["relu", "swiglu"], "block": ["post", "pre"]}  # fmt: skip
+FIVE = {
+    "norm": ["layernorm", "rmsnorm"], "position": ["sinusoidal", "rope"],
+    "attention": ["mha", "mqa"], "feedforward": ["relu", "swiglu"], "block": ["post", "pre"],
+}  # fmt: skip
 
 
 def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():
