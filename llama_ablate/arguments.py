@@ -1,6 +1,7 @@
 """The arguments of every command, with help and an example for each."""
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,7 +226,9 @@ def _add_models(add: Callable[[str, str, str], argparse.ArgumentParser]) -> None
     command.add_argument("--dim", type=_count, default=1024, help="width of a vector (1024)")
     command.add_argument("--rows", type=_count, default=4096, help="vectors, or tokens (4096)")
     command.add_argument("--rounds", type=_count, default=30, help="turns of every case (30)")
-    command.add_argument("--threads", type=_count, default=1, help="of the CPU (1)")
+    command.add_argument(
+        "--threads", type=int, choices=range(1, 1025), metavar="N", default=1, help="of the CPU (1)"
+    )
     command.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     command.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     _add_device(command)
@@ -272,8 +275,8 @@ def _add_prompt(command: argparse.ArgumentParser, help_: str) -> None:
 
 def _count(text: str) -> int:
     """Read a count from the command line: an integer of 1 or more."""
-    if not text.replace("_", "").isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    if not re.fullmatch("[0-9_]{1,12}", text) or not 1 <= int(text) <= 10**9:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 to 1,000,000,000")
     return int(text)
 
 

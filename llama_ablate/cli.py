@@ -1,36 +1,42 @@
 """The command line: arguments in, exit code out. `commands` does the work."""
 
-import errno
+import os
 import sys
 from collections.abc import Sequence
 
 from llama_ablate.arguments import parser
 from llama_ablate.errors import ConfigError
 
-#: Disk full, quota, no permission, read-only: the user's to mend, and no traceback helps.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code; a ConfigError becomes one line on standard error."""
+    """Run one command. Returns the exit code; what a user can mend is one line on standard error.
+
+    That is a ConfigError, and whatever the system refuses: a full disk, a missing permission, a
+    folder where a file should be.
+    """
     options = parser().parse_args(arguments)
     from llama_ablate import commands
 
+    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
     try:
         answer = getattr(commands, options.command.replace("-", "_"))(options)
-    except ConfigError as error:
-        sys.stderr.write(f"llama-ablate: {error}\n")
-        return 2
-    except OSError as error:
-        if error.errno not in _DISK:
-            raise
-        sys.stderr.write(f"llama-ablate: {error}; what is finished is kept\n")
+        print(answer.json if options.json else answer.text, flush=True)
+    except BrokenPipeError:
+        # The reader of our output has gone: nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except (ConfigError, OSError) as error:
+        kept = isinstance(error, OSError) and options.command in ("run", "measure")
+        note = "; what is finished is kept" if kept else ""
+        sys.stderr.write(f"llama-ablate: {_in_one_line(str(error))}{note}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
-    try:
-        print(answer.json if options.json else answer.text, flush=True)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone: nothing is left to say
     return int(answer.code)
+
+
+def _in_one_line(text: str) -> str:
+    """Show line feeds and control characters, which names in a file may hold, as what they are."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Sampling:
             raise ConfigError(f"--temperature {self.temperature:g}: must be 0 (greedy) or more")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"--top-k {self.top_k}: must be 1 or more")
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"--seed {self.seed}: must be 0 or more, and below 2^63")
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
 
@@ -43,13 +46,16 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """
     if sampling.temperature == 0:
         return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
-    logits_BV = logits_BV / sampling.temperature
+    # The likeliest at 0: a temperature however small then overflows to what is impossible.
+    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_BV.shape[-1]:
         least_B1 = logits_BV.topk(sampling.top_k).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
     falling_BV, order_BV = logits_BV.softmax(-1).sort(-1, descending=True)
-    # What stands before a token decides whether it is in: so the first always is.
-    falling_BV[falling_BV.cumsum(-1) - falling_BV >= sampling.top_p] = 0.0
+    # What stands before a token decides whether it is in; the first always is.
+    out_BV = falling_BV.cumsum(-1) - falling_BV >= sampling.top_p
+    out_BV[:, 0] = False
+    falling_BV[out_BV] = 0.0
     kept_BV = torch.zeros_like(falling_BV).scatter_(-1, order_BV, falling_BV)
     return kept_BV / kept_BV.sum(-1, keepdim=True)
 
@@ -60,7 +66,9 @@ class Generation:
     Prompts of different lengths are padded on the left. Each draws from a stream of random numbers
     of its own, so neither the batch around a prompt nor the cache changes its continuation. At the
     context's end it stops, or drops the older half of what it sees and goes on (`past="slide"`).
-    `ended` says afterwards why it ended. Raises ConfigError for an empty or too long prompt.
+    `ended` says afterwards why it ended. Only the first `vocab` tokens are drawn, where a model has
+    more than its tokenizer. Raises ConfigError for an empty or too long prompt, a cache that does
+    not fit into memory, and a model whose logits are not numbers.
     """
 
     def __init__(
@@ -73,8 +81,10 @@ class Generation:
         stops: frozenset[int] = frozenset(),
         past: Past = "stop",
         use_cache: bool = True,
+        vocab: int | None = None,
     ) -> None:
         self.model, self.max_tokens, self.stops = model, max_tokens, stops
+        self.vocab = vocab or model.spec.vocab
         self.past, self.use_cache = past, use_cache
         self.sampling = sampling or Sampling()
         self.ended: Ended = ""
@@ -86,6 +96,9 @@ class Generation:
         if not all(self._rows):
             raise ConfigError("an empty prompt gives nothing to continue: this tokenizer has no "
                               "token that begins a text")  # fmt: skip
+        if unknown := [t for row in self._rows for t in row if not 0 <= t < model.spec.vocab]:
+            raise ConfigError(f"token {unknown[0]} of the prompt is not among the model's "
+                              f"{model.spec.vocab:,}")  # fmt: skip
         if longest > context and past == "stop":
             raise ConfigError(
                 f"the prompt has {longest:,} tokens, more than the context of {context:,}; "
@@ -130,16 +143,35 @@ class Generation:
         self._pad_B = torch.tensor(pads, device=device) if any(pads) else None
         if self.use_cache:
             capacity = min(self.model.spec.context, longest + self.max_tokens)
+            self._check_memory(capacity)
             self._cache = self.model.new_cache(len(padded), capacity)
         tokens_BT = torch.tensor(padded, device=device)
         return self._last(tokens_BT)
+
+    def _check_memory(self, capacity: int) -> None:
+        weight, rows = self.model.embedding.weight, len(self._rows)
+        block = self.model.blocks[0]
+        per_token = sum(heads * width for heads, width in block.attn.cached)
+        kept = min(capacity, block.attn.window or capacity)
+        layers = self.model.spec.layers
+        needed = rows * kept * layers * per_token * weight.element_size()
+        free = psutil.virtual_memory().available
+        if weight.device.type == "cpu" and needed > free:
+            raise ConfigError(
+                f"a cache of {capacity:,} tokens needs {needed / 2**30:,.1f} GiB; "
+                f"{free / 2**30:,.1f} GiB are free: ask for fewer with --max-tokens"
+            )
 
     def _last(self, tokens_BT: Tensor) -> Tensor:
         logits_BTV: Tensor = self.model(tokens_BT, self._cache, pad_B=self._pad_B)
         return logits_BTV[:, -1].float()
 
     def _draw(self, logits_BV: Tensor) -> list[int]:
-        chances_BV = probabilities(logits_BV.cpu(), self.sampling)
+        logits_BV = logits_BV[:, : self.vocab].cpu()
+        if not logits_BV.isfinite().all():
+            raise ConfigError("the model's logits are not finite numbers: its weights are damaged, "
+                              "or too large for this precision")  # fmt: skip
+        chances_BV = probabilities(logits_BV, self.sampling)
         return [
             int(torch.multinomial(chances_V, 1, generator=stream))
             for chances_V, stream in zip(chances_BV, self._streams, strict=True)

@@ -8,7 +8,7 @@ from llama_ablate import grid
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.experiment import Experiment, Source
 from llama_ablate.grid import Run, Variant
 from llama_ablate.model.counts import Counts, count
@@ -94,6 +94,7 @@ def make(source: Source) -> Plan:
         variants = grid.variants(experiment, REGISTRIES, text.vocab, _cost(experiment))
         for variant in variants:
             grid.costed(variant, count)
+        _check_hypotheses(experiment, [variant.label for variant in variants])
     except ConfigError as error:
         raise source.locate(error) from None
     return Plan(
@@ -126,6 +127,18 @@ def _cost(experiment: Experiment) -> grid.Cost | None:
         "flops": lambda spec: count(spec).flops_per_token,
     }
     return kinds.get(experiment.variants.match)
+
+
+def _check_hypotheses(experiment: Experiment, labels: list[str]) -> None:
+    for i, hypothesis in enumerate(experiment.hypotheses):
+        for key in ("variant", "against"):
+            name = getattr(hypothesis, key)
+            if name is not None and name not in labels:
+                message = f"no variant is called '{name}'{nearest(name, labels)}"
+                raise ConfigError(message, ("hypotheses", i, key))
+    if experiment.hypotheses and len(experiment.seed_list) < 2:
+        raise ConfigError("a hypothesis needs an interval, and an interval two seeds or more",
+                          ("seeds",))  # fmt: skip
 
 
 def _check_floor(measures: tuple[Choice, ...], text: tokens.Tokens) -> None:

@@ -1,7 +1,7 @@
 """What is on disk: the only code that knows file names. Records are committed whole, or not at all.
 
 <results>/<experiment>/
-experiment.yaml  plan.json  engine.json
+experiment.yaml  plan.json  engine.json  hypotheses.json
 runs/<label>--s<seed>--<id>/    record.json curve.csv weights.safetensors manifest.json measures/
 variants/<label>--<id>/         measures/<metric>.json
 working/<id>.checkpoint         of runs that have not finished
@@ -88,6 +88,9 @@ class Store:
             for folder in (self._runs, self._variants, self._working):
                 folder.mkdir(parents=True, exist_ok=True)
             write_text(self.root / "experiment.yaml", experiment_text)
+            if not self._committed():  # from the first finished run on, what was stated stands
+                stated = plan.get("experiment", {}).get("hypotheses", [])
+                write_json(self.root / "hypotheses.json", stated)
             write_json(self.plan_file, plan)
         except OSError as error:
             raise ConfigError(
@@ -98,6 +101,12 @@ class Store:
     def plan(self) -> dict[str, Any]:
         """What was planned, as plain values."""
         return dict(read_json(self.plan_file))
+
+    @property
+    def stated(self) -> list[dict[str, Any]]:
+        """The hypotheses as they stood before the first run had finished."""
+        file = self.root / "hypotheses.json"
+        return list(read_json(file)) if file.is_file() else []
 
     @property
     def experiment_text(self) -> str:

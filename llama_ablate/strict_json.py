@@ -22,11 +22,16 @@ def to_json(value: object) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: readers see the old text or the new, never half of it."""
+    """Write a text file in one step."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one step: readers see the old content or the new, never half of it."""
     handle, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_ablate import experiment, grid
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts
 from llama_ablate.model.decoder import REGISTRIES, build
 from llama_ablate.registry import Choice
@@ -24,7 +24,12 @@ def of_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experimen
         spec = grid.resolve(preset.model, REGISTRIES)
         parts(spec)
     except ConfigError as error:
-        raise error.under("model") from None
+        key = (
+            dotted(error.where)
+            if error.where[:1] == ("model",)
+            else dotted(error.under("model").where)
+        )
+        raise ConfigError(f"{key}: {error.message}") from None
     return spec, preset.about
 
 

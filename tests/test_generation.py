@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -165,6 +167,8 @@ def test_draws_follow_the_probabilities():
         ({"top_p": 0.0}, "--top-p 0"),
         ({"top_p": 1.5}, "--top-p 1.5"),
         ({"top_k": 0}, "--top-k 0"),
+        ({"seed": -1}, "--seed -1"),
+        ({"seed": 1 << 64}, "--seed 18446744073709551616"),
     ],
 )
 def test_values_that_make_no_distribution_are_refused(options, message):
@@ -246,7 +250,7 @@ def test_generate_says_where_the_context_ended_it_and_how_to_go_on(run_folder, c
         (["--prompt", ""], "an empty prompt gives nothing to continue"),
         (["--prompt", "x", "--top-p", "2"], "--top-p 2: must be above 0"),
         (["--prompt", "x", "--temperature", "hot"], "invalid float value: 'hot'"),
-        (["--prompt", "x", "--max-tokens", "0"], "'0' is not a whole number of 1 or more"),
+        (["--prompt", "x", "--max-tokens", "0"], "'0' is not a whole number from 1"),
         (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
         (["--prompt", "x", "--tokenizer", "nope"], "there is no tokenizer file 'nope'"),
         (["--prompt", "x", "--past-context", "loop"], "invalid choice: 'loop'"),
@@ -278,3 +282,37 @@ def test_counting_kv_computations_with_and_without_a_cache():
         continued(model, [1], max_tokens=100, use_cache=use_cache)
         hook.remove()
         assert made[0] == expected
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1e-40), Sampling(1.0, top_p=1e-300)], ids=str)
+def test_the_smallest_temperature_and_nucleus_take_the_likeliest(sampling):
+    assert probabilities(LOGITS, sampling).tolist() == [[1, 0, 0, 0]]
+
+
+def test_no_token_is_drawn_that_the_tokenizer_does_not_have():
+    model = model_of(init_std=0.02)
+    rows, _ = continued(model, [5], max_tokens=20, vocab=3, sampling=Sampling(5.0))
+    assert set(rows[0]) <= {0, 1, 2}
+
+
+def test_a_prompt_or_cache_that_the_model_cannot_hold_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="token 61 of the prompt is not among the model's 61"):
+        continued(model_of(), [61])
+
+    class Little:
+        available = 1000
+
+    monkeypatch.setattr("psutil.virtual_memory", lambda: Little)
+    with pytest.raises(ConfigError, match="ask for fewer with --max-tokens"):
+        continued(model_of(), [5])
+
+
+def test_a_reader_that_stops_reading_is_no_error(run_folder):
+    command = f"{sys.executable} -m llama_ablate generate '{run_folder}' --prompt x | head -c 1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602
+    assert (ran.stdout, ran.stderr) == ("x", "")
+
+
+def test_a_prompt_that_is_no_utf8_is_refused(run_folder, capsys):
+    assert main(["generate", str(run_folder), "--prompt", "a\udcff"]) == 2
+    assert "--prompt is not UTF-8 text" in capsys.readouterr().err

@@ -16,7 +16,8 @@ MAY = {
     "registry": ["errors", "validation"],
     "spec": ["registry"],
     "marked_yaml": ["errors"],
-    "experiment": ["errors", "marked_yaml", "registry", "validation"],
+    "schema": ["registry", "validation"],
+    "experiment": ["errors", "marked_yaml", "schema"],
     "grid": ["errors", "experiment", "registry", "spec"],
     "strict_json": ["errors"],
     "results": ["errors", "experiment", "strict_json"],
@@ -42,7 +43,7 @@ MAY = {
     "cli": ["arguments", "commands", "errors"],
     "analysis": ["__init__", "errors", "evidence", "report", "results"],
 }  # fmt: skip
-NO_TORCH = ["errors", "strict_json", "validation", "registry", "spec", "marked_yaml",
+NO_TORCH = ["errors", "schema", "strict_json", "validation", "registry", "spec", "marked_yaml",
             "experiment", "grid", "results", "evidence", "report", "analysis"]  # fmt: skip
 SLOT_FILES = ["norms", "positions", "attention", "feedforward", "blocks"]
 

@@ -130,8 +130,8 @@ def test_the_presets_are_listed_with_their_sources(capsys):
     [
         (["llama3-8"], "'llama3-8' is not a preset; allowed: "),
         (["llama3-8"], "did you mean 'llama3-8b'?"),
-        (["llama3-8b", "--context", "0"], "'0' is not a whole number of 1 or more"),
-        (["llama3-8b", "--batch", "-3"], "'-3' is not a whole number of 1 or more"),
+        (["llama3-8b", "--context", "0"], "'0' is not a whole number from 1"),
+        (["llama3-8b", "--batch", "-3"], "'-3' is not a whole number from 1"),
         (["llama3-8b", "--dtype", "fp8"], "invalid choice: 'fp8'"),
         (["llama3-8b", "--set", "model.heads=7"], "7 heads do not divide dim 4096"),
         (["llama3-8b", "--set", "model.norm=rmsnrm"], "did you mean 'rmsnorm'?"),

@@ -14,7 +14,6 @@ from llama_ablate.training.engine import Engine
 _NEW = (32, 100, 256)
 _ATTENTIONS = ("mha", "gqa", "mqa", "mla")
 _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
-_ROUNDS = 7
 
 
 def run(setup: Setup) -> tuple[list[Table], list[Said]]:
@@ -22,32 +21,30 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
 
     Nothing is compiled here: each token has other shapes than the one before.
     """
-    rounds = min(setup.rounds, _ROUNDS)
-    quick = Setup(setup.device, setup.dtype, setup.threads, rounds=rounds)
     tables, said = [], []
     model = _model("mha", setup)
     for new in _NEW:
         cases = {"without cache": _uncached(model, new, setup),
                  "with cache, math": _cached(model, new, "math", setup),
                  "with cache, fused": _cached(model, new, "fused", setup)}  # fmt: skip
-        table = in_turns(f"{new} tokens, mha", cases, quick, against="with cache, fused")
+        table = in_turns(f"{new} tokens, mha", cases, setup, against="with cache, fused")
         tables.append(table)
         r = table.ratio("without cache", "with cache, fused")
         told = "50.5x, 'tens of times' (001 L217, L232)" if new == 100 else "grows with length"
         said.append(
             Said(f"{new} tokens: time without / with cache", told,
-                 f"{r.value:.1f}x [{r.low:.1f}, {r.high:.1f}]; K and V of {(new + 1) / 2:.1f} times"
+                 f"{r.times(1)}; K and V of {(new + 1) / 2:.1f} times"
                  " as many tokens computed")
         )  # fmt: skip
     by_attention: dict[str, Work] = {
         name: _prefilled(_model(name, setup), setup) for name in _ATTENTIONS
     }
-    table = in_turns("32 tokens after 448, batch 8", by_attention, quick, against="mha")
+    table = in_turns("32 tokens after 448, batch 8", by_attention, setup, against="mha")
     tables.append(table)
     for name in ("gqa", "mqa"):
         r = table.ratio("mha", name)
         said.append(Said(f"mha / {name}, decoding a batch of 8", "medium, fast (004 L172)",
-                         f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"))  # fmt: skip
+                         r.times()))  # fmt: skip
     return tables, said
 
 

@@ -127,8 +127,7 @@ def _products(setup: Setup) -> nn.Module:
 
 def _said(alone: Table, network: Table, widths: Table, step: Table) -> list[Said]:
     def times(table: Table, case: str, to: str) -> str:
-        r = table.ratio(case, to)
-        return f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"
+        return table.ratio(case, to).times()
 
     return [
         Said("GELU / ReLU alone, fused", "slightly slower (001 L557)",

@@ -99,5 +99,5 @@ def _said(tables: list[Table]) -> list[Said]:
         ):
             if slow in table.seconds and quick in table.seconds:
                 r = table.ratio(slow, quick)
-                found.append(Said(claim, said, f"{r.value:.2f}x [{r.low:.2f}, {r.high:.2f}]"))
+                found.append(Said(claim, said, r.times()))
     return found

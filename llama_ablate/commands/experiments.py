@@ -127,7 +127,7 @@ def report(options: Namespace) -> Answer:
 
 
 def _report(store: Store) -> Answer:
-    from llama_ablate.report import frames, page, tables
+    from llama_ablate.report import frames, page, tables, tested
 
     written = page.write(store)
     comparison, runs = frames.comparison(store), frames.runs(store)
@@ -135,12 +135,14 @@ def _report(store: Store) -> Answer:
     warnings = frames.warnings(store)
     for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
-    factors = frames.factors(store)
+    factors, hypotheses = tested.factors(store), tested.hypotheses(store)
     lines = [tables.text(tables.comparison_cells(comparison)), ""]
     lines += [tables.text(tables.factor_cells(factors)), ""] if len(factors) else []
+    lines += [tables.text(tables.hypothesis_cells(hypotheses)), ""] if len(hypotheses) else []
     lines += [page.answer(comparison), f"report: {written}"]
     values = {"comparison": comparison.to_dict("records"),
-              "factors": factors.to_dict("records"), "report": str(written),
+              "factors": factors.to_dict("records"),
+              "hypotheses": hypotheses.to_dict("records"), "report": str(written),
               "warnings": warnings}  # fmt: skip
     return Answer("\n".join(lines), values, code=1 if failed else 0)
 

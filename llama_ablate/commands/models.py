@@ -19,6 +19,8 @@ def summary(options: Namespace) -> Answer:
     from llama_ablate import experiment
 
     if options.what is None:
+        if options.sets:
+            raise ConfigError("--set needs a preset to change")
         names = {name: experiment.preset(name).about.source for name in experiment.presets()}
         return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
     from llama_ablate import summary as summaries
@@ -45,7 +47,9 @@ def generate(options: Namespace) -> Answer:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     opened = _open(options)
     tokenizer = opened.tokenizer
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    text = _prompt(options)
+    if options.system and not options.chat:
+        raise ConfigError("--system is for --chat")
     if options.chat:
         said = [chat.Message("system", options.system)] if options.system else []
         prompt = chat.encode([*said, chat.Message("user", text)], tokenizer)
@@ -59,13 +63,15 @@ def generate(options: Namespace) -> Answer:
         stops=tokenizer.stops,
         past=options.past_context,
         use_cache=not options.no_cache,
+        vocab=tokenizer.vocab,
     )
     streamed = Streamed(tokenizer, prompt)
     out = (lambda _: None) if options.json else _write
     out("" if options.chat else text)
     began = time.perf_counter()
     for (token,) in generation:
-        out(streamed.push(token or 0))
+        if token is not None:
+            out(streamed.push(token))
     out(streamed.flush())
     seconds = time.perf_counter() - began
     if generation.ended == "context":
@@ -85,7 +91,7 @@ def attention(options: Namespace) -> Answer:
     from llama_ablate.report.figures import save
 
     opened = _open(options)
-    prompt = opened.tokenizer.prompt(options.prompt, special=options.parse_special)
+    prompt = opened.tokenizer.prompt(_prompt(options), special=options.parse_special)
     maps = look(opened, prompt)
     layers = range(len(maps.weights)) if options.layer is None else [options.layer]
     if options.head is None:
@@ -133,6 +139,8 @@ def bench(options: Namespace) -> Answer:
     """Time a component alone and inside a training step."""
     from dataclasses import asdict
 
+    import psutil
+
     from llama_ablate.bench import BENCHES
     from llama_ablate.bench.timing import Setup
     from llama_ablate.launch.environment import environment
@@ -148,6 +156,10 @@ def bench(options: Namespace) -> Answer:
         rounds=options.rounds,
         compiled=not options.no_compile,
     )
+    needed = 40 * setup.dim * setup.rows * 4  # a few tensors forward and backward, 4 * dim wide
+    if needed > psutil.virtual_memory().available:
+        raise ConfigError(f"--dim {setup.dim} x --rows {setup.rows} need some "
+                          f"{needed / 2**30:,.0f} GiB, more than is free")  # fmt: skip
     settle(setup.threads)
     tables, said = BENCHES[options.what](setup)
     values = {
@@ -171,6 +183,20 @@ def _open(options: Namespace) -> "Opened":
     opened = open_model(options.model, tokenizer=options.tokenizer, dtype=dtype)
     opened.model.to(device)
     return opened
+
+
+def _prompt(options: Namespace) -> str:
+    if options.prompt != "-":
+        text = str(options.prompt)
+    elif sys.stdin is None:
+        raise ConfigError("--prompt -: there is no standard input")
+    else:
+        text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigError("--prompt is not UTF-8 text") from None
+    return text
 
 
 def _write(text: str) -> None:

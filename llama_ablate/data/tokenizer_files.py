@@ -189,7 +189,9 @@ def _from_tokenizer_json(data: bytes) -> BPE:
 
     try:
         return BPE(tokenizers.Tokenizer.from_str(data.decode("utf-8")))
-    except Exception as error:  # noqa: BLE001  the library raises plain Exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  its Rust panics are not Exceptions
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"it is no tokenizer.json ({reason})") from None
 
@@ -221,7 +223,9 @@ def _reader(path: Path, data: bytes) -> Callable[[bytes], Tokenizer]:
 @TOKENIZERS.register("file")
 def file_tokens(*, path: str = "") -> Maker:
     """Take another model's tokenizer: its tokenizer.json, tokenizer.model or tokenizer.bin."""
-    tokenizer = read(Path(path))
+    if not path:
+        raise ConfigError("needs 'path': a tokenizer.json, tokenizer.model or tokenizer.bin")
+    tokenizer = read(Path(path).expanduser())
     identity = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()[:16]
     return Maker(lambda _: tokenizer, identity)
 

@@ -154,6 +154,9 @@ class BPE(Tokenizer):
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        # A file may ask for texts to be cut or filled up, which is no part of their meaning.
+        self._model.no_truncation()
+        self._model.no_padding()
         # Else the library would take "<|endoftext|>" in a user's text for the token.
         self._model.encode_special_tokens = True
         added = model.get_added_tokens_decoder()
@@ -164,11 +167,14 @@ class BPE(Tokenizer):
     @property
     def vocab(self) -> int:
         """How many pieces there are: one more than the largest id, since ids may have gaps."""
-        return int(max(self._model.get_vocab(with_added_tokens=True).values())) + 1
+        return int(max(self._model.get_vocab(with_added_tokens=True).values(), default=0)) + 1
 
     def encode(self, text: str) -> Ids:
         """Return the pieces' ids."""
-        return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
+        try:
+            return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
+        except Exception as error:  # noqa: BLE001  the library raises plain Exceptions
+            raise ConfigError(f"the tokenizer cannot encode this text: {error}") from None
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of several texts, in parallel."""

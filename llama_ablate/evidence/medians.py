@@ -13,6 +13,13 @@ class Median:
     low: float
     high: float
 
+    def times(self, digits: int = 2) -> str:
+        """Write a ratio, with its interval where it has one."""
+        alone = f"{self.value:.{digits}f}x"
+        if math.isnan(self.low):
+            return alone
+        return f"{alone} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
 
 def median(values: Sequence[float]) -> Median:
     """Return the median and the order statistics that hold it in 95% of samples or more.

@@ -1,7 +1,6 @@
 """What reading any checkpoint has in common: names, shapes, memory, and saying what is wrong."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,9 +33,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a checkpoint holds: the shape of each tensor, and how to read one."""
+    """What a checkpoint holds: the shape and type of each tensor, and how to read one."""
 
     shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
     read: Callable[[str], Tensor]
 
 
@@ -80,12 +80,12 @@ def fill(
                 f"'{where}': {entry.theirs} is {_written(stored.shapes[entry.theirs])}, "
                 f"where its configuration asks for {_written(expected)}"
             )
-    smallest = min(entries, key=lambda entry: math.prod(stored.shapes[entry.theirs]))
-    dtype = dtype or _read(stored, smallest, where).dtype
+    dtype = dtype or _widest(entries, stored, where)
     check_memory(count(spec).parameters * dtype.itemsize, where)
     state: dict[str, Tensor] = {}
     for entry in entries:
-        tensor = _read(stored, entry, where)
+        tensor = stored.read(entry.theirs)
+        tensor = tensor.T if entry.transposed else tensor
         pieces = tensor.split([shapes[name][0] for name in entry.ours])  # type: ignore[no-untyped-call]
         for name, piece in zip(entry.ours, pieces, strict=True):
             state[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
@@ -99,13 +99,16 @@ def fill(
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def _read(stored: Stored, entry: Entry, where: Path) -> Tensor:
-    tensor = stored.read(entry.theirs)
-    if tensor.dtype not in DTYPES:
-        allowed = ", ".join(map(_plain, DTYPES))
-        found = f"{entry.theirs} is {_plain(tensor.dtype)}"
-        raise ConfigError(f"'{where}': {found}; allowed: {allowed}")
-    return tensor.T if entry.transposed else tensor
+def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtype:
+    """Return the precision that holds every tensor as it is stored."""
+    found = stored.dtypes[entries[0].theirs]
+    for entry in entries:
+        dtype = stored.dtypes[entry.theirs]
+        if dtype not in DTYPES:
+            allowed = ", ".join(map(_plain, DTYPES))
+            raise ConfigError(f"'{where}': {entry.theirs} is {_plain(dtype)}; allowed: {allowed}")
+        found = torch.promote_types(found, dtype)
+    return found
 
 
 def _check_names(
@@ -139,7 +142,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"'{path}' is larger than {_LARGEST_JSON >> 20} MiB: no configuration is")
     try:
         values = json.loads(path.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"'{path}' is no JSON: {reason}") from None
     if not isinstance(values, dict):

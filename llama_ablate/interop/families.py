@@ -6,7 +6,7 @@ recipe can be written is not listed anywhere: it is written, read back, and comp
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.checkpoint import Entry
@@ -43,7 +43,9 @@ class LlamaLike:
     architecture: str
     qkv_bias: bool | None = None
     qk_norm: bool = False
-    windows: bool = False
+    #: How the family speaks of windows: not at all, by `sliding_window`, or only where a switch
+    #: (`use_sliding_window`) is on.
+    windows: Literal["", "always", "switched"] = ""
 
     def model(self, config: Config) -> dict[str, Any]:
         """Read sizes and options; what our recipe has no word for is refused."""
@@ -84,12 +86,16 @@ class LlamaLike:
         kinds = set(config.get("layer_types") or [])
         if len(kinds) > 1:
             _refuse("layer_types", "of several kinds", ["one kind for all layers"])
-        if kinds == {"full_attention"}:
+        switched_off = self.windows == "switched" and not config.get("use_sliding_window")
+        if not self.windows or switched_off or kinds == {"full_attention"}:
             return None
-        if not self.windows and not config.get("use_sliding_window"):
-            return None
-        if not self.windows and config.get("max_window_layers", 0) > 0:
-            _refuse("max_window_layers", config["max_window_layers"], ["0"])
+        if self.windows == "switched" and not kinds:
+            # Windows begin at this layer; transformers' default is 28.
+            first = config.get("max_window_layers", 28)
+            if first >= _need(config, "num_hidden_layers"):
+                return None
+            if first > 0:
+                _refuse("max_window_layers", first, ["0", "num_hidden_layers"])
         window: int | None = config.get("sliding_window", 4096)
         return window
 
@@ -117,8 +123,11 @@ class LlamaLike:
             config["rope_scaling"] = _scaling(rope)
         if self.kind == "llama":
             config |= {"attention_bias": spec.bias, "mlp_bias": spec.bias}
-        if self.windows:
-            config["sliding_window"] = attention.get("window")
+        window = attention.get("window")
+        if self.windows == "always" or (self.windows and window):
+            config["sliding_window"] = window
+        if self.windows == "switched" and window:
+            config |= {"use_sliding_window": True, "max_window_layers": 0}
         return config
 
     def entries(self, ours: Iterable[str]) -> list[Entry]:
@@ -218,9 +227,9 @@ _GPT2 = {
 
 FAMILIES: dict[str, Family] = {
     "llama": LlamaLike("llama", "LlamaForCausalLM"),
-    "mistral": LlamaLike("mistral", "MistralForCausalLM", windows=True),
-    "qwen2": LlamaLike("qwen2", "Qwen2ForCausalLM", qkv_bias=True),
-    "qwen3": LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True),
+    "mistral": LlamaLike("mistral", "MistralForCausalLM", windows="always"),
+    "qwen2": LlamaLike("qwen2", "Qwen2ForCausalLM", qkv_bias=True, windows="switched"),
+    "qwen3": LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, windows="switched"),
     "gpt2": GPT2(),
 }
 
@@ -231,8 +240,9 @@ def _rope(config: Config) -> dict[str, Any]:
     for key in ("rope_scaling", "rope_parameters"):
         given |= config.get(key) or {}
     plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, **config, **given}
-    theta, fraction = float(plain["rope_theta"]), float(plain["partial_rotary_factor"])
-    rope: dict[str, Any] = {"name": "rope", "theta": theta, "fraction": fraction}
+    if plain["partial_rotary_factor"] != 1:  # these families have none, whatever is written
+        _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
+    rope: dict[str, Any] = {"name": "rope", "theta": float(plain["rope_theta"])}
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return rope

@@ -1,5 +1,6 @@
 """Hugging Face's layout: a folder with config.json and safetensors, in one file or in shards."""
 
+import os
 import re
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ from llama_ablate.strict_json import write_json
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 _SHARD_BYTES = 5 * 10**9
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+           "F64": torch.float64}  # fmt: skip
 #: Tables that old checkpoints carry along and that a model computes by itself.
 _TABLES = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
@@ -48,10 +51,20 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
         # GPT-2's first checkpoints leave the prefix out.
         entries = [replace(e, theirs=e.theirs.removeprefix("transformer.")) for e in entries]
 
+    if spec.tie and "lm_head.weight" in stored.shapes:
+        _check_tied(stored, entries[names.index("embedding.weight")].theirs, folder)
+
     def unneeded(name: str) -> bool:
         return bool(_TABLES.search(name)) or (spec.tie and name == "lm_head.weight")
 
     return fill(spec, entries, stored, folder, dtype=dtype, unneeded=unneeded)
+
+
+def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
+    head, table = stored.read("lm_head.weight"), stored.read(embedding)
+    if head.shape != table.shape or not torch.equal(head, table):
+        raise ConfigError(f"'{where}' says that its output shares the embedding's weights, but "
+                          "lm_head.weight holds others")  # fmt: skip
 
 
 def describe(folder: Path) -> tuple[Family, ModelSpec]:
@@ -59,7 +72,7 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
     file = folder / "config.json"
     config = read_json(file)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(f"'{file}': model_type '{kind}' is not known{nearest(kind, FAMILIES)}")
     if config.get("quantization_config"):
         raise ConfigError(f"'{file}': the checkpoint is quantized; allowed: float32, float16 or "
@@ -69,7 +82,7 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
         values = family.model(config)
     except ConfigError as error:
         raise ConfigError(f"'{file}': {error.message}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
     return family, spec_of(values, file)
 
@@ -87,6 +100,7 @@ def write(
     The folder appears whole or not at all. Raises ConfigError for a component that the family has
     no word for, by its name, and for a folder that is not empty.
     """
+    folder = folder.resolve()
     model = _half_layout(model)
     spec = canonical(model.spec, model.blocks[0].ffn.width)
     kind = _family_for(spec, kind)
@@ -112,6 +126,8 @@ def write(
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
+    except SafetensorError as error:
+        raise ConfigError(f"'{folder}' cannot be written: {error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return kind
@@ -138,7 +154,10 @@ def _family_for(spec: ModelSpec, kind: str | None) -> str:
 def _differences(spec: ModelSpec, kind: str) -> list[str]:
     """Return what of a recipe is lost when it is written as a family and read back."""
     family = FAMILIES[kind]
-    back = spec_of(family.model(family.config(spec)), Path("config.json"))
+    try:
+        back = spec_of(family.model(family.config(spec)), Path("config.json"))
+    except ConfigError as error:
+        return [error.message.split(": ", 1)[-1]]
     back = canonical(back, int(dict(back.feedforward.options)["width"]))
     lost = []
     for field in fields(ModelSpec):
@@ -159,12 +178,17 @@ def _differences(spec: ModelSpec, kind: str) -> list[str]:
 def _stored(files: Sequence[Path]) -> Stored:
     where: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, torch.dtype] = {}
     for file in files:
+        if not os.access(file, os.R_OK):
+            raise ConfigError(f"'{file}' cannot be read: no permission")
         try:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  it is no dict
                     where[name] = file
-                    shapes[name] = tuple(opened.get_slice(name).get_shape())
+                    part = opened.get_slice(name)
+                    shapes[name] = tuple(part.get_shape())
+                    dtypes[name] = _DTYPES.get(part.get_dtype(), torch.int8)
         except (SafetensorError, OSError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"'{file}' is damaged or no safetensors file: {reason}") from None
@@ -174,7 +198,7 @@ def _stored(files: Sequence[Path]) -> Stored:
             tensor: Tensor = opened.get_tensor(name)
             return tensor
 
-    return Stored(shapes, get)
+    return Stored(shapes, dtypes, get)
 
 
 def _files(folder: Path) -> list[Path]:

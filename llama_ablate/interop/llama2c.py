@@ -68,4 +68,5 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
         return torch.from_numpy(np.array(values, np.float32))
 
     entries = [Entry(name, (name,)) for name in starts]
-    return fill(spec, entries, Stored({n: shapes[n] for n in starts}, get), file, dtype=dtype)
+    stored = Stored(shapes, dict.fromkeys(shapes, torch.float32), get)
+    return fill(spec, entries, stored, file, dtype=dtype)

@@ -1,6 +1,7 @@
 """Meta's own layout: params.json, and consolidated.NN.pth for each rank of model parallelism."""
 
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,14 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     entries = [Entry(renamed(name, _NAMES), (name,)) for name in ours]
 
     def get(name: str) -> Tensor:
-        return _joined(name, shards, by_input)
+        try:
+            return _joined(name, shards, by_input)
+        except RuntimeError:
+            raise ConfigError(f"the shards of '{folder}' do not fit together: {name}") from None
 
-    return fill(spec, entries, Stored(shapes, get), folder, dtype=dtype,
+    stored = Stored(shapes, {name: tensor.dtype for name, tensor in shards[0].items()}, get)
+
+    return fill(spec, entries, stored, folder, dtype=dtype,
                 unneeded=lambda name: name == "rope.freqs")  # fmt: skip
 
 
@@ -94,7 +100,7 @@ def _spec(params: Mapping[str, Any], shapes: Mapping[str, Any], where: Path) -> 
             },
             "block": "pre",
         }
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, IndexError) as error:
         raise ConfigError(f"'{where}' has a value of the wrong kind: {error}") from None
     return spec_of(values, where)
 
@@ -121,22 +127,33 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
         if set(shard) != set(shards[0]):
             odd = min(set(shard) ^ set(shards[0]))
             raise ConfigError(f"'{file}' and '{files[0]}' differ in their tensors: {odd}")
+        if odd_ones := [n for n, t in shard.items() if t.dim() != shards[0][n].dim()]:
+            raise ConfigError(f"'{file}' and '{files[0]}' do not fit together: {odd_ones[0]}")
     return shards
 
 
 def _load(file: Path) -> dict[str, Tensor]:
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        mapped = zipfile.is_zipfile(file)  # files of before torch 1.6 cannot be
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except PermissionError:
+        raise ConfigError(f"'{file}' cannot be read: no permission") from None
     except Exception as error:  # noqa: BLE001  a hostile or cut file can fail in any way
         kind = type(error).__name__
         raise ConfigError(
             f"'{file}' is damaged or holds more than tensors ({kind}); nothing in it was run"
         ) from None
     if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) and _is_plain(tensor)
+        for name, tensor in found.items()
     ):
-        raise ConfigError(f"'{file}' holds no tensors by name")
+        raise ConfigError(f"'{file}' holds something else than plain tensors by name")
     return found
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    dense = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+    return dense and tensor.device.type == "cpu"
 
 
 def _axis(name: str, shape: Sequence[int], by_input: bool) -> int | None:

@@ -1,6 +1,8 @@
 """One way to open a model, whatever it is: a finished run, or a checkpoint of another project."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -27,7 +29,19 @@ class Opened:
 
     title: str
     model: Decoder
-    found: Tokenizer | None
+    #: Looks for the tokenizer, when one is wanted.
+    find: Callable[[], Tokenizer | None]
+
+    @cached_property
+    def found(self) -> Tokenizer | None:
+        """The tokenizer, or None. Raises ConfigError where it does not belong to the model."""
+        found = self.find()
+        if found and found.vocab > self.model.spec.vocab:
+            raise ConfigError(
+                f"the tokenizer has {found.vocab:,} tokens and {self.title} "
+                f"{self.model.spec.vocab:,}: they do not belong together"
+            )
+        return found
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -46,6 +60,8 @@ def open_model(
     Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
     `.bin`. Raises ConfigError, one sentence, where it is none of them or does not hold together.
     """
+    path = path.expanduser().absolute() if path.name in ("", ".", "..") else path
+    path = path.resolve() if ".." in path.parts or path.name in ("", ".") else path
     store = Store(path.parent)
     if (path / "record.json").is_file():
         opened = _run(
@@ -54,20 +70,17 @@ def open_model(
     elif store.plan_file.is_file() and not path.exists():
         opened = _run(store, _run_id(store, path.name), dtype)
     elif (path / "config.json").is_file():
-        opened = Opened(f"'{path}'", huggingface.read(path, dtype), _beside(path))
+        opened = Opened(f"'{path}'", huggingface.read(path, dtype), partial(_beside, path))
     elif (path / "params.json").is_file():
-        opened = Opened(f"'{path}'", meta.read(path, dtype), _beside(path))
+        opened = Opened(f"'{path}'", meta.read(path, dtype), partial(_beside, path))
     elif path.is_file() and path.suffix == ".bin":
-        opened = Opened(f"'{path}'", llama2c.read(path, dtype), _beside(path.parent))
+        opened = Opened(f"'{path}'", llama2c.read(path, dtype), partial(_beside, path.parent))
     else:
         raise ConfigError(_not_a_model(path))
-    found = tokenizer_files.read(tokenizer) if tokenizer else opened.found
-    if found and found.vocab > opened.model.spec.vocab:
-        raise ConfigError(
-            f"the tokenizer has {found.vocab:,} tokens and {opened.title} "
-            f"{opened.model.spec.vocab:,}: they do not belong together"
-        )
-    return Opened(opened.title, opened.model, found)
+    if tokenizer is None:
+        return opened
+    given = tokenizer_files.read(tokenizer.expanduser())
+    return replace(opened, find=lambda: given)
 
 
 def open_spec(path: Path) -> ModelSpec:
@@ -78,7 +91,12 @@ def open_spec(path: Path) -> ModelSpec:
 
 
 def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
-    record, file = store.record(run_id), store.weights(run_id)
+    try:
+        record, file = store.record(run_id), store.weights(run_id)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"the record of run {run_id} in '{store.root}' is damaged: {error}"
+        ) from None
     if record is None or file is None:
         why = f"ended {record.outcome}" if record else "has not finished"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
@@ -89,7 +107,7 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return Opened(title, model, open_tokens(experiment, record.data).tokenizer)
+    return Opened(title, model, lambda: open_tokens(experiment, record.data).tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:

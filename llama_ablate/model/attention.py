@@ -15,6 +15,8 @@ from llama_ablate.registry import Registry
 
 ATTENTIONS = Registry("attention")
 
+_LONGEST = 1 << 30  # tokens
+
 #: Makes a norm of the model's own kind, of a width.
 MakeNorm = Callable[[int], nn.Module]
 
@@ -29,7 +31,7 @@ class Attention(nn.Module):
 
     def __init__(self, *, window: int | None = None, softcap: float | None = None) -> None:
         super().__init__()
-        if window is not None and window < 1:
+        if window is not None and not 1 <= window <= _LONGEST:
             raise ConfigError(f"window {window}: a token sees itself at least, so 1 or more")
         if softcap is not None and softcap <= 0:
             raise ConfigError(f"softcap {softcap:g} must be more than 0")
@@ -188,7 +190,7 @@ class MLA(Attention):
         self.heads, self.head_dim = heads, head_dim
         self.latent = 4 * head_dim if latent is None else latent
         self.rope_dim = max(2, head_dim // 4 * 2) if rope_dim is None else rope_dim
-        if self.latent < 1 or self.rope_dim < 1:
+        if not (0 < self.latent <= 1 << 20 and 0 < self.rope_dim <= 1 << 16):
             raise ConfigError(
                 f"latent {self.latent} and rope_dim {self.rope_dim} must be 1 or more"
             )

@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.registry import Registry
 
 FEEDFORWARDS = Registry("feedforward")
+
+_WIDEST = 1 << 24
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -26,7 +29,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, bias: bool, *, width: int | None = None) -> None:
         super().__init__()
-        self.width = width or 4 * dim
+        self.width = 4 * dim if width is None else width
+        if not 0 < self.width <= _WIDEST:
+            raise ConfigError(f"width {self.width}: must be from 1 to {_WIDEST:,}")
         self.up = Linear(dim, self.width, bias=bias)
         self.down = OutLinear(self.width, dim, bias=bias)
 
@@ -56,7 +61,12 @@ class GatedFeedForward(FeedForward):
         multiple_of: int = 8,
         multiplier: float = 1.0,
     ) -> None:
-        super().__init__(dim, bias, width=width or llama_width(dim, multiple_of, multiplier))
+        if multiple_of < 1 or not 0 < multiplier < _WIDEST:
+            raise ConfigError(
+                f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
+            )
+        own = llama_width(dim, multiple_of, multiplier)
+        super().__init__(dim, bias, width=own if width is None else width)
         self.gate = Linear(dim, self.width, bias=bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -7,9 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
 
 NORMS = Registry("norm")
+
+
+def _not_negative(eps: float) -> float:
+    if not 0 <= eps < 1:
+        raise ConfigError(f"eps {eps:g}: must be 0 or more, and below 1")
+    return eps
 
 
 @NORMS.register("layernorm")
@@ -21,7 +28,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps = _not_negative(eps)
         self.gain = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
@@ -36,7 +43,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, dim: int, *, eps: float = 1e-6) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps = _not_negative(eps)
         self.gain = nn.Parameter(torch.ones(dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -61,6 +61,8 @@ class Sinusoidal(Position):
 
     def __init__(self, dim: int, *, base: float = 10000.0, scale: bool = True) -> None:
         super().__init__()
+        if not base > 0:
+            raise ConfigError(f"base {base:g}: must be above 0")
         self.dim = dim
         self.base = base
         self.scale = math.sqrt(dim) if scale else 1.0
@@ -134,7 +136,7 @@ class T5Bias(Position):
 
     def __init__(self, heads: int, *, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        if buckets < 2 or max_distance <= buckets // 2:
+        if not 2 <= buckets <= 1 << 20 or not buckets // 2 < max_distance <= 1 << 30:
             raise ConfigError(
                 f"t5 needs 2 buckets or more, and max_distance beyond half of them: "
                 f"got {buckets} and {max_distance}"

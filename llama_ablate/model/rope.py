@@ -51,17 +51,24 @@ class RoPE(Position):
                 + (f"head_dim {head_dim} is odd" if fraction == 1
                    else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}")
             )  # fmt: skip
-        if theta <= 0 or factor <= 0 or not 0 < low_freq < high_freq or original_context < 1:
+        if not (
+            1 <= theta <= 1e15
+            and 1e-6 <= factor <= 1e6
+            and 0 < low_freq < high_freq
+            and 1 <= original_context <= 1 << 30
+        ):
             raise ConfigError(
-                "rope needs theta and factor above 0, low_freq below high_freq, original_context "
-                f"of 1 or more: got {theta:g}, {factor:g}, {low_freq:g}, {high_freq:g}, "
-                f"{original_context}"
+                "rope needs theta from 1 to 1e15, factor from 1e-6 to 1e6, low_freq below "
+                f"high_freq, original_context of 1 or more: got {theta:g}, {factor:g}, "
+                f"{low_freq:g}, {high_freq:g}, {original_context}"
             )
         if nope_every is not None and nope_every < 1:
             raise ConfigError(f"nope_every {nope_every} must be 1 or more")
         if scaling == "none" and factor != 1:
             raise ConfigError(f"factor {factor:g} has no effect without a scaling; "
                               "allowed: linear, llama3, ntk")  # fmt: skip
+        if scaling != "none" and factor == 1:
+            raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
         self.theta, self.layout, self.nope_every = theta, layout, nope_every
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context

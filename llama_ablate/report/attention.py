@@ -4,6 +4,7 @@ Arrays are (T, T), queries down and keys across, or (H, T, T) for all heads of a
 """
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.strict_json import write_bytes
 
 Array = NDArray[np.floating]
 
@@ -41,7 +43,9 @@ class Maps:
         """Write all arrays to a .npz beside the figures."""
         file.parent.mkdir(parents=True, exist_ok=True)
         steps = {name: getattr(self, name) for name in _STEPS}
-        np.savez_compressed(file, labels=np.array(self.labels), title=self.title, **steps)
+        content = BytesIO()
+        np.savez_compressed(content, labels=np.array(self.labels), title=self.title, **steps)
+        write_bytes(file, content.getvalue())
         return file
 
     def head(self, layer: int, head: int) -> Figure:
@@ -54,7 +58,7 @@ class Maps:
             values = getattr(self, step)[layer, head]
             self._draw(axes, values, bar=True)
             axes.set_title(name)
-        figure.suptitle(f"{self.title}: layer {layer}, head {head}")
+        figure.suptitle(_shown(f"{self.title}: layer {layer}, head {head}", spaces=False))
         return figure
 
     def layer(self, layer: int) -> Figure:
@@ -73,7 +77,7 @@ class Maps:
             self._draw(axes, self.weights[layer, head], bar=False, labelled=labelled)
             axes.set_title(f"head {head}", fontsize=8)
         figure.colorbar(grid[0].collections[0], ax=list(grid), shrink=0.6, label="probability")
-        figure.suptitle(f"{self.title}: layer {layer}, probabilities")
+        figure.suptitle(_shown(f"{self.title}: layer {layer}, probabilities", spaces=False))
         return figure
 
     def distance(self, layer: int) -> list[float]:
@@ -105,6 +109,7 @@ class Maps:
                 raise ConfigError(f"--{what} {given}: the model's {what}s are 0 to {count - 1}")
 
 
-def _shown(label: str) -> str:
-    """Write a token so that spaces and line feeds are seen."""
-    return label.replace(" ", "\u2423").replace("\n", "\\n").replace("$", r"\$") or "''"
+def _shown(label: str, *, spaces: bool = True) -> str:
+    """Write a token so that spaces and control characters are seen, and nothing is a formula."""
+    visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in label) or "''"
+    return visible.replace(" ", "\u2423" if spaces else " ").replace("$", r"\$")

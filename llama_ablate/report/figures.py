@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,6 +14,7 @@ from matplotlib.ticker import FuncFormatter
 
 from llama_ablate.report import frames
 from llama_ablate.results import Store
+from llama_ablate.strict_json import write_bytes
 
 _MANY = 12  # variants beyond which a legend no longer helps
 _BASELINE = "#333333"
@@ -129,12 +131,18 @@ FIGURES: dict[str, Callable[[Store], Figure]] = {
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as SVG and PNG beside each other; return both paths."""
+    """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
+    base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(".svg"), path.with_suffix(".png")]
     with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
-        figure.savefig(written[0], bbox_inches="tight", metadata={"Date": None})
-        figure.savefig(written[1], bbox_inches="tight", dpi=150)
+        drawn = {".svg": BytesIO(), ".png": BytesIO()}
+        figure.savefig(drawn[".svg"], format="svg", bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(drawn[".png"], format="png", bbox_inches="tight", dpi=150)
+    written = []
+    for ending, content in drawn.items():
+        target = base.with_name(base.name + ending)
+        write_bytes(target, content.getvalue())
+        written.append(target)
     return written
 
 

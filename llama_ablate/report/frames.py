@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence import contrasts, paired_effect, rule, summary
+from llama_ablate.evidence import paired_effect, rule, summary
 from llama_ablate.results import Store
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
@@ -74,7 +74,7 @@ def comparison(store: Store) -> pd.DataFrame:
     measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
     base = next(v for v in plan["variants"] if v["baseline"])
     by_variant = {
-        v["id"]: _indexed(frame[frame["variant"] == v["id"]], loss) for v in plan["variants"]
+        v["id"]: losses(frame[frame["variant"] == v["id"]], loss) for v in plan["variants"]
     }
     reference = by_variant[base["id"]]
     paired = {
@@ -133,44 +133,13 @@ def comparison(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def factors(store: Store) -> pd.DataFrame:
-    """Return main effects and two-way interactions of a factorial design with two-level factors.
-
-    Columns: `factor, levels, difference_nats, low_nats, high_nats, p_holm`. Empty for other
-    designs, and until every variant has finished a seed that all have.
-    """
-    columns = ["factor", "levels", "difference_nats", "low_nats", "high_nats", "p_holm"]
-    variants, frame = store.plan["variants"], runs(store)
-    names = list(variants[0].get("levels") or {})
-    two = all({v["levels"][name] for v in variants} == {0, 1} for name in names)
-    loss = f"{reported_split(frame)}_loss_nats"
-    values = {v["id"]: _indexed(frame[frame["variant"] == v["id"]], loss) for v in variants}
-    seeds = set.intersection(*(set(of) for of in values.values()))
-    if not names or not two or not seeds:
-        return pd.DataFrame(columns=columns)
-    levels = {v["id"]: [v["levels"][name] for name in names] for v in variants}
-    written = {name: _levels(variants, name) for name in names}
-    losses = {id_: [of[seed] for seed in sorted(seeds)] for id_, of in values.items()}
-    found = [
-        (" x ".join(c.factors), "; ".join(written[f] for f in c.factors),
-         c.effect.mean, c.effect.low, c.effect.high, c.p_holm)
-        for c in contrasts(levels, names, losses)
-    ]  # fmt: skip
-    return pd.DataFrame(found, columns=columns)
-
-
-def _levels(variants: list[dict[str, Any]], name: str) -> str:
-    """Write a factor's two values: what level 0 was, and what level 1."""
-    shown = {v["levels"][name]: v["model"][name] for v in variants}
-    names = [s["name"] if isinstance(s, dict) else str(s) for s in (shown[0], shown[1])]
-    if names[0] == names[1]:
-        names = [str(shown[0]), str(shown[1])]
-    return " -> ".join(names)
-
-
 def margin_of(plan: dict[str, Any]) -> float | None:
     """Return the experiment's margin of equivalence in nats, where it states one."""
-    stated = plan["experiment"].get("margin")
+    return nats(plan["experiment"].get("margin"))
+
+
+def nats(stated: str | None) -> float | None:
+    """Read "0.01 nats"; None where nothing is stated."""
     return float(stated.split()[0]) if stated else None
 
 
@@ -210,6 +179,9 @@ def warnings(store: Store) -> list[str]:
     found += [
         f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
     ]
+    if store.stated != store.plan["experiment"].get("hypotheses", []) and records:
+        found.append("The hypotheses were changed after runs had finished: what the table tests is "
+                     "not what was stated before them (hypotheses.json).")  # fmt: skip
     for split in (s for s in SPLITS if f"{s}_excess_nats" in frame):
         below = frame[frame[f"{split}_excess_nats"] < -3 * frame[f"{split}_excess_se_nats"]]
         found += [
@@ -234,7 +206,8 @@ def outcomes(values: "pd.Series[str]") -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
-def _indexed(frame: pd.DataFrame, column: str) -> dict[int, float]:
+def losses(frame: pd.DataFrame, column: str) -> dict[int, float]:
+    """Return a column of the runs that ended ok, by seed."""
     if column not in frame:
         return {}
     ok = frame[(frame["outcome"] == "ok") & frame[column].notna()]

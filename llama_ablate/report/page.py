@@ -11,7 +11,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from llama_ablate.report import figures, frames, tables
+from llama_ablate.report import figures, frames, tables, tested
 from llama_ablate.results import Store
 from llama_ablate.strict_json import to_json
 
@@ -84,7 +84,11 @@ def _markdown(store: Store, comparison: pd.DataFrame) -> str:
              _facts(store), ""]  # fmt: skip
     lines += [f"> {warning}" for warning in frames.warnings(store)]
     lines += ["", tables.markdown(tables.comparison_cells(comparison))]
-    factors = frames.factors(store)
+    hypotheses = tested.hypotheses(store)
+    if len(hypotheses):
+        cells = tables.hypothesis_cells(hypotheses)
+        lines += ["## Hypotheses", "", tables.markdown(cells)]
+    factors = tested.factors(store)
     if len(factors):
         lines += ["## Factors", "", tables.markdown(tables.factor_cells(factors))]
     lines += [f"![{name}](figures/{name}.png)\n" for name in figures.FIGURES]
@@ -99,7 +103,8 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
     )
     plan, runs = store.plan, frames.runs(store)
     cells = tables.comparison_cells(comparison)
-    factors = tables.factor_cells(frames.factors(store))
+    factors = tables.factor_cells(tested.factors(store))
+    hypotheses = tables.hypothesis_cells(tested.hypotheses(store))
     records = store.records()
     return environment.get_template("page.html").render(
         name=plan["experiment"]["name"],
@@ -120,6 +125,8 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
             )
         ],
         figures=drawn,
+        hypothesis_columns=list(hypotheses.columns),
+        hypothesis_rows=hypotheses.astype(str).to_numpy().tolist(),
         factor_columns=list(factors.columns),
         factor_rows=factors.astype(str).to_numpy().tolist(),
         margin=store.plan["experiment"].get("margin"),

@@ -47,6 +47,21 @@ def factor_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def hypothesis_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return hypotheses: what was said beside what was measured."""
+    if frame.empty:
+        return frame
+    shown = frame[["claim", "source", "said"]].rename(columns={"said": "source said"})
+    shown["measured [95% interval]"] = [
+        interval(row.difference_nats, row.low_nats, row.high_nats) for row in frames.rows(frame)
+    ]
+    shown["finding"] = [
+        row.finding + ("" if math.isnan(row.seeds_needed) else f" ({row.seeds_needed:.0f} seeds?)")
+        for row in frames.rows(frame)
+    ]
+    return shown
+
+
 def number(value: float, form: str, unit: str = "") -> str:
     """Write a number, or a dash where it was not measured."""
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"

@@ -144,6 +144,18 @@ def test_a_tokenizer_json_that_begins_every_text_says_with_what(gpt2_tokenizer, 
     assert first not in ours.encode("the")
 
 
+def test_a_file_that_asks_for_cut_or_padded_texts_does_not_get_them(gpt2_tokenizer, tmp_path):
+    model = tokenizers.Tokenizer.from_file(str(gpt2_tokenizer))
+    model.enable_truncation(3)
+    model.enable_padding(length=12)
+    model.save(str(tmp_path / "tokenizer.json"))
+    ours, whole = read(tmp_path / "tokenizer.json"), read(gpt2_tokenizer)
+    for text in ("the cat sat on the mat", "a"):
+        assert ours.encode(text).tolist() == whole.encode(text).tolist()
+        assert ours.encode_many([text])[0].tolist() == whole.encode(text).tolist()
+    assert ours.bos is None
+
+
 def test_documents_are_encoded_apart_with_the_end_token_between(gpt2_tokenizer):
     tokenizer = read(gpt2_tokenizer)
     ids = tokenizer.encode_documents(f"the cat{SEPARATOR}the mat").tolist()

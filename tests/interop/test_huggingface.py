@@ -158,3 +158,11 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         huggingface.write(ours(make_spec(bias=False)), tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_gpt2_with_heads_of_odd_width_is_written_though_no_rotation_could_be(tmp_path):
+    spec = make_spec(
+        dim=30, heads=6, head_dim=5, norm={"name": "layernorm"}, position="learned", tie=True,
+        feedforward={"name": "gelu", "approximate": "tanh"},
+    )  # fmt: skip
+    assert huggingface.write(ours(spec), tmp_path / "x") == "gpt2"

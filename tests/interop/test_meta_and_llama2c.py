@@ -156,7 +156,7 @@ def _params(**changes):
         (lambda f: (f / "consolidated.00.pth").unlink(), "holds no consolidated.NN.pth"),
         (lambda f: (f / "consolidated.00.pth").rename(f / "consolidated.01.pth"),
          "has 1 shards but lacks consolidated.00.pth"),
-        (lambda f: torch.save([1, 2], f / "consolidated.00.pth"), "holds no tensors by name"),
+        (lambda f: torch.save([1, 2], f / "consolidated.00.pth"), "holds something else than"),
         (_without("layers.1.attention.wo.weight"), "it lacks layers.1.attention.wo.weight"),
         (_with("layers.2.attention.wq.weight", torch.ones(2)), "it has besides layers.2.attention"),
         (_with("output.weight", torch.ones(61, 31)), "output.weight is 61 x 31, where its "
@@ -191,7 +191,7 @@ def test_metas_files_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
         (lambda data: data + b"1234", "bytes where its header asks for"),
         (lambda data: b"\xff" * 28 + data[28:], "is no llama2.c model: its header reads -1"),
         (lambda data: b"24ka" + b"\x01\0\0\0" + data[8:], "is version 1 of llama2.c's format"),
-        (lambda data: data[:4] + b"\xff\xff\xff\x7f" + data[8:], "asks for"),
+        (lambda data: data[:4] + b"\xff\xff\xff\x7f" + data[8:], "width 2147483647: must be"),
     ],
     ids=["header", "cut", "longer", "negative", "version", "too wide"],
 )

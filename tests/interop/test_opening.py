@@ -5,12 +5,13 @@ import struct
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.opening import open_model
 
-from .checkpoints import meta_tensors, transformers_model, write_meta
+from .checkpoints import meta_tensors, tokens, transformers_model, write_llama3, write_meta
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_a_checkpoint_that_claims_more_than_this_machine_has_is_refused(tmp_path
 
 def test_a_tokenizer_that_does_not_belong_is_refused(checkpoint, llama3_tokenizer):
     with pytest.raises(ConfigError, match=r"the tokenizer has 128,256 tokens and .* 61: they"):
-        open_model(checkpoint, tokenizer=llama3_tokenizer)
+        _ = open_model(checkpoint, tokenizer=llama3_tokenizer).tokenizer
 
 
 def test_a_model_without_a_tokenizer_says_how_to_give_one(checkpoint):
@@ -208,3 +209,75 @@ def test_summary_counts_a_checkpoint_as_it_does_a_preset(tmp_path, capsys):
     assert main(["summary", str(tmp_path / "m"), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert values["total"]["parameters"] == sum(t.numel() for t in meta_tensors().values())
+
+
+def test_a_stored_head_that_is_not_the_embedding_contradicts_tied_weights(checkpoint):
+    _config(tie_word_embeddings=True)(checkpoint)
+    with pytest.raises(ConfigError, match=r"shares the embedding's weights, but lm_head"):
+        open_model(checkpoint)
+
+
+def test_mixed_precisions_are_opened_in_the_widest(checkpoint):
+    file = checkpoint / "model.safetensors"
+    state = load_file(file)
+    save_file({k: v if v.dim() > 1 else v.half() for k, v in state.items()}, file)
+    assert open_model(checkpoint).model.embedding.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"use_sliding_window": True, "sliding_window": 5, "layer_types": None}, None),
+        ({"use_sliding_window": True, "sliding_window": 5, "layer_types": None,
+          "max_window_layers": 0}, 5),
+        ({"use_sliding_window": False, "sliding_window": 5, "layer_types": None}, None),
+    ],
+    ids=["from layer 28 on", "in all layers", "switched off"],
+)  # fmt: skip
+@torch.no_grad()
+def test_qwens_windows_are_read_as_transformers_reads_them(changes, window, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    transformers_model("qwen2").save_pretrained(tmp_path / "x")
+    values = json.loads((tmp_path / "x" / "config.json").read_text("utf-8")) | changes
+    values = {k: v for k, v in values.items() if v is not None}
+    (tmp_path / "x" / "config.json").write_text(json.dumps(values), "utf-8")
+    model = open_model(tmp_path / "x").model
+    assert model.spec.attention["window"] == window
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
+    torch.testing.assert_close(model(tokens()), theirs(tokens()).logits, rtol=0, atol=1e-4)
+    if window:
+        from llama_ablate.interop import huggingface
+
+        assert huggingface.write(model, tmp_path / "y") == "qwen2"
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "y").eval()
+        assert torch.equal(again(tokens()).logits, theirs(tokens()).logits)
+
+
+def test_a_tokenizer_given_stands_in_for_a_damaged_one_beside_the_model(tmp_path, capsys):
+    write_llama3(tmp_path / "x")
+    good = tmp_path / "good.model"
+    good.write_bytes((tmp_path / "x" / "tokenizer.model").read_bytes())
+    (tmp_path / "x" / "tokenizer.model").write_bytes(b"damaged")
+    command = ["generate", str(tmp_path / "x"), "--prompt", "the", "--max-tokens", "1"]
+    assert main(command) == 2
+    assert "tokenizer.model' cannot be read" in capsys.readouterr().err
+    assert main([*command, "--tokenizer", str(good)]) == 0
+    assert main(["summary", str(tmp_path / "x")]) == 0
+
+
+def test_names_of_several_lines_are_shown_in_one(checkpoint, capsys):
+    _config(model_type="a\nb\x1b[31m")(checkpoint)
+    assert main(["summary", str(checkpoint)]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "a\\nb\\x1b[31m" in err
+
+
+def test_weights_that_are_no_numbers_are_told_and_not_decoded(tmp_path, capsys):
+    state = meta_tensors(vocab=128_256)
+    state["norm.weight"][0] = float("nan")
+    folder = write_llama3(tmp_path / "x")
+    torch.save(state, folder / "consolidated.00.pth")
+    assert main(["generate", str(folder), "--prompt", "the", "--temperature", "0"]) == 2
+    assert "the model's logits are not finite numbers" in capsys.readouterr().err

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.model.feedforward import (
     GEGLU,
     GELU,
@@ -96,3 +97,12 @@ def test_swiglu_at_two_thirds_weighs_what_a_plain_network_does():
     sizes = [sum(p.numel() for p in network.parameters()) for network in (plain, gated)]
     assert sizes == [2 * 96 * 384, 3 * 96 * 256]
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"width": 0}, {"width": -1}, {"multiple_of": 0}, {"multiplier": 0.0},
+                {"multiplier": 1e-9}, {"multiplier": 1e308}], ids=str,
+)  # fmt: skip
+def test_widths_that_make_no_network_are_refused(options):
+    with pytest.raises(ConfigError, match="must be"):
+        SwiGLU(64, False, **options)

@@ -160,3 +160,23 @@ def test_rope_refuses_what_does_not_rotate(tmp_path, capsys):
     assert main(["rope", "gpt2-small", "--out", str(tmp_path / "x")]) == 2
     assert "'gpt2-small' has position 'learned', which turns nothing" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_figures_keep_the_name_that_they_are_given(tmp_path):
+    from llama_ablate.report.figures import save
+    from llama_ablate.report.rotation import rotation
+
+    figure = rotation({"x": [1.0, 0.1]}, 8)
+    for name, written in {"rope-1.5": "rope-1.5", "a.png": "a", "b.pdf": "b.pdf"}.items():
+        assert [p.name for p in save(figure, tmp_path / name)] == [f"{written}.svg",
+                                                                   f"{written}.png"]  # fmt: skip
+
+
+def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):
+    from llama_ablate.report.figures import save
+
+    weights = np.tril(np.ones((1, 1, 3, 3)))
+    steps = {"scores": weights, "masked": weights, "weights": weights}
+    maps = Maps(steps, ["$\\frac{$", "\x00", "\t"], "a$\\frac{$")
+    save(maps.head(0, 0), tmp_path / "x")
+    assert "\x00" not in (tmp_path / "x.svg").read_text("utf-8")

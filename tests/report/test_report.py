@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.cli import main
-from llama_ablate.report import figures, frames, looking, page, tables
+from llama_ablate.report import figures, frames, looking, page, tables, tested
 from llama_ablate.results import Record, Store
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
@@ -191,10 +191,69 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     assert "norm x block" in out
     assert "layernorm -> rmsnorm; post -> pre" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = frames.factors(store).set_index("factor")["difference_nats"]
+    found = tested.factors(store).set_index("factor")["difference_nats"]
     loss = frames.comparison(store).set_index("label")["loss_nats"]
     by_hand = (loss["rmsnorm post"] + loss["rmsnorm pre"]) / 2
     by_hand -= (loss["layernorm post"] + loss["layernorm pre"]) / 2
     assert found["norm"] == pytest.approx(by_hand)
     assert "<h2>Factors</h2>" in (store.report / "report.html").read_text("utf-8")
     assert "## Factors" in (store.report / "report.md").read_text("utf-8")
+
+
+STATED = (
+    "[{variant: baseline, against: none, direction: better, source: 001 L1, said: it helps}, "
+    "{variant: none, direction: equivalent, margin: 0.5 nats}]"
+)
+
+
+def stated(experiment_file, tmp_path, hypotheses=STATED, seeds="2"):
+    file = experiment_file(
+        variants="{design: list, entries: [{label: baseline}, {label: none, position: none}]}",
+        measure="[perplexity]", hypotheses=hypotheses, seeds=seeds,
+    )  # fmt: skip
+    return main(["run", str(file), "--results", str(tmp_path / "out")])
+
+
+def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
+    experiment_file, tmp_path, capsys
+):
+    assert stated(experiment_file, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "baseline is better than none" in out
+    assert "none equals baseline within 0.5 nats" in out
+    store = Store(tmp_path / "out" / "tiny")
+    found = tested.hypotheses(store)
+    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    assert found["difference_nats"][0] == pytest.approx(loss["baseline"] - loss["none"])
+    assert set(found["finding"]) <= {"supported", "refuted", "undecided"}
+    html = (store.report / "report.html").read_text("utf-8")
+    assert "it helps" in html
+    assert "001 L1" in html
+    assert not any("hypotheses" in warning for warning in frames.warnings(store))
+    assert stated(experiment_file, tmp_path, STATED.replace("0.5 nats", "0.9 nats")) == 0
+    assert "The hypotheses were changed after runs had finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "seeds", "message"),
+    [
+        ("[{variant: nome, direction: better}]", "2", "hypotheses[0].variant: no variant is called "
+                                                      "'nome'; allowed: baseline, none; did you"),
+        ("[{variant: none, against: x, direction: better}]", "2", "hypotheses[0].against: no var"),
+        ("[{variant: none, direction: best}]", "2", "allowed: better, equivalent, worse"),
+        ("[{variant: none, direction: equivalent}]", "2", "'equivalent' needs a margin"),
+        ("[{variant: none, direction: better, margin: 0.01}]", "2", "above 0 and its unit"),
+        ("[{variant: none, direction: better}]", "1", "an interval two seeds or more"),
+        ("[{direction: better}]", "2", "the key 'variant' is needed here"),
+    ],
+    ids=range(7),
+)  # fmt: skip
+def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
+    hypotheses, seeds, message, experiment_file, tmp_path, capsys
+):
+    assert stated(experiment_file, tmp_path, hypotheses, seeds) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "tiny.yaml:" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
