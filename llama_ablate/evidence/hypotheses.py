@@ -51,7 +51,8 @@ def examine(claims: Sequence[tuple[Claim, Sequence[float]]], alpha: float = 0.05
     for (claim, differences), yes, no in zip(claims, p_for, p_against, strict=True):
         finding: Finding = "supported" if yes < alpha else "refuted" if no < alpha else "undecided"
         effect = paired_effect(differences, [0.0] * len(differences))
-        needed = _needed(claim, differences) if finding == "undecided" else None
+        hardest = alpha / len(claims)  # Holm's first step, as if it were this claim's
+        needed = _needed(claim, differences, hardest) if finding == "undecided" else None
         found.append(Tested(finding, effect, yes, no, needed))
     return found
 
@@ -81,9 +82,9 @@ def _below(distance: float, differences: Sequence[float]) -> float:
     return float(stats.t.cdf(distance / error, len(differences) - 1))
 
 
-def _needed(claim: Claim, differences: Sequence[float]) -> int | None:
+def _needed(claim: Claim, differences: Sequence[float], alpha: float) -> int | None:
     if len(differences) < 2:
         return None
     sd = float(np.std(differences, ddof=1))
     size = claim.margin or abs(float(np.mean(differences)))
-    return seeds_for(size, sd) if size and sd / size < 30 else None
+    return seeds_for(size, sd, alpha=alpha) if size and sd / size < 30 else None

@@ -22,7 +22,7 @@ class Ruling:
     #: p of equivalence within the margin; NaN where none was stated.
     equivalence_p: float
     #: Where the verdict is inconclusive: seeds that would show the margin, or else an effect as
-    #: large as the one seen, with a power of 0.8. None where that cannot be said.
+    #: large as the one seen, in this table, with a power of 0.8. None where that cannot be said.
     seeds_needed: int | None
 
 
@@ -46,15 +46,17 @@ def rule(
             said = "equivalent"
         elif adjusted[name] < alpha:
             said = "better" if effects[name].mean < 0 else "worse"
-        needed = _needed(values, margin) if said == "inconclusive" else None
+        # As if every row had to pass Holm's first and hardest step: never too few.
+        hardest = alpha / len(differences)
+        needed = _needed(values, margin, hardest) if said == "inconclusive" else None
         rulings[name] = Ruling(said, adjusted[name], within, needed)
     return rulings
 
 
-def _needed(values: Sequence[float], margin: float | None) -> int | None:
+def _needed(values: Sequence[float], margin: float | None, alpha: float) -> int | None:
     if len(values) < 2:
         return None
     sd, effect = float(np.std(values, ddof=1)), margin or abs(float(np.mean(values)))
     if effect == 0 or sd / effect > math.sqrt(_MANY):
         return None
-    return seeds_for(effect, sd)
+    return seeds_for(effect, sd, alpha=alpha)
