@@ -9,7 +9,7 @@ import numpy as np
 from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_for
 from llama_ablate.evidence.pairing import Verdict, paired_effect
 
-_MANY = 1000  # seeds beyond which a number says no more than "not by more seeds"
+_MANY = 1000  # seeds that nobody will run: more is "not by seeds"
 
 
 @dataclass(frozen=True)
@@ -59,4 +59,5 @@ def _needed(values: Sequence[float], margin: float | None, alpha: float) -> int 
     sd, effect = float(np.std(values, ddof=1)), margin or abs(float(np.mean(values)))
     if effect == 0 or sd / effect > math.sqrt(_MANY):
         return None
-    return seeds_for(effect, sd, alpha=alpha)
+    needed = seeds_for(effect, sd, alpha=alpha)
+    return needed if needed <= _MANY else None
