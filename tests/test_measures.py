@@ -147,3 +147,43 @@ def test_peak_memory_sees_what_was_taken_and_given_back():
 
 def test_every_metric_belongs_to_a_run_or_to_a_variant():
     assert {METRICS.per(name) for name in METRICS} == {"run", "variant"}
+
+
+def test_loss_by_position_is_the_mean_over_windows_in_bands_that_double(subject):
+    """24 positions: 1, 2-3, 4-7, 8-15, 16-24."""
+    found = subject()
+    values = measure("loss_by_position", found)
+    assert list(values) == [
+        f"loss_at_position_{a}_to_{b}_nats" for a, b in [(1, 1), (2, 3), (4, 7), (8, 15), (16, 24)]
+    ]
+    sizes = [1, 2, 4, 8, 9]
+    mean = sum(v * n for v, n in zip(values.values(), sizes, strict=True)) / 24
+    split = np.asarray(found.tokens.split("test"), np.int64)
+    whole = len(split[:-1]) // 24 * 24
+    with torch.no_grad():
+        x = torch.from_numpy(split[: whole + 1])
+        rows, targets = x[:-1].view(-1, 24), x[1:].view(-1, 24)
+        nats = torch.nn.functional.cross_entropy(
+            found.model(rows).flatten(0, 1), targets.flatten(), reduction="none"
+        ).view(-1, 24)
+    assert mean == pytest.approx(nats.mean().item(), rel=1e-5)
+    assert values["loss_at_position_1_to_1_nats"] == pytest.approx(nats[:, 0].mean().item())
+
+
+def test_length_compares_the_same_predictions_extended_and_sliding(subject):
+    """At once the context both are the same; a window makes them the same at any length."""
+    values = measure("length", subject(init_std=0.3), times=[1, 4])
+    assert values["loss_1x_extended_minus_sliding_nats"] == 0
+    assert values["loss_4x_extended_minus_sliding_nats"] != 0
+    narrow = subject(init_std=0.3, layers=1, attention={"name": "mha", "window": 6})
+    values = measure("length", narrow, times=[4])
+    assert values["loss_4x_extended_minus_sliding_nats"] == pytest.approx(0, abs=1e-5)
+
+
+def test_length_leaves_out_what_a_scheme_or_a_split_cannot_reach(subject):
+    learned = measure("length", subject(position="learned"), times=[1, 2])
+    assert "loss_2x_sliding_nats" in learned
+    assert "loss_2x_extended_nats" not in learned
+    assert measure("length", subject(), times=[100_000]) == {}
+    with pytest.raises(ConfigError, match="must be whole numbers of 1 or more"):
+        measure("length", subject(), times=[0])
