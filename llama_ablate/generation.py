@@ -44,9 +44,9 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     The nucleus is the fewest tokens whose probabilities reach `top_p` (Holtzman et al. 2019,
     arXiv:1904.09751).
     """
-    if sampling.temperature == 0:
+    if sampling.temperature < torch.finfo(torch.float32).tiny:  # nothing can be divided by less
         return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
-    # The likeliest at 0: a temperature however small then overflows to what is impossible.
+    # The likeliest at 0: however small the temperature, only what is impossible overflows.
     logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_BV.shape[-1]:
         least_B1 = logits_BV.topk(sampling.top_k).values[:, -1:]
