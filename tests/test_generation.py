@@ -284,7 +284,10 @@ def test_counting_kv_computations_with_and_without_a_cache():
         assert made[0] == expected
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1e-40), Sampling(1e-37), Sampling(1.0, top_p=1e-300)], ids=str)
+EXTREME = [Sampling(1e-40), Sampling(1e-37), Sampling(1.0, top_p=1e-300)]
+
+
+@pytest.mark.parametrize("sampling", EXTREME, ids=str)
 def test_the_smallest_temperature_and_nucleus_take_the_likeliest(sampling):
     assert probabilities(LOGITS, sampling).tolist() == [[1, 0, 0, 0]]
 
