@@ -15,8 +15,7 @@ examples:
   llama-ablate generate results/quickstart/rope --prompt "def "
   llama-ablate summary llama3-8b --batch 16
 
-exit codes: 0 done; 1 some run did not end ok; 2 the input is wrong; 130 interrupted (the same
-command goes on)
+exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (run again: goes on)
 """
 
 
@@ -65,6 +64,10 @@ def parser() -> argparse.ArgumentParser:
                   "plan experiments/quickstart.yaml --set variants.match=flops")  # fmt: skip
     add_file(command)
     _add_device(command)
+    command.add_argument("--power", type=_nats, metavar='"X nats"',
+                         help="how many seeds would show X, and what they cost")  # fmt: skip
+    command.add_argument("--pilot", type=Path, metavar="DIR",
+                         help="with --power: whose noise to plan with (results/NAME)")  # fmt: skip
 
     command = add("run", "train what has no record yet, measure speeds, write the report",
                   "run experiments/quickstart.yaml --results results --workers 2")  # fmt: skip
@@ -271,6 +274,14 @@ def _add_prompt(command: argparse.ArgumentParser, help_: str) -> None:
         action="store_true",
         help="take <|names|> in the prompt for the special tokens that they name",
     )
+
+
+def _nats(text: str) -> float:
+    """Read a difference of losses with its unit."""
+    number = re.fullmatch(r"(\d*\.?\d+(?:[eE][-+]?\d+)?) ?nats", text)
+    if number is None or float(number[1]) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
+    return float(number[1])
 
 
 def _count(text: str) -> int:

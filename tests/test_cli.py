@@ -228,3 +228,50 @@ def test_1e_4_is_a_number(experiment_file, capsys):
     file = experiment_file(train="{steps: 1, batch: 4, lr: 1e-4}")
     assert main(["plan", str(file), "--device", "cpu"]) == 0
     capsys.readouterr()
+
+
+def test_plan_says_how_many_seeds_a_difference_takes_from_a_pilots_noise(
+    results, experiment_file, capsys
+):
+    from llama_ablate.evidence.intervals import power
+    from llama_ablate.report import frames
+    from llama_ablate.results import Store
+
+    file = experiment_file(seeds="4")
+    command = ["plan", str(file), "--power", "0.01 nats", "--pilot", str(results)]
+    assert main([*command, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    pilot = frames.differences(Store(results))
+    assert [row["variant"] for row in values["power"]] == list(pilot)
+    for row in values["power"]:
+        a, b = pilot[row["variant"]]
+        sd = abs(a - b) / 2**0.5
+        assert row["sd_nats"] == pytest.approx(sd)
+        n = row["seeds_needed"]
+        assert power(0.01, sd, n) >= 0.8
+        assert n == 2 or power(0.01, sd, n - 1) < 0.8
+        assert row["predicted_s"] == pytest.approx(values["predicted_s"] * n / 4)
+        assert power(row["detectable_nats"], sd, 4) == pytest.approx(0.8, abs=1e-3)
+    assert main(command) == 0
+    assert "seeds for 0.01 nats" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--power", "0.01"], "'0.01' is not a number above 0 and 'nats'"),
+        (["--power", "0 nats"], "'0 nats' is not a number above 0"),
+        (["--power", "0.01 nats", "--pilot", "nowhere"], "'nowhere' holds no results"),
+    ],
+)
+def test_a_power_that_cannot_be_planned_is_told_in_one_line(
+    arguments, message, experiment_file, capsys
+):
+    try:
+        code = main(["plan", str(experiment_file()), *arguments])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.splitlines()) == 1

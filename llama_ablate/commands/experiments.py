@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from llama_ablate.commands.answer import Answer
@@ -30,7 +31,13 @@ def plan(options: Namespace) -> Answer:
     engine = choose(made.variants[0].spec, made.experiment.train, device, rounds=1)
     workers = local.default_workers(device)
     values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
-    return Answer(planned.text(values), values)
+    text = planned.text(values)
+    if options.power is not None:
+        pilot = options.pilot or Path("results") / made.experiment.slug
+        values["power"] = planned.powered(Store.open(pilot), options.power, values)
+        shown = planned.power_text(values["power"], options.power, values["seeds"])
+        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
+    return Answer(text, values)
 
 
 def run(options: Namespace) -> Answer:

@@ -133,6 +133,18 @@ def comparison(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def differences(store: Store) -> dict[str, list[float]]:
+    """Return each variant's losses minus the baseline's, over the seeds that both finished."""
+    frame, variants = runs(store), store.plan["variants"]
+    column = f"{reported_split(frame)}_loss_nats"
+    of = {v["label"]: losses(frame[frame["variant"] == v["id"]], column) for v in variants}
+    base = of.pop(next(v["label"] for v in variants if v["baseline"]))
+    return {
+        label: [loss - base[seed] for seed, loss in found.items() if seed in base]
+        for label, found in of.items()
+    }
+
+
 def margin_of(plan: dict[str, Any]) -> float | None:
     """Return the experiment's margin of equivalence in nats, where it states one."""
     return nats(plan["experiment"].get("margin"))

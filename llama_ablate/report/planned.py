@@ -1,10 +1,14 @@
 """A plan as a table: what would be trained, how large it is, and how long it would take."""
 
+import statistics
 from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report import tables
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.intervals import detectable, seeds_for
+from llama_ablate.report import frames, tables
+from llama_ablate.results import Store
 
 
 def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -20,6 +24,7 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
         "name": plan["experiment"]["name"],
         "question": plan["question"],
         "runs": len(plan["runs"]),
+        "seeds": len({run["seed"] for run in plan["runs"]}),
         "tokens_per_run": plan["tokens_per_run"],
         "steps": plan["steps"],
         "data": plan["data"],
@@ -74,3 +79,45 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
+
+
+def powered(pilot: Store, effect_nats: float, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return for each variant of a pilot how many seeds show an effect, and what they cost.
+
+    The noise is that of the pilot's paired differences; the threshold is Holm's first step for the
+    plan's table, the power 0.8. Seconds are the plan's own, scaled to so many seeds for all its
+    variants. Raises ConfigError where the pilot has no variant with two paired seeds.
+    """
+    alpha = 0.05 / max(1, len(values["variants"]) - 1)
+    seeds, rows = values["seeds"], []
+    for label, differences in frames.differences(pilot).items():
+        if len(differences) < 2:
+            continue
+        sd = statistics.stdev(differences)
+        needed = seeds_for(effect_nats, sd, alpha=alpha)
+        rows.append(
+            {
+                "variant": label,
+                "pilot_seeds": len(differences),
+                "sd_nats": sd,
+                "seeds_needed": needed,
+                "detectable_nats": detectable(sd, seeds, alpha=alpha),
+                "predicted_s": values["predicted_s"] * needed / seeds,
+            }
+        )
+    if not rows:
+        raise ConfigError(f"'{pilot.root}' has no variant with two seeds that its baseline "
+                          "has too: no noise to plan with")  # fmt: skip
+    return rows
+
+
+def power_text(rows: list[dict[str, Any]], effect_nats: float, seeds: int) -> str:
+    """Return the power plan for a terminal."""
+    frame = pd.DataFrame(rows)
+    cells = pd.DataFrame({"variant": frame["variant"]})
+    cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
+    cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd_nats"]]
+    cells[f"seeds for {effect_nats:g} nats"] = [f"{v:,}" for v in frame["seeds_needed"]]
+    cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable_nats"]]
+    cells["time for all"] = [_duration(v) for v in frame["predicted_s"]]
+    return tables.text(cells)
