@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llama_ablate.experiment import Model
+from llama_ablate.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.spec import ModelSpec
 from llama_ablate.training.engine import settle
 
 SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
@@ -34,15 +35,12 @@ def width(dim: int) -> int:
 
 def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], Tensor]:
     """Build the harness's own decoder."""
-    entries = {
+    recipe = Model.check({
+        "vocab": VOCAB, "dim": dim, "layers": layers, "heads": heads, "context": CONTEXT,
         "norm": "rmsnorm", "position": "rope", "attention": "mha", "block": "pre",
         "feedforward": {"name": "swiglu", "width": width(dim)},
-    }  # fmt: skip
-    slots = {slot: REGISTRIES[slot].resolve(entry) for slot, entry in entries.items()}
-    model = init_weights(
-        build(ModelSpec(vocab=VOCAB, dim=dim, layers=layers, heads=heads, head_dim=dim // heads,
-                        context=CONTEXT, bias=False, tie=False, init_std=0.02, **slots)), 0
-    )  # fmt: skip
+    })  # fmt: skip
+    model = init_weights(build(resolve(recipe, REGISTRIES)), 0)
     model.kernel = kernel
     return model
 
