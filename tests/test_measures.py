@@ -187,3 +187,46 @@ def test_length_leaves_out_what_a_scheme_or_a_split_cannot_reach(subject):
     assert measure("length", subject(), times=[100_000]) == {}
     with pytest.raises(ConfigError, match="must be whole numbers of 1 or more"):
         measure("length", subject(), times=[0])
+
+
+def test_a_unit_that_is_never_above_zero_is_dead_and_the_stream_is_measured(subject):
+    """Eight of 128 units of layer 0 are switched off by their bias."""
+    found = subject(feedforward="relu", bias=True, init_std=0.3)
+    with torch.no_grad():
+        found.model.blocks[0].ffn.up.bias[:8] = -1000.0
+    values = measure("activations", found)
+    assert values["layer_0_dead_units_share"] == pytest.approx(8 / 128)
+    assert values["layer_1_dead_units_share"] == 0
+    assert values["dead_units_share"] == pytest.approx(4 / 128)
+    tokens = torch.from_numpy(np.asarray(found.tokens.split("test")[:24], np.int64))[None]
+    outputs = []
+    hook = found.model.blocks[1].register_forward_hook(lambda _m, _x, y: outputs.append(y))
+    with torch.no_grad():
+        found.model(tokens)
+    hook.remove()
+    assert values["layer_1_stream_rms"] == pytest.approx(outputs[0].square().mean().sqrt().item(),
+                                                         rel=0.2)  # fmt: skip
+    assert not found.model.blocks[0]._forward_hooks
+
+
+def test_smooth_activations_have_no_dead_units(subject):
+    assert measure("activations", subject(feedforward="swiglu"))["dead_units_share"] == 0
+
+
+def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subject):
+    found = subject(init_std=0.3)
+    values = measure("gradients", found)
+    assert all(p.grad is None for p in found.model.parameters())
+    split = np.asarray(found.tokens.split("test"), np.int64)
+    rows = min(16_384, len(split) - 1) // 24
+    rows = min(rows, 4096 // 24)
+    x = torch.from_numpy(np.stack([split[i * 24 : i * 24 + 25] for i in range(rows)]))
+    loss = torch.nn.functional.cross_entropy(
+        found.model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()
+    )
+    parameters = list(found.model.blocks[1].parameters())
+    grads = torch.autograd.grad(loss, parameters)
+    norm = torch.cat([g.flatten() for g in grads]).norm().item()
+    assert values["layer_1_gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    ratio = values["layer_0_gradient_norm"] / values["layer_1_gradient_norm"]
+    assert values["first_to_last_ratio"] == pytest.approx(ratio)

@@ -1,0 +1,94 @@
+"""What goes on inside a trained model, layer by layer: scales, dead units, gradients."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.training.engine import loss_of
+
+_TOKENS = 16_384  # of held-out text to look at
+
+
+@METRICS.add("activations", per="run")
+def activations(subject: Subject) -> dict[str, float]:
+    """Root mean square of the stream after each layer, and the share of dead feed-forward units.
+
+    A unit is dead where what it hands to the down projection is zero for every token looked at
+    (at most 16,384): the dying ReLU. The share over all layers is `dead_units_share`.
+    """
+    model = subject.model
+    squares: dict[int, list[float]] = {}
+    alive: dict[int, Tensor] = {}
+
+    def stream(layer: int, x_BTD: Tensor) -> None:
+        squares.setdefault(layer, []).append(x_BTD.float().square().mean().item())
+
+    def hidden(layer: int, h_BTF: Tensor) -> None:
+        seen = (h_BTF != 0).flatten(0, 1).any(0)
+        alive[layer] = alive[layer] | seen if layer in alive else seen
+
+    with _watched(model, stream, hidden), torch.no_grad(), subject.engine.autocast():
+        for tokens in _batches(subject):
+            model(tokens[:, :-1])
+    values = {
+        f"layer_{i}_stream_rms": (sum(found) / len(found)) ** 0.5 for i, found in squares.items()
+    }
+    dead = {i: 1 - units.float().mean().item() for i, units in alive.items()}
+    values |= {f"layer_{i}_dead_units_share": share for i, share in dead.items()}
+    return values | {"dead_units_share": sum(dead.values()) / len(dead)}
+
+
+@METRICS.add("gradients", per="run")
+def gradients(subject: Subject) -> dict[str, float]:
+    """Norm of the loss's gradient with respect to each layer's weights, after training.
+
+    Taken in float32 over one batch of held-out text. `first_to_last_ratio` is the first layer's
+    over the last's: far from 1 where gradients vanish or explode on their way down.
+    """
+    model = subject.model
+    tokens = next(_batches(subject))
+    model.zero_grad()
+    loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
+    norms = [
+        torch.stack([p.grad.norm() for p in block.parameters() if p.grad is not None]).norm().item()
+        for block in model.blocks
+    ]
+    model.zero_grad()
+    values = {f"layer_{i}_gradient_norm": norm for i, norm in enumerate(norms)}
+    return values | {"first_to_last_ratio": norms[0] / norms[-1] if norms[-1] else float("inf")}
+
+
+def _batches(subject: Subject) -> Iterator[Tensor]:
+    context = subject.model.spec.context
+    split = subject.tokens.split(subject.tokens.heldout[-1])
+    rows = max(1, min(_TOKENS, len(split) - 1) // context)
+    size = max(1, 4096 // context)
+    for first in range(0, rows, size):
+        count = min(size, rows - first)
+        index = torch.arange(first, first + count)[:, None] * context + torch.arange(context + 1)
+        yield torch.from_numpy(split[index.numpy()].astype("int64")).to(subject.engine.device)
+
+
+@contextmanager
+def _watched(model: Any, stream: Any, hidden: Any) -> Iterator[None]:
+    """Call `stream` with each block's output, and `hidden` with what goes to each `down`."""
+    hooks = []
+    for i, block in enumerate(model.blocks):
+
+        def after(_module: nn.Module, _given: Any, x: Tensor, layer: int = i) -> None:
+            stream(layer, x)
+
+        def before(_module: nn.Module, given: tuple[Tensor, ...], layer: int = i) -> None:
+            hidden(layer, given[0])
+
+        hooks += [block.register_forward_hook(after),
+                  block.ffn.down.register_forward_pre_hook(before)]  # fmt: skip
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
