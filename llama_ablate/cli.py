@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from llama_ablate.arguments import parser
 from llama_ablate.errors import ConfigError
@@ -17,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     from llama_ablate import commands
 
-    if sys.stdout is not None and hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
     try:
         answer = getattr(commands, options.command.replace("-", "_"))(options)

@@ -100,7 +100,10 @@ class Store:
     @property
     def plan(self) -> dict[str, Any]:
         """What was planned, as plain values."""
-        return dict(read_json(self.plan_file))
+        found = read_json(self.plan_file)
+        if not isinstance(found, dict):
+            raise ConfigError(f"'{self.plan_file}' is damaged: it holds no plan")
+        return found
 
     @property
     def stated(self) -> list[dict[str, Any]]:

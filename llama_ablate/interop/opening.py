@@ -62,13 +62,14 @@ def open_model(
     """
     path = path.expanduser().absolute() if path.name in ("", ".", "..") else path
     path = path.resolve() if ".." in path.parts or path.name in ("", ".") else path
-    store = Store(path.parent)
+    store = next((Store(p) for p in path.parents if (p / "plan.json").is_file()), None)
     if (path / "record.json").is_file():
         opened = _run(
             Store(path.parent.parent), str(read_json(path / "record.json").get("id")), dtype
         )
-    elif store.plan_file.is_file() and not path.exists():
-        opened = _run(store, _run_id(store, path.name), dtype)
+    elif store and not path.exists():
+        # A label may hold a slash: all behind the results' folder is the name.
+        opened = _run(store, _run_id(store, str(path.relative_to(store.root))), dtype)
     elif (path / "config.json").is_file():
         opened = Opened(f"'{path}'", huggingface.read(path, dtype), partial(_beside, path))
     elif (path / "params.json").is_file():

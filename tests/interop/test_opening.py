@@ -173,6 +173,15 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(experiment_file, tmp_pat
         open_model(root / "basline")
     with pytest.raises(ConfigError, match="is a whole experiment; name one of its variants"):
         open_model(root)
+    text = (root / "plan.json").read_text("utf-8")
+    (root / "plan.json").write_text(
+        text.replace('"label": "baseline"', '"label": "base/line"'), "utf-8"
+    )
+    assert open_model(root / "base" / "line").model.spec == opened[0].model.spec
+    (root / "plan.json").write_text("[]", "utf-8")
+    with pytest.raises(ConfigError, match=r"plan\.json' is damaged: it holds no plan"):
+        open_model(root / "baseline")
+    (root / "plan.json").write_text(text, "utf-8")
     weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(ConfigError, match=r"weights\.safetensors' is damaged"):
