@@ -1,5 +1,7 @@
 """LayerNorm beside RMSNorm: how much faster the second is, in which implementation."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -54,38 +56,34 @@ class TorchRMSNorm(NaiveRMSNorm):
 def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     """Time both norms alone, forward and both ways, and in a training step."""
     x = setup.tensor(setup.rows, setup.dim)
-    modules = _modules(setup)
+    makers = _makers(setup)
+    modules = {
+        name: make(setup.dim).to(setup.device, setup.torch_dtype) for name, make in makers.items()
+    }
     size = x.numel() * x.element_size()
     note = f"{setup.rows} x {setup.dim} {setup.dtype}, {size / 2**20:.0f} MiB"
     tables = []
     for title, wrapped in (("forward", forward_only), ("forward and backward", both_ways)):
         cases = {"copy (control)": copied(x)} | {n: wrapped(m, x) for n, m in modules.items()}
         tables.append(in_turns(title, cases, setup, against="copy (control)", note=note))
-    swaps = {name: _swapped(name, setup) for name in modules}
+    swaps = {name: {"norm": make} for name, make in makers.items()}
     tables.append(steps("training step", swaps, setup, against="RMSNorm, fused"))
     return tables, _said(tables)
 
 
-def _modules(setup: Setup) -> dict[str, nn.Module]:
-    dim = setup.dim
-    made: dict[str, nn.Module] = {
-        "LayerNorm, naive": NaiveLayerNorm(dim),
-        "RMSNorm, naive": NaiveRMSNorm(dim),
-        "LayerNorm, fused": LayerNorm(dim, bias=True),
-        "RMSNorm, fused": RMSNorm(dim),
-        "RMSNorm, torch's": TorchRMSNorm(dim),
+def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
+    """Return how each norm is made of a width."""
+    made: dict[str, Callable[[int], nn.Module]] = {
+        "LayerNorm, naive": NaiveLayerNorm,
+        "RMSNorm, naive": NaiveRMSNorm,
+        "LayerNorm, fused": lambda dim: LayerNorm(dim, bias=True),
+        "RMSNorm, fused": RMSNorm,
+        "RMSNorm, torch's": TorchRMSNorm,
     }
     if setup.compiled:
-        made["LayerNorm, compiled"] = compiled(NaiveLayerNorm(dim))
-        made["RMSNorm, compiled"] = compiled(NaiveRMSNorm(dim))
-    return {name: module.to(setup.device, setup.torch_dtype) for name, module in made.items()}
-
-
-def _swapped(name: str, setup: Setup) -> dict[str, object]:
-    def make(dim: int) -> nn.Module:
-        return _modules(Setup(setup.device, "float32", dim=dim, compiled=setup.compiled))[name]
-
-    return {"norm": make}
+        made["LayerNorm, compiled"] = lambda dim: compiled(NaiveLayerNorm(dim))
+        made["RMSNorm, compiled"] = lambda dim: compiled(NaiveRMSNorm(dim))
+    return made
 
 
 def _said(tables: list[Table]) -> list[Said]:

@@ -1,6 +1,6 @@
 """Corpora of known entropy: a source's stream of symbols, written as text, one character each."""
 
-from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,19 @@ from llama_ablate.registry import Choice
 _FIRST = 0x4E00  # the code point of symbol 0: twenty thousand letters follow it
 _HELD_OUT = 20  # validation and test are each this part of the training text
 
-#: How the options of a corpus become its source.
-_SOURCES: dict[str, Callable[[dict[str, Any]], Source]] = {
-    "lag-copy": lambda o: LagCopy(o["vocab"], o["lag"], o["noise"]),
-    "markov": lambda o: Markov(o["vocab"], o["order"], o["concentration"], o["table_seed"]),
-    "hmm": lambda o: HiddenMarkov(o["vocab"], o["states"], o["concentration"], o["table_seed"]),
-    "recall": lambda o: Recall(o["keys"], o["values"], o["reset"]),
-}
+#: The corpora that have a source; its fields are options of the corpus, by the same names.
+_SOURCES: dict[str, type[Any]] = {
+    cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall)
+}  # fmt: skip
 
 
 def source_of(choice: Choice) -> Source | None:
     """Return the source behind a corpus, or None for ordinary text."""
-    make = _SOURCES.get(choice.name)
-    return make(dict(choice.options)) if make else None
+    cls = _SOURCES.get(choice.name)
+    if cls is None:
+        return None
+    made: Source = cls(**{field.name: choice[field.name] for field in fields(cls)})
+    return made
 
 
 def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:

@@ -21,7 +21,7 @@ from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_jso
 from llama_ablate.interop.families import FAMILIES, Family
 from llama_ablate.interop.spelling import canonical
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.spec import SLOTS, ModelSpec
 from llama_ablate.strict_json import write_json
 
@@ -45,7 +45,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     stored_bytes = sum(file.stat().st_size for file in files)
     check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, folder)
     stored = _stored(files)
-    names = [name for name, _ in _parameters(spec)]
+    names = [name for name, _ in build(spec, "meta").named_parameters()]
     entries = family.entries(names)
     if not any(name.startswith("transformer.") for name in stored.shapes):
         # GPT-2's first checkpoints leave the prefix out.
@@ -109,7 +109,7 @@ def write(
     config = FAMILIES[kind].config(spec)
     dtype = model.embedding.weight.dtype
     config["dtype"] = str(dtype).removeprefix("torch.")
-    ours = dict(_parameters_of(model))
+    ours = {name: p.detach() for name, p in model.named_parameters()}
     tensors = {
         e.theirs: _joined([ours[name] for name in e.ours], transposed=e.transposed)
         for e in FAMILIES[kind].entries(ours)
@@ -254,18 +254,8 @@ def _half_layout(model: Decoder) -> Decoder:
             state[name] = heads[:, order].reshape(tensor.shape)
         elif re.search(r"\.attn\.[qk]_norm\.", name):
             state[name] = tensor[order]
-    with torch.device("meta"):
-        turned = Decoder(replace(spec, position=spec.position.with_options(layout="half")))
+    turned = build(replace(spec, position=spec.position.with_options(layout="half")), "meta")
     turned.load_state_dict(state, assign=True)
     if spec.tie:
         turned.head.weight = turned.embedding.weight
     return turned
-
-
-def _parameters(spec: ModelSpec) -> list[tuple[str, Tensor]]:
-    with torch.device("meta"):
-        return _parameters_of(Decoder(spec))
-
-
-def _parameters_of(model: Decoder) -> list[tuple[str, Tensor]]:
-    return [(name, p.detach()) for name, p in model.named_parameters()]

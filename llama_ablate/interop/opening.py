@@ -60,8 +60,8 @@ def open_model(
     Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
     `.bin`. Raises ConfigError, one sentence, where it is none of them or does not hold together.
     """
-    path = path.expanduser().absolute() if path.name in ("", ".", "..") else path
-    path = path.resolve() if ".." in path.parts or path.name in ("", ".") else path
+    if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
+        path = path.resolve()
     store = next((Store(p) for p in path.parents if (p / "plan.json").is_file()), None)
     if (path / "record.json").is_file():
         opened = _run(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.corpora import SPLITS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.training.loop import losses, windows
@@ -21,7 +20,7 @@ def loss_by_position(subject: Subject) -> dict[str, float]:
     curse, Press et al. 2021, arXiv:2108.12409, appendix B).
     """
     context = subject.model.spec.context
-    cut = windows(subject.tokens.split(_split(subject)), context)[:1]
+    cut = windows(subject.tokens.split(subject.tokens.heldout[-1]), context)[:1]
     by_position = losses(subject.model, cut, subject.engine).reshape(-1, context).mean(0)
     values, first = {}, 1
     while first <= context:
@@ -44,7 +43,7 @@ def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> dict
     if not times or any(multiple < 1 for multiple in times):
         raise ConfigError(f"length: times {list(times)} must be whole numbers of 1 or more")
     context, half = subject.model.spec.context, subject.model.spec.context // 2
-    text = subject.tokens.split(_split(subject))
+    text = subject.tokens.split(subject.tokens.heldout[-1])
     values: dict[str, float] = {}
     for multiple in times:
         whole = windows(text, multiple * context)[0][:_TEXTS]
@@ -65,7 +64,3 @@ def _last(subject: Subject, cut: NDArray[np.int64], count: int) -> NDArray[np.fl
     """Return the losses of the last `count` predictions of each window, (N, count)."""
     nats = losses(subject.model, [cut], subject.engine)
     return nats.reshape(len(cut), -1)[:, -count:]
-
-
-def _split(subject: Subject) -> str:
-    return next(name for name in reversed(SPLITS) if name in subject.tokens.heldout)

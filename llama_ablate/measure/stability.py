@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.training.engine import loss_of
+from llama_ablate.training.loop import windows
 
 _TOKENS = 16_384  # of held-out text to look at
 
@@ -65,12 +66,9 @@ def gradients(subject: Subject) -> dict[str, float]:
 def _batches(subject: Subject) -> Iterator[Tensor]:
     context = subject.model.spec.context
     split = subject.tokens.split(subject.tokens.heldout[-1])
-    rows = max(1, min(_TOKENS, len(split) - 1) // context)
-    size = max(1, 4096 // context)
-    for first in range(0, rows, size):
-        count = min(size, rows - first)
-        index = torch.arange(first, first + count)[:, None] * context + torch.arange(context + 1)
-        yield torch.from_numpy(split[index.numpy()].astype("int64")).to(subject.engine.device)
+    whole = windows(split, context, max(_TOKENS, context))[0]
+    for part in torch.from_numpy(whole).split(max(1, 4096 // context)):  # type: ignore[no-untyped-call]
+        yield part.to(subject.engine.device)
 
 
 @contextmanager

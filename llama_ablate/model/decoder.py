@@ -78,10 +78,9 @@ class Decoder(nn.Module):
             raise ValueError(f"{start + new} tokens do not fit a cache of {cache.capacity}")
         self.position.reach(start + new)
         ctx = self._context(start, held, new, tokens_BT.device, pad_B, maps)
-        unturned = replace(ctx, rotate=lambda q_BHTE, k_BKTE, _: (q_BHTE, k_BKTE))
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         for i, block in enumerate(self.blocks):
-            layer_ctx = ctx if self.position.rotates(i) else unturned
+            layer_ctx = ctx if self.position.rotates(i) else replace(ctx, rotate=_unturned)
             x_BTD = block(x_BTD, layer_ctx, cache.layers[i] if cache else None)
         if cache:
             cache.advance(new)
@@ -144,6 +143,10 @@ class Decoder(nn.Module):
         length = context or self.spec.context
         layers = sum(block.attn.flops(length) + block.ffn.flops() for block in self.blocks)
         return int(layers + 2 * self.head.weight.numel())
+
+
+def _unturned(q_BHTE: Tensor, k_BKTE: Tensor, _pos_T: Tensor) -> tuple[Tensor, Tensor]:
+    return q_BHTE, k_BKTE
 
 
 def _norm(spec: ModelSpec, dim: int) -> nn.Module:

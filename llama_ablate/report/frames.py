@@ -70,12 +70,9 @@ def comparison(store: Store) -> pd.DataFrame:
     """
     plan, frame = store.plan, runs(store)
     split = reported_split(frame)
-    loss = f"{split}_loss_nats"
     measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
     base = next(v for v in plan["variants"] if v["baseline"])
-    by_variant = {
-        v["id"]: losses(frame[frame["variant"] == v["id"]], loss) for v in plan["variants"]
-    }
+    by_variant = losses(store, frame)
     reference = by_variant[base["id"]]
     paired = {
         id_: [(value, reference[seed]) for seed, value in values.items() if seed in reference]
@@ -135,13 +132,12 @@ def comparison(store: Store) -> pd.DataFrame:
 
 def differences(store: Store) -> dict[str, list[float]]:
     """Return each variant's losses minus the baseline's, over the seeds that both finished."""
-    frame, variants = runs(store), store.plan["variants"]
-    column = f"{reported_split(frame)}_loss_nats"
-    of = {v["label"]: losses(frame[frame["variant"] == v["id"]], column) for v in variants}
-    base = of.pop(next(v["label"] for v in variants if v["baseline"]))
+    by_variant, variants = losses(store, runs(store)), store.plan["variants"]
+    base = by_variant[next(v["id"] for v in variants if v["baseline"])]
     return {
-        label: [loss - base[seed] for seed, loss in found.items() if seed in base]
-        for label, found in of.items()
+        v["label"]: [x - base[seed] for seed, x in by_variant[v["id"]].items() if seed in base]
+        for v in variants
+        if not v["baseline"]
     }
 
 
@@ -218,12 +214,15 @@ def outcomes(values: "pd.Series[str]") -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
-def losses(frame: pd.DataFrame, column: str) -> dict[int, float]:
-    """Return a column of the runs that ended ok, by seed."""
-    if column not in frame:
-        return {}
-    ok = frame[(frame["outcome"] == "ok") & frame[column].notna()]
-    return dict(zip(ok["seed"].astype(int), ok[column].astype(float), strict=True))
+def losses(store: Store, frame: pd.DataFrame) -> dict[str, dict[int, float]]:
+    """Return the reported loss of the runs that ended ok, by variant's id and by seed."""
+    column = f"{reported_split(frame)}_loss_nats"
+    found: dict[str, dict[int, float]] = {v["id"]: {} for v in store.plan["variants"]}
+    if column in frame:
+        ok = frame[(frame["outcome"] == "ok") & frame[column].notna()]
+        for variant, seed, loss in zip(ok["variant"], ok["seed"], ok[column], strict=True):
+            found[variant][int(seed)] = float(loss)
+    return found
 
 
 def flat(measures: dict[str, dict[str, Any]]) -> dict[str, float]:

@@ -17,11 +17,10 @@ def factors(store: Store) -> pd.DataFrame:
     designs, and until every variant has finished a seed that all have.
     """
     columns = ["factor", "levels", "difference_nats", "low_nats", "high_nats", "p_holm"]
-    variants, frame = store.plan["variants"], frames.runs(store)
+    variants = store.plan["variants"]
     names = list(variants[0].get("levels") or {})
     two = all({v["levels"][name] for v in variants} == {0, 1} for name in names)
-    loss = f"{frames.reported_split(frame)}_loss_nats"
-    values = {v["id"]: frames.losses(frame[frame["variant"] == v["id"]], loss) for v in variants}
+    values = frames.losses(store, frames.runs(store))
     seeds = set.intersection(*(set(of) for of in values.values()))
     if not names or not two or not seeds:
         return pd.DataFrame(columns=columns)
@@ -51,10 +50,8 @@ def hypotheses(store: Store) -> pd.DataFrame:
     Columns: `claim, source, said, difference_nats, low_nats, high_nats, finding, p_for, p_against,
     seeds_needed, n`.
     """
-    plan, frame = store.plan, frames.runs(store)
-    loss = f"{frames.reported_split(frame)}_loss_nats"
-    by_label = {v["label"]: frames.losses(frame[frame["variant"] == v["id"]], loss)
-                for v in plan["variants"]}  # fmt: skip
+    plan, by_variant = store.plan, frames.losses(store, frames.runs(store))
+    by_label = {v["label"]: by_variant[v["id"]] for v in plan["variants"]}
     base = next(v["label"] for v in plan["variants"] if v["baseline"])
     stated, claims = plan["experiment"].get("hypotheses", []), []
     for entry in stated:
