@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_for
+from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_to_tell
 from llama_ablate.evidence.pairing import Effect, paired_effect
 
 Direction = Literal["better", "worse", "equivalent"]
@@ -52,7 +52,9 @@ def examine(claims: Sequence[tuple[Claim, Sequence[float]]], alpha: float = 0.05
         finding: Finding = "supported" if yes < alpha else "refuted" if no < alpha else "undecided"
         effect = paired_effect(differences, [0.0] * len(differences))
         hardest = alpha / len(claims)  # Holm's first step, as if it were this claim's
-        needed = _needed(claim, differences, hardest) if finding == "undecided" else None
+        needed = (
+            seeds_to_tell(differences, claim.margin, hardest) if finding == "undecided" else None
+        )
         found.append(Tested(finding, effect, yes, no, needed))
     return found
 
@@ -80,11 +82,3 @@ def _below(distance: float, differences: Sequence[float]) -> float:
     if error == 0:
         return 0.0 if distance < 0 else 1.0
     return float(stats.t.cdf(distance / error, len(differences) - 1))
-
-
-def _needed(claim: Claim, differences: Sequence[float], alpha: float) -> int | None:
-    if len(differences) < 2:
-        return None
-    sd = float(np.std(differences, ddof=1))
-    size = claim.margin or abs(float(np.mean(differences)))
-    return seeds_for(size, sd, alpha=alpha) if size and sd / size < 30 else None

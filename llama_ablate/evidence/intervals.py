@@ -12,6 +12,7 @@ import numpy as np
 
 #: Subset means beyond this many seeds are sampled instead of listed: 2^16 are listed.
 _EXACT = 16
+_MANY = 1000  # seeds that nobody will run: more is "not by seeds"
 
 
 def sign_flip(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -127,6 +128,21 @@ def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = 0
         enough = power(effect, sd, middle, alpha) >= wanted
         low, high = (low, middle) if enough else (middle, high)
     return high
+
+
+def seeds_to_tell(differences: Sequence[float], margin: float | None, alpha: float) -> int | None:
+    """Return the seeds that would show the margin, or else a mean as large as these have.
+
+    None where fewer than two differences say nothing of the noise, where there is nothing to show,
+    and where it would take more than a thousand.
+    """
+    if len(differences) < 2:
+        return None
+    sd, effect = float(np.std(differences, ddof=1)), margin or abs(float(np.mean(differences)))
+    if effect == 0 or sd / effect > math.sqrt(_MANY):
+        return None
+    needed = seeds_for(effect, sd, alpha=alpha)
+    return needed if needed <= _MANY else None
 
 
 def unpaired_factor(correlation: float) -> float:

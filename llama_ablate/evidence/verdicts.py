@@ -4,12 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_for
+from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_to_tell
 from llama_ablate.evidence.pairing import Verdict, paired_effect
-
-_MANY = 1000  # seeds that nobody will run: more is "not by seeds"
 
 
 @dataclass(frozen=True)
@@ -48,16 +44,6 @@ def rule(
             said = "better" if effects[name].mean < 0 else "worse"
         # As if every row had to pass Holm's first and hardest step: never too few.
         hardest = alpha / len(differences)
-        needed = _needed(values, margin, hardest) if said == "inconclusive" else None
+        needed = seeds_to_tell(values, margin, hardest) if said == "inconclusive" else None
         rulings[name] = Ruling(said, adjusted[name], within, needed)
     return rulings
-
-
-def _needed(values: Sequence[float], margin: float | None, alpha: float) -> int | None:
-    if len(values) < 2:
-        return None
-    sd, effect = float(np.std(values, ddof=1)), margin or abs(float(np.mean(values)))
-    if effect == 0 or sd / effect > math.sqrt(_MANY):
-        return None
-    needed = seeds_for(effect, sd, alpha=alpha)
-    return needed if needed <= _MANY else None
