@@ -12,10 +12,12 @@ from typing import Any
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.marked_yaml import load as load_yaml
-from llama_ablate.schema import About, Experiment, Hypothesis, Model, Preset, Train, slug
+from llama_ablate.recipes import About, Data, Model, Preset, Train
+from llama_ablate.schema import Experiment, Hypothesis, slug
 
 __all__ = [
     "About",
+    "Data",
     "Experiment",
     "Hypothesis",
     "Model",

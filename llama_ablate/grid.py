@@ -3,33 +3,42 @@
 The registries and the counting function are handed in, so this needs no torch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
-from typing import Any
+from typing import Any, Literal
 
+from llama_ablate.designs import DESIGNS, Change
 from llama_ablate.errors import ConfigError, Where, nearest
-from llama_ablate.experiment import Experiment, Model
+from llama_ablate.experiment import Experiment, Model, Train
+from llama_ablate.matching import Cost, knob_for, solve
 from llama_ablate.registry import Registry
 from llama_ablate.spec import SLOTS, ModelSpec, digest
 
-TOLERANCE = 0.005  # how far a matched budget may be off
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
-#: Part of every run's identity: raised when the same recipe would train differently.
-RECIPE = 1
+#: What of `train` may differ between variants, or be tuned: all but a run's length and engine.
+TRAINED = tuple(k for k in Train.model_fields if k not in
+                ("tokens", "steps", "evals", "timeout_s", "kernel", "branches"))  # fmt: skip
+_TRAIN = "train."  # in front of such a key on an axis
 
-Cost = Callable[[ModelSpec], int]
 Registries = Mapping[str, Registry]
+Role = Literal["", "aa", "positive"]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A full recipe with a label for eyes. `residual` is what matching left of the budget."""
+    """A full recipe with a label for eyes."""
 
     label: str
     spec: ModelSpec
     is_baseline: bool = False
+    #: What matching left of the budget, and what it changed: "feed-forward width 176".
     residual: float = 0.0
+    solved: str = ""
+    #: What it changes of the experiment's `train`.
+    train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order", ...
+    role: Role = ""
+    reseed: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
     #: Which keys of `model` vary, and where the file says so.
@@ -42,32 +51,20 @@ class Variant:
 
     @property
     def id(self) -> str:
-        """The hash of the architecture; the label is not part of it."""
-        return self.spec.id
-
-
-@dataclass(frozen=True)
-class Run:
-    """A variant trained from one seed on one text."""
-
-    variant: Variant
-    seed: int
-    id: str
-
-
-@dataclass(frozen=True)
-class _Change:
-    """One step away from the base: a key of `model`, its new value, where the file says so."""
-
-    key: str
-    value: Any
-    where: Where
+        """The hash of what sets it apart; the label is not part of it."""
+        if not self.train and not self.reseed:
+            return self.spec.id
+        return digest([self.spec.to_dict(), dict(self.train), self.reseed])
 
 
 def variants(
-    experiment: Experiment, registries: Registries, vocab: int, cost: Cost | None = None
+    experiment: Experiment,
+    registries: Registries,
+    vocab: int,
+    cost: Cost | None = None,
+    match: str = "parameters",
 ) -> tuple[Variant, ...]:
-    """Return the variants of an experiment, the baseline first where the design has one.
+    """Return the variants of an experiment, the baseline first, the controls last.
 
     `cost` counts what `match` holds equal; None matches nothing. Raises ConfigError with the
     path of the offending key.
@@ -79,13 +76,15 @@ def variants(
     design = experiment.variants.design
     for changes in DESIGNS[design](_changes(experiment)):
         spec = _spec(experiment.model, changes, registries, vocab)
-        if design == "one-at-a-time" and changes and spec == base:
+        trained = any(c.key.startswith(_TRAIN) for c in changes)
+        if design == "one-at-a-time" and changes and spec == base and not trained:
             continue  # a level that the base has already is the baseline itself
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         label = _label(experiment, changes, registries)
-        variant = Variant(label, spec, levels=levels, varied=varied)
+        train = _trained(experiment.train, changes)
+        variant = Variant(label, spec, levels=levels, varied=varied, train=train)
         if variant.label in labels or variant.id in ids:
             twin = labels.get(variant.label) or ids[variant.id]
             raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
@@ -94,14 +93,17 @@ def variants(
         found.append(variant)
     baseline = _baseline(experiment, found, base)
     found = [replace(v, is_baseline=v is baseline) for v in found]
+    found.sort(key=lambda v: not v.is_baseline)
+    found += _controls(experiment, found[0], registries, labels)
     if cost is not None:
-        target = costed(next(v for v in found if v.is_baseline), cost)
-        found = [v if v.is_baseline else _matched(v, target, cost) for v in found]
-    return tuple(sorted(found, key=lambda v: not v.is_baseline))
+        target = counted(found[0], cost)
+        found = [v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match)
+                 for v in found]  # fmt: skip
+    return tuple(found)
 
 
-def costed(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
-    """Count a variant; where its components do not fit its sizes, say at which key of the file."""
+def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
+    """Count a variant. Raises ConfigError at the key of the file that does not fit."""
     try:
         return cost(variant.spec)
     except ConfigError as error:
@@ -110,80 +112,79 @@ def costed(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
         raise ConfigError(error.message, varied) from None
 
 
-def runs(
-    experiment: Experiment, variants: tuple[Variant, ...], fingerprint: str
-) -> tuple[Run, ...]:
-    """Return every variant with every seed, seeds outermost: a grid cut short is still paired."""
-    train = experiment.train.model_dump(mode="json")
-    return tuple(
-        Run(v, seed, digest([RECIPE, v.spec.to_dict(), train, fingerprint, seed]))
-        for seed in experiment.seed_list
-        for v in variants
-    )
+def _controls(
+    experiment: Experiment, base: Variant, registries: Registries, labels: Mapping[str, Variant]
+) -> Iterator[Variant]:
+    """Yield the arms by which the experiment itself is judged."""
+    asked = experiment.controls
+    for reseed in asked.aa:
+        label = "A/A" if len(asked.aa) == 1 else f"A/A {reseed}"
+        yield replace(base, label=label, is_baseline=False, role="aa", reseed=reseed, levels={},
+                      varied={"controls": ("controls", "aa")})  # fmt: skip
+    if not asked.positive:
+        return
+    changes = []
+    for key, value in asked.positive.items():
+        where: Where = ("controls", "positive", key)
+        _check_key(key, where)
+        changes.append(Change(key, value, where))
+    spec = _spec(_model_of(base.spec, experiment.model), tuple(changes), registries,
+                 base.spec.vocab)  # fmt: skip
+    train = {**base.train, **_trained(experiment.train, tuple(changes))}
+    made = Variant("positive control", spec, role="positive", train=train,
+                   varied={c.key: c.where for c in changes})  # fmt: skip
+    if made.id in {v.id for v in labels.values()}:
+        raise ConfigError("the positive control is one of the variants", ("controls", "positive"))
+    yield made
 
 
-def _one_at_a_time(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
-    yield ()
-    yield from ((change,) for axis in axes for change in axis)
+def _model_of(spec: ModelSpec, model: Model) -> Model:
+    """Return the recipe of a file that would resolve to this one."""
+    given = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
+    return model.model_copy(update=given)
 
 
-def _path(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
-    steps = [change for axis in axes for change in axis]
-    yield from (tuple(steps[:n]) for n in range(len(steps) + 1))
+def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
+    """Return what changes say of training, checked."""
+    return {
+        c.key.removeprefix(_TRAIN): trained_value(train, c.key.removeprefix(_TRAIN), c.value,
+                                                  c.where)
+        for c in changes
+        if c.key.startswith(_TRAIN)
+    }  # fmt: skip
 
 
-def _fraction(axes: list[list[_Change]]) -> Iterator[tuple[_Change, ...]]:
-    for axis in axes:
-        if len(axis) != 2:
-            raise ConfigError(f"design 'fraction' needs two values on every axis, not {len(axis)}",
-                              axis[0].where[:-1])  # fmt: skip
-    for run in half_fraction(len(axes)):
-        yield tuple(axis[level] for axis, level in zip(axes, run, strict=True))
+def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
+    """Return a value of a key of `train` as plain JSON. Raises ConfigError where it is none."""
+    if key not in TRAINED:
+        raise ConfigError(f"'{key}' is not a key of train that may vary{nearest(key, TRAINED)}",
+                          where[:-1] if isinstance(where[-1], int) else where)  # fmt: skip
+    try:
+        return Train.check({**train.model_dump(), key: value}).model_dump(mode="json")[key]
+    except ConfigError as error:
+        raise ConfigError(error.message, where) from None
 
 
-def half_fraction(factors: int) -> list[tuple[int, ...]]:
-    """Return the runs of a 2^(k-1) design, each a tuple of levels 0 and 1, the all-0 run first.
-
-    The last factor is the sum of the others modulo two, so that the product of all signs is the
-    same in every run: resolution k, which for five factors or more keeps main effects and two-way
-    interactions clear of each other (Box, Hunter & Hunter 2005, Statistics for Experimenters,
-    chapter 6). For fewer it could not, and all 2^k runs are returned.
-    """
-    if factors < 5:
-        return list(product((0, 1), repeat=factors))
-    return [(*run, sum(run) % 2) for run in product((0, 1), repeat=factors - 1)]
-
-
-#: How axes (lists of alternatives) become variants (tuples of changes).
-DESIGNS: dict[str, Callable[[list[list[_Change]]], Iterable[tuple[_Change, ...]]]] = {
-    "one-at-a-time": _one_at_a_time,
-    "product": lambda axes: product(*axes),
-    "fraction": _fraction,
-    "path": _path,
-    "list": lambda entries: (tuple(entry) for entry in entries),
-}
-
-
-def _changes(experiment: Experiment) -> list[list[_Change]]:
+def _changes(experiment: Experiment) -> list[list[Change]]:
     """Read the file's axes, or its entries: a list for each, with where each value stands."""
     found = experiment.variants
-    axes: list[list[_Change]] = []
+    axes: list[list[Change]] = []
     for key, levels in found.axes.items():
         at: Where = ("variants", "axes", key)
         _check_key(key, at)
         if not levels:
             raise ConfigError("an axis needs at least one value", at)
-        axes.append([_Change(key, value, (*at, i)) for i, value in enumerate(levels)])
+        axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
     for i, entry in enumerate(found.entries):
         at = ("variants", "entries", i)
         for key in entry.keys() - {"label"}:
             _check_key(key, (*at, key))
-        axes.append([_Change(key, value, (*at, key)) for key, value in entry.items()])
+        axes.append([Change(key, value, (*at, key)) for key, value in entry.items()])
     return axes
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (*SLOTS, *_SIZES)
+    allowed = (*SLOTS, *_SIZES, *(_TRAIN + name for name in TRAINED))
     if key not in allowed:
         raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
 
@@ -197,13 +198,13 @@ def resolve(model: Model, registries: Registries) -> ModelSpec:
 
 
 def _spec(
-    base: Model, changes: tuple[_Change, ...], registries: Registries, vocab: int
+    base: Model, changes: tuple[Change, ...], registries: Registries, vocab: int
 ) -> ModelSpec:
     """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
     values = base.model_dump()
     at: dict[str, Where] = {}
     for change in changes:
-        if change.key != "label":
+        if change.key != "label" and not change.key.startswith(_TRAIN):
             values[change.key], at[change.key] = change.value, change.where
 
     def located(error: ConfigError) -> ConfigError:
@@ -227,7 +228,7 @@ def _spec(
     )
 
 
-def _label(experiment: Experiment, changes: tuple[_Change, ...], registries: Registries) -> str:
+def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
     given = {change.key: change.value for change in changes}
     if "label" in given:
         return str(given["label"])
@@ -239,9 +240,9 @@ def _label(experiment: Experiment, changes: tuple[_Change, ...], registries: Reg
     return " ".join(names)
 
 
-def _name(change: _Change, registries: Registries) -> str:
+def _name(change: Change, registries: Registries) -> str:
     if change.key not in SLOTS:
-        return f"{change.key}={_written(change.value)}"
+        return f"{change.key.removeprefix(_TRAIN)}={_written(change.value)}"
     registry = registries[change.key]
     choice = registry.resolve(change.value, change.where)
     defaults = {option.name: option.default for option in registry.options(choice.name)}
@@ -270,26 +271,11 @@ def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> 
     return next((v for v in found if v.spec == base), found[0])
 
 
-def _matched(variant: Variant, target: int, cost: Cost) -> Variant:
-    """Give a variant the feed-forward width at which it costs what the baseline costs.
-
-    Costs are affine in the width, so two counts give the width; it is rounded to the coarsest of
-    8, 4, 2 and 1 that stays within the tolerance, because round widths compute faster. A variant
-    whose own width does as well keeps it.
-    """
-    spec = variant.spec
-    own = costed(variant, cost) / target - 1
-    low, high = (cost(spec.with_width(width)) for width in (8, 16))
-    exact = 8 + (target - low) * 8 / (high - low)
-    for multiple in (8, 4, 2, 1):
-        width = max(multiple, round(exact / multiple) * multiple)
-        residual = cost(spec.with_width(width)) / target - 1
-        if abs(own) <= min(TOLERANCE, abs(residual)):
-            return replace(variant, residual=own)
-        if abs(residual) <= TOLERANCE:
-            return replace(variant, spec=spec.with_width(width), residual=residual)
-    raise ConfigError(
-        f"'{variant.label}' cannot be matched to the baseline within {TOLERANCE:.1%}: "
-        f"feed-forward width {width} leaves {residual:+.1%}",
-        variant.where,
-    )
+def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
+    """Give a variant the size at which it costs what the baseline costs."""
+    counted(variant, cost)
+    try:
+        solved = solve(variant.spec, target, cost, knob_for(match, variant.spec))
+    except ConfigError as error:
+        raise ConfigError(f"'{variant.label}' {error.message}", variant.where) from None
+    return replace(variant, spec=solved.spec, residual=solved.residual, solved=solved.change)

@@ -1,19 +1,33 @@
 """From an experiment to its plan: data prepared, variants resolved and counted, runs named."""
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llama_ablate import grid
+from llama_ablate import grid, trials
+from llama_ablate.condition import Condition
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.experiment import Experiment, Source
-from llama_ablate.grid import Run, Variant
-from llama_ablate.model.counts import Counts, count
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.experiment import Data, Experiment, Source, Train
+from llama_ablate.grid import Variant
+from llama_ablate.matching import Cost
+from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.registry import Choice
+from llama_ablate.trials import Run
+
+#: Seconds of one training step of each variant, measured side by side.
+Pace = Callable[[Condition], Sequence[float]]
+
+_COSTS: dict[str, Cost] = {
+    "parameters": lambda spec: count(spec).non_embedding,
+    "flops": lambda spec: count(spec).flops_per_token,
+    "kv_bytes": lambda spec: count(spec).kv_bytes_per_token,
+}
 
 
 @dataclass(frozen=True)
@@ -21,55 +35,53 @@ class Plan:
     """All that is known before a step is trained."""
 
     experiment: Experiment
-    tokens: tokens.Tokens
-    variants: tuple[Variant, ...]
-    runs: tuple[Run, ...]
+    conditions: tuple[Condition, ...]
     measures: tuple[Choice, ...]
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps of each run."""
-        train = self.experiment.train
-        per_step = train.batch * self.experiment.model.context
-        return train.steps or max(1, round((train.tokens or 0) / per_step))
-
-    @property
-    def tokens_per_run(self) -> int:
-        """Tokens that each run trains on."""
-        return self.steps * self.experiment.train.batch * self.experiment.model.context
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run once: tables may share some. Seeds stay outermost within a table."""
+        return tuple({run.id: run for c in self.conditions for run in c.runs}.values())
 
     @cached_property
-    def counts(self) -> dict[str, Counts]:
-        """Exact sizes and costs, by variant id."""
-        return {v.id: count(v.spec) for v in self.variants}
+    def arms(self) -> list[tuple[Variant, Condition]]:
+        """Every variant once, with the first table that has it."""
+        found: dict[str, tuple[Variant, Condition]] = {}
+        for condition in self.conditions:
+            for variant in condition.variants:
+                found.setdefault(variant.id, (variant, condition))
+        return list(found.values())
+
+    @property
+    def baseline(self) -> Variant:
+        """The baseline of the first table: what stands for the experiment where one must."""
+        return self.conditions[0].baseline
+
+    def paced(self, pace: Pace) -> "Plan":
+        """Return the plan with the time of a step measured where a budget is in seconds."""
+
+        def timed(condition: Condition) -> Condition:
+            ids = [variant.id for variant in condition.variants]
+            seconds = dict(zip(ids, pace(condition), strict=True))
+            for variant in condition.variants:
+                if variant.role == "aa":  # the same recipe takes the same time, whatever was read
+                    seconds[variant.id] = seconds[condition.baseline.id]
+            return replace(condition, seconds=seconds)
+
+        made = (timed(c) if c.budget == "seconds" else c for c in self.conditions)
+        return replace(self, conditions=tuple(made))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `plan.json` holds: enough to read the results without making the plan."""
+        """Return what `plan.json` holds: enough to read the results without making the plan.
+
+        The first table's part lies open, so that an experiment of one table reads simply.
+        """
+        first, *others = (condition.to_dict() for condition in self.conditions)
         return {
             "experiment": self.experiment.model_dump(mode="json"),
             "question": self.experiment.question,
-            "data": {
-                "fingerprint": self.tokens.fingerprint,
-                "corpus": self.tokens.corpus,
-                "vocab": self.tokens.vocab,
-                "tokens": self.tokens.counts,
-                "bytes": self.tokens.bytes,
-            },
-            "steps": self.steps,
-            "tokens_per_run": self.tokens_per_run,
-            "variants": [
-                {
-                    "label": v.label,
-                    "id": v.id,
-                    "baseline": v.is_baseline,
-                    "residual": v.residual,
-                    "levels": dict(v.levels),
-                    "model": v.spec.to_dict(),
-                    **self.counts[v.id].to_dict(),
-                }
-                for v in self.variants
-            ],
-            "runs": [{"id": r.id, "variant": r.variant.id, "seed": r.seed} for r in self.runs],
+            **first,
+            "others": others,
         }
 
 
@@ -85,33 +97,26 @@ def make(source: Source) -> Plan:
         measures = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
-        text = tokens.prepare(
-            CORPORA.resolve(experiment.data.corpus, ("data", "corpus")),
-            TOKENIZERS.resolve(experiment.data.tokenizer, ("data", "tokenizer")),
-        )
-        _check_size(experiment, text)
-        _check_floor(measures, text)
-        variants = grid.variants(experiment, REGISTRIES, text.vocab, _cost(experiment))
-        for variant in variants:
-            grid.costed(variant, count)
-        _check_hypotheses(experiment, [variant.label for variant in variants])
+        trials.points(experiment)
+        conditions = tuple(_conditions(experiment, measures))
+        _check_hypotheses(experiment, conditions)
+        _check_seeds(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
-    return Plan(
-        experiment, text, variants, grid.runs(experiment, variants, text.fingerprint), measures
-    )
+    return Plan(experiment, conditions, measures)
 
 
-def open_tokens(experiment: Experiment, fingerprint: str) -> tokens.Tokens:
-    """Open the tokens that a plan was made with; on another machine, make them again.
+def open_tokens(data: Mapping[str, Any]) -> tokens.Tokens:
+    """Open the tokens that a plan's `data` names; on another machine, make them again.
 
     Raises ConfigError where the corpus has changed since.
     """
+    fingerprint, recipe = data["fingerprint"], data["recipe"]
     folder = tokens.cache_folder() / "tokens" / fingerprint
     if (folder / "manifest.json").is_file():
         return tokens.load(folder)
     text = tokens.prepare(
-        CORPORA.resolve(experiment.data.corpus), TOKENIZERS.resolve(experiment.data.tokenizer)
+        CORPORA.resolve(recipe["corpus"]), TOKENIZERS.resolve(recipe["tokenizer"])
     )
     if text.fingerprint != fingerprint:
         raise ConfigError(
@@ -121,29 +126,102 @@ def open_tokens(experiment: Experiment, fingerprint: str) -> tokens.Tokens:
     return text
 
 
-def _cost(experiment: Experiment) -> grid.Cost | None:
-    kinds: dict[str, grid.Cost] = {
-        "parameters": lambda spec: count(spec).non_embedding,
-        "flops": lambda spec: count(spec).flops_per_token,
-    }
-    return kinds.get(experiment.variants.match)
+def _conditions(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Condition]:
+    """Return a condition for every text, size, match and budget."""
+    texts: list[tuple[Data, Where]] = [
+        (data, ("texts", i)) for i, data in enumerate(experiment.texts)
+    ] or [(experiment.data, ("data",))]
+    prepared = []
+    for data, where in texts:
+        text = _text(data, where)
+        _check_size(experiment, text, where)
+        prepared.append((data, text))
+    _check_floor(measures, [text for _, text in prepared])
+    sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
+    found = []
+    for (data, text), (i, size), match, budget in itertools.product(
+        prepared, enumerate(sizes), experiment.variants.match, experiment.budget
+    ):
+        model = experiment.model.model_copy(update=size)
+        at = experiment.model_copy(update={"model": model})
+        try:
+            variants = grid.variants(at, REGISTRIES, text.vocab, _COSTS.get(match), match)
+        except ConfigError as error:
+            placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
+            raise ConfigError(error.message, placed or error.where) from None
+        for variant in variants:
+            grid.counted(variant, count)
+        name = ", ".join(
+            said
+            for said, several in (
+                (_named(data), len(prepared) > 1),
+                (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
+                (f"matched {match}", len(experiment.variants.match) > 1),
+                (f"equal {budget}", len(experiment.budget) > 1),
+            )
+            if several
+        )
+        train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
+        found.append(Condition(name, at, data, match, budget, text, variants, train))
+    return found
 
 
-def _check_hypotheses(experiment: Experiment, labels: list[str]) -> None:
+def _named(data: Data) -> str:
+    """Name a text by its corpus and what it sets of it."""
+    if data.name or isinstance(data.corpus, str):
+        return data.name or str(data.corpus)
+    options = [f"{k}={v}" for k, v in data.corpus.items() if k not in ("name", "path")]
+    return " ".join([str(data.corpus["name"]), *options])
+
+
+def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
+    """Return the learning rate of a size, where it follows from the first size's."""
+    if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
+        return {}
+    return {"lr": train.lr * first_dim / at.model.dim}
+
+
+def _text(data: Data, where: Where) -> tokens.Tokens:
+    try:
+        return tokens.prepare(
+            CORPORA.resolve(data.corpus, (*where, "corpus")),
+            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
+        )
+    except ConfigError as error:  # what a corpus finds in itself, it says of `data`
+        raise ConfigError(
+            error.message, (*where, *error.where[1:]) if error.where[:1] == ("data",) else
+            error.where,
+        ) from None  # fmt: skip
+
+
+def _check_seeds(experiment: Experiment) -> None:
+    for asked, what in ((experiment.hypotheses, "a hypothesis"), (experiment.sizes, "a ladder"),
+                        (experiment.controls.aa, "an A/A arm"),
+                        (experiment.controls.positive, "a positive control")):  # fmt: skip
+        if asked and len(experiment.seed_list) < 2:
+            raise ConfigError(f"{what} needs an interval, and an interval two seeds or more",
+                              ("seeds",))  # fmt: skip
+
+
+def _check_hypotheses(experiment: Experiment, conditions: tuple[Condition, ...]) -> None:
+    names = [condition.name for condition in conditions]
     for i, hypothesis in enumerate(experiment.hypotheses):
+        for key in ("table", "minus"):
+            table = getattr(hypothesis, key)
+            if table is not None and table not in names:
+                message = f"no table is called '{table}'{nearest(table, names)}"
+                raise ConfigError(message, ("hypotheses", i, key))
+        labels = [v.label for v in conditions[names.index(hypothesis.table or names[0])].variants]
         for key in ("variant", "against"):
             name = getattr(hypothesis, key)
             if name is not None and name not in labels:
                 message = f"no variant is called '{name}'{nearest(name, labels)}"
                 raise ConfigError(message, ("hypotheses", i, key))
-    if experiment.hypotheses and len(experiment.seed_list) < 2:
-        raise ConfigError("a hypothesis needs an interval, and an interval two seeds or more",
-                          ("seeds",))  # fmt: skip
 
 
-def _check_floor(measures: tuple[Choice, ...], text: tokens.Tokens) -> None:
+def _check_floor(measures: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
     for i, choice in enumerate(measures):
-        if choice.name == "excess_loss" and text.source is None:
+        if choice.name == "excess_loss" and not any(text.source for text in texts):
             raise ConfigError(
                 "'excess_loss' needs a corpus whose floor is known (hmm, lag-copy, markov, recall) "
                 "and the tokenizer 'chars'",
@@ -151,7 +229,7 @@ def _check_floor(measures: tuple[Choice, ...], text: tokens.Tokens) -> None:
             )
 
 
-def _check_size(experiment: Experiment, text: tokens.Tokens) -> None:
+def _check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
     context = experiment.model.context
     batch = experiment.train.batch * context + 1
     for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():
@@ -159,5 +237,5 @@ def _check_size(experiment: Experiment, text: tokens.Tokens) -> None:
             raise ConfigError(
                 f"the {split} split has {text.counts.get(split, 0):,} tokens, smaller than one "
                 f"{'batch' if split == 'train' else 'window'} of {needed:,}",
-                ("data", "corpus"),
+                (*where, "corpus"),
             )

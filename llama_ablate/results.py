@@ -1,7 +1,7 @@
 """What is on disk: the only code that knows file names. Records are committed whole, or not at all.
 
 <results>/<experiment>/
-experiment.yaml  plan.json  engine.json  hypotheses.json
+experiment.yaml  plan.json  engine.json  pace.json  hypotheses.json
 runs/<label>--s<seed>--<id>/    record.json curve.csv weights.safetensors manifest.json measures/
 variants/<label>--<id>/         measures/<metric>.json
 working/<id>.checkpoint         of runs that have not finished
@@ -64,8 +64,9 @@ class Record:
 class Store:
     """The folder of one experiment's results."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, table: int = 0) -> None:
         self.root = root
+        self._table = table
         self.plan_file = root / "plan.json"
         self.report = root / "report"
         self._runs = root / "runs"
@@ -82,28 +83,52 @@ class Store:
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
 
-    def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
-        """Make the folder and write the plan. Raises ConfigError where that cannot be done."""
+    def prepare(self) -> None:
+        """Make the folders. Raises ConfigError where that cannot be done."""
         try:
             for folder in (self._runs, self._variants, self._working):
                 folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
+        """Make the folder and write the plan. Raises ConfigError where that cannot be done."""
+        self.prepare()
+        try:
             write_text(self.root / "experiment.yaml", experiment_text)
             if not self._committed():  # from the first finished run on, what was stated stands
                 stated = plan.get("experiment", {}).get("hypotheses", [])
                 write_json(self.root / "hypotheses.json", stated)
             write_json(self.plan_file, plan)
         except OSError as error:
-            raise ConfigError(
-                f"the results folder '{self.root}' cannot be written: {error.strerror or error}"
-            ) from None
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        why = error.strerror or error
+        return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What was planned, as plain values."""
+        """What was planned for this table, as plain values."""
+        found = self._whole_plan
+        return found if self._table == 0 else {**found, **found["others"][self._table - 1]}
+
+    @property
+    def _whole_plan(self) -> dict[str, Any]:
         found = read_json(self.plan_file)
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or "runs" not in found:
             raise ConfigError(f"'{self.plan_file}' is damaged: it holds no plan")
         return found
+
+    @property
+    def tables(self) -> list["Store"]:
+        """The same results, seen as each of the experiment's tables: a text, a size, a budget."""
+        others = self._whole_plan.get("others", [])
+        return [Store(self.root, table) for table in range(1 + len(others))]
+
+    def table_of(self, run: str) -> "Store":
+        """Return the first table that has a run."""
+        return next(t for t in self.tables if any(r["id"] == run for r in t.plan["runs"]))
 
     @property
     def stated(self) -> list[dict[str, Any]]:
@@ -122,15 +147,14 @@ class Store:
         found: dict[str, Any] | None = self.plan.get("engine")
         return found
 
-    def use_engine(self, asked: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the engine for what was asked of it, measured once and then kept; plan with it."""
-        file = self.root / "engine.json"
+    def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
+        """Return what was measured once for a key and then kept, in `<name>.json`."""
+        file = self.root / f"{name}.json"
         known: dict[str, Any] = read_json(file) if file.is_file() else {}
-        if asked not in known:
-            known[asked] = measure()
+        if key not in known:
+            known[key] = measure()
             write_json(file, known)
-        write_json(self.plan_file, {**self.plan, "engine": known[asked]})
-        return dict(known[asked])
+        return known[key]
 
     def checkpoint(self, run: str) -> Path:
         """Where an unfinished run keeps its state."""

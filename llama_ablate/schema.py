@@ -1,10 +1,11 @@
-"""What an experiment file and a preset may say: keys, types, defaults and allowed values."""
+"""What an experiment file may say: keys, types, defaults and allowed values."""
 
 import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from llama_ablate.recipes import Data, Model, Train
 from llama_ablate.registry import Entry
 from llama_ablate.validation import Section
 
@@ -18,38 +19,19 @@ def slug(text: str, longest: int = 40) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].strip("-") or "x"
 
 
-class Model(Section):
-    """The recipe of a decoder: sizes, and a component for each slot."""
-
-    dim: int = Field(64, gt=0, le=65536)
-    layers: int = Field(2, gt=0, le=1024)
-    heads: int = Field(4, gt=0, le=1024)
-    head_dim: int | None = Field(None, gt=0, le=65536)
-    context: int = Field(128, gt=0, le=1_048_576)
-    vocab: int | None = Field(None, gt=0, le=1 << 24)
-    bias: bool = False
-    tie: bool = False
-    init_std: float = Field(0.02, gt=0)
-    logit_softcap: float | None = Field(None, gt=0)
-    norm: Entry = "rmsnorm"
-    position: Entry = "rope"
-    attention: Entry = "mha"
-    feedforward: Entry = "swiglu"
-    block: Entry = "pre"
+def _listed(given: object) -> object:
+    """Let one value stand for a list of one."""
+    return given if isinstance(given, list) else [given]
 
 
-class About(Section):
-    """Where an architecture comes from, and what is worth knowing about it."""
+def _without_repeats(given: list[Any]) -> list[Any]:
+    if not given or len(given) > len(set(given)):
+        raise ValueError(f"{given} must name something, and nothing twice")
+    return given
 
-    source: str = ""
-    notes: list[str] = Field(default_factory=list)
 
-
-class Preset(Section):
-    """A published architecture, as `base` and `summary` may name it."""
-
-    about: About = About()
-    model: Model
+Match = Literal["parameters", "flops", "kv_bytes", "none"]
+Budget = Literal["tokens", "flops", "seconds"]
 
 
 class Variants(Section):
@@ -58,8 +40,12 @@ class Variants(Section):
     design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     entries: list[dict[str, Any]] = Field(default_factory=list)
-    match: Literal["parameters", "flops", "none"] = "none"
+    #: What is held equal by solving a size for it. Of several, each makes a table of its own.
+    match: list[Match] = Field(default=["none"])
     baseline: str | None = None
+
+    _one_match = field_validator("match", mode="before")(_listed)
+    _no_repeats = field_validator("match")(_without_repeats)
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> "Variants":
@@ -70,71 +56,114 @@ class Variants(Section):
         return self
 
 
-class Data(Section):
-    """The text, and how it becomes tokens. Both are entries of a registry of their own."""
-
-    corpus: Entry = "python-stdlib"
-    tokenizer: Entry = "bytes"
-
-
-class Train(Section):
-    """The training recipe, the same for every variant."""
-
-    tokens: int | None = Field(None, gt=0)
-    steps: int | None = Field(None, gt=0)
-    batch: int = Field(32, gt=0)
-    accumulate: int = Field(1, gt=0)
-    lr: float = Field(1e-3, gt=0)
-    min_lr: float = Field(0.1, ge=0, le=1)
-    warmup: float = Field(0.05, ge=0, lt=1)
-    weight_decay: float = Field(0.1, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    clip: float = Field(1.0, ge=0)
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    kernel: Literal["auto", "math", "fused"] = "auto"
-    evals: int = Field(10, gt=0)
-    timeout_s: float | None = Field(None, gt=0)
-
-    @field_validator("betas", mode="before")
-    @classmethod
-    def _list_is_a_pair(cls, given: object) -> object:
-        return tuple(given) if isinstance(given, list) else given
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> "Train":
-        if (self.tokens is None) == (self.steps is None):
-            raise ValueError("needs exactly one of 'tokens' and 'steps': how long a run trains")
-        if self.batch % self.accumulate:
-            raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
-        return self
+_NUMBER = r"(\d*\.?\d+([eE][-+]?\d+)?)"
 
 
 def _with_unit(given: object) -> object:
-    number = re.fullmatch(r"(\d*\.?\d+([eE][-+]?\d+)?) nats", str(given))
+    number = re.fullmatch(_NUMBER + " nats", str(given))
     if given is not None and (number is None or float(number[1]) == 0):
         raise ValueError(f"'{given}': must be a number above 0 and its unit, as '0.01 nats'")
     return given
 
 
+def _with_some_unit(given: object) -> object:
+    if given is not None and not re.fullmatch(_NUMBER + r"( nats|%| points)", str(given)):
+        raise ValueError(f"'{given}': must be a number and its unit: '0.01 nats', '5%' of the "
+                         "other's, or '0.1 points' of what is neither")  # fmt: skip
+    return given
+
+
 class Hypothesis(Section):
-    """What is claimed before the runs: how two variants' losses compare, and who says so."""
+    """What is claimed before the runs: how two variants compare in a number, and who says so."""
 
     variant: str
     #: Another variant's label; the baseline unless given.
     against: str | None = None
-    direction: Literal["better", "worse", "equivalent"]
+    #: In place of another variant: the number itself is compared with this one.
+    value: float | None = None
+    direction: Literal["better", "worse", "lower", "higher", "equivalent"]
     margin: str | None = None
+    #: Which measured number, as `show` lists them; the reported loss unless given.
+    measure: str | None = None
+    #: In which of the experiment's tables; the first unless given.
+    table: str | None = None
+    #: A table whose difference is taken from this one's: does the effect depend on the table?
+    minus: str | None = None
     source: str = ""
     said: str = ""
+    #: The ids of the ledger's claims that this puts to the test.
+    claims: list[str] = Field(default_factory=list)
 
-    _margin = field_validator("margin", mode="before")(_with_unit)
+    _margin = field_validator("margin", mode="before")(_with_some_unit)
 
     @model_validator(mode="after")
-    def _equivalence_has_a_margin(self) -> "Hypothesis":
-        if self.direction == "equivalent" and self.margin is None:
+    def _makes_sense(self) -> "Hypothesis":
+        if self.direction == "equivalent" and not self.size:
             raise ValueError("direction 'equivalent' needs a margin, such as '0.01 nats'")
+        if self.measure and self.direction in ("better", "worse"):
+            raise ValueError(f"direction '{self.direction}' is for the loss: of '{self.measure}' "
+                             "say lower, higher or equivalent")  # fmt: skip
+        if self.value is not None and (self.against or not self.measure or self.relative):
+            raise ValueError("'value' takes a 'measure', a margin that is no percentage, and no "
+                             "'against'")  # fmt: skip
         return self
+
+    @property
+    def size(self) -> float:
+        """The margin as a number; 0 where none is stated."""
+        return float(re.split(r"[ %]", self.margin)[0]) if self.margin else 0.0
+
+    @property
+    def relative(self) -> bool:
+        """Whether the margin is a share of the other's number."""
+        return bool(self.margin and self.margin.endswith("%"))
+
+
+class Size(Section):
+    """One rung of a ladder of model sizes: what it changes of `model`."""
+
+    dim: int | None = Field(None, gt=0, le=65536)
+    layers: int | None = Field(None, gt=0, le=1024)
+    heads: int | None = Field(None, gt=0, le=1024)
+    head_dim: int | None = Field(None, gt=0, le=65536)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Size":
+        if not self.changes:
+            raise ValueError("a size changes dim, layers, heads or head_dim")
+        return self
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """What it says."""
+        return self.model_dump(exclude_none=True)
+
+
+class Sizes(Section):
+    """A ladder: the same question asked of models of growing size."""
+
+    models: list[Size] = Field(min_length=2)
+    #: Training tokens for each non-embedding parameter of the baseline; `train` says it unless
+    #: given.
+    tokens_per_parameter: float | None = Field(None, gt=0)
+    #: How the learning rate of the first size carries over: as it is, or in proportion to 1/dim.
+    lr: Literal["same", "inverse-dim"] = "same"
+
+
+Reseed = Literal["init", "order", "both", "none"]
+
+
+class Controls(Section):
+    """Arms that show whether the experiment can be believed.
+
+    `aa` is the baseline once more, with other initial weights, another order of the text, both, or
+    (`none`) nothing changed: it must not differ. `positive` is a change of known harm: it must.
+    """
+
+    aa: list[Reseed] = Field(default_factory=list)
+    positive: dict[str, Any] = Field(default_factory=dict)
+
+    _one = field_validator("aa", mode="before")(_listed)
 
 
 class Experiment(Section):
@@ -146,7 +175,16 @@ class Experiment(Section):
     model: Model = Model()
     variants: Variants = Variants()
     data: Data = Data()
+    #: In place of `data`: several texts, each with a table of its own.
+    texts: list[Data] = Field(default_factory=list)
     train: Train
+    #: What a run's length is counted in: tokens as `train` says, or the FLOPs or measured seconds
+    #: that the baseline spends on them. Of several, each makes a table of its own.
+    budget: list[Budget] = Field(default=["tokens"])
+    #: Keys of `train`, and the values of each that every variant is tried with.
+    tune: dict[str, list[Any]] = Field(default_factory=dict)
+    sizes: Sizes | None = None
+    controls: Controls = Controls()
     seeds: int | list[int] = 3
     #: Differences smaller than this count as none: "0.01 nats".
     margin: str | None = None
@@ -165,6 +203,8 @@ class Experiment(Section):
         return given
 
     _margin = field_validator("margin", mode="before")(_with_unit)
+    _one_budget = field_validator("budget", mode="before")(_listed)
+    _no_repeats = field_validator("budget")(_without_repeats)
 
     @property
     def seed_list(self) -> tuple[int, ...]:

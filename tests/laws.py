@@ -51,7 +51,7 @@ OPTIONS = {
         {"name": "gelu", "approximate": "tanh"}, {"name": "relu", "width": 40},
         {"name": "swiglu", "multiple_of": 7, "multiplier": 1.3},
     ],
-    "block": [],
+    "block": [{"name": "pre", "residual": 0.5}],
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, data"),
+        ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, budget"),
         ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
         ("seeds: 0", "x.yaml:3:8: seeds: 0 seeds: must be 1 to 1000"),
         ("seeds: [1, 1]", "x.yaml:3:1: seeds: the list of seeds [1, 1] must not be empty"),
@@ -85,7 +85,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
         ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
         ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
-        ("tune: {lr: [1]}", "x.yaml:3:1: tune: unknown key 'tune'"),
+        ("tuned: {lr: [1]}", "x.yaml:3:1: tuned: unknown key 'tuned'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message):

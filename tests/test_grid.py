@@ -2,9 +2,9 @@ import time
 
 import pytest
 
-from llama_ablate import grid
+from llama_ablate import grid, trials
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Experiment
+from llama_ablate.experiment import Experiment, Train
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 
@@ -103,11 +103,11 @@ def test_mistakes_in_axes_point_at_the_value(variants, where, message):
 def test_components_that_do_not_fit_the_sizes_point_at_what_varies():
     variants = of("one-at-a-time", axes={"attention": [{"name": "gqa", "kv_heads": 3}]})
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
-        grid.costed(variants[1], count)
+        grid.counted(variants[1], count)
     assert caught.value.where == ("variants", "axes", "attention", 0)
     base = of("one-at-a-time", {"attention": {"name": "gqa", "kv_heads": 3}})
     with pytest.raises(ConfigError) as caught:
-        grid.costed(base[0], count)
+        grid.counted(base[0], count)
     assert caught.value.where == ("model", "attention")
 
 
@@ -136,26 +136,36 @@ def test_a_budget_that_no_width_can_meet_is_refused():
         of("one-at-a-time", cost=lambda spec: count(spec).non_embedding, axes={"layers": [40]})
 
 
+def runs_of(variants, text="f", points=({},), steps=1, **train):
+    recipe = Train.check({"steps": 1, **train})
+    return trials.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {})
+
+
 def test_runs_are_named_by_all_that_they_depend_on():
     variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
 
-    def ids(fingerprint="f", **train):
-        experiment = Experiment.check(
-            {"name": "x", "train": {"steps": 1, **train}, "seeds": 2, "model": SIZES}
-        )
-        return [run.id for run in grid.runs(experiment, variants, fingerprint)]
+    def ids(*given, **train):
+        return [run.id for run in runs_of(variants, *given, **train)]
 
     assert len(set(ids())) == 4
     assert ids() == ids()
     assert not set(ids()) & set(ids("g"))
     assert not set(ids()) & set(ids(lr=0.5))
+    assert not set(ids()) & set(ids(steps=2))
+
+
+def test_a_tuned_point_is_the_run_that_says_the_same_outright():
+    variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
+    tuned = runs_of(variants, points=({"lr": 0.001}, {"lr": 0.5}))
+    assert len({run.id for run in tuned}) == 8
+    assert {r.id for r in tuned if r.tuned["lr"] == 0.5} == {
+        r.id for r in runs_of(variants, lr=0.5)
+    }
 
 
 def test_seeds_are_outermost_so_that_a_grid_cut_short_is_still_paired():
-    experiment = Experiment.check({"name": "x", "train": {"steps": 1}, "seeds": 2, "model": SIZES})
-    variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
-    runs = grid.runs(experiment, variants, "f")
-    assert [(r.seed, r.variant.label) for r in runs] == [
+    found = runs_of(of("one-at-a-time", axes={"norm": ["rmsnorm"]}))
+    assert [(r.seed, r.variant.label) for r in found] == [
         (0, "baseline"), (0, "rmsnorm"), (1, "baseline"), (1, "rmsnorm"),
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.interleaved import interleaved
+from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
@@ -107,6 +107,10 @@ def test_decode_speed_refuses_a_context_that_the_new_tokens_fill(subject):
         measure("decode_speed", subject(), context=[8])
 
 
+def arms(specs, tokens):
+    return [Arm(spec, TRAIN, tokens) for spec in specs]
+
+
 def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monkeypatch):
     order = []
     taken = iter(range(100))
@@ -118,7 +122,7 @@ def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monk
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa", "mqa")]
     choice = METRICS.resolve("train_speed")
-    found = interleaved(specs, [choice], tokens, TRAIN, ENGINE, rounds=3)
+    found = interleaved(arms(specs, tokens), [choice], ENGINE, rounds=3)
     assert order == ["mha", "gqa", "mqa"] * 3
     assert [f["train_speed"]["values"]["x"] for f in found] == [3, 4, 5]
     assert found[0]["train_speed"]["samples"]["x"] == [0, 3, 6]
@@ -132,7 +136,7 @@ def test_a_variant_that_runs_out_of_memory_says_so_and_the_others_go_on(spec, to
 
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
-    found = interleaved(specs, [METRICS.resolve("kv_cache")], tokens, TRAIN, ENGINE, rounds=2)
+    found = interleaved(arms(specs, tokens), [METRICS.resolve("kv_cache")], ENGINE, rounds=2)
     assert found[0]["kv_cache"]["error"] == "OutOfMemoryError: too large"
     assert found[1]["kv_cache"] == {"values": {"x": 1.0}, "samples": {"x": [1.0, 1.0]}, "error": ""}
 

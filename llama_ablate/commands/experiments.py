@@ -28,7 +28,8 @@ def plan(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     made = make(experiment.load(options.file, tuple(options.sets)))
-    engine = choose(made.variants[0].spec, made.experiment.train, device, rounds=1)
+    engine = choose(made.baseline.spec, made.experiment.train, device, rounds=1)
+    made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
     workers = local.default_workers(device)
     values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
     text = planned.text(values)
@@ -59,14 +60,17 @@ def run(options: Namespace) -> Answer:
     workers = options.workers or local.default_workers(device)
     store = Store(options.results / made.experiment.slug)
     notes = "".join(f"# --set {text}\n" for text in options.sets)
-    store.create(made.to_dict(), notes + source.text)
+    store.prepare()
     train = made.experiment.train
     engine = Engine.from_dict(
-        store.use_engine(
+        store.kept(
+            "engine",
             f"device {device}, precision {train.precision}, kernel {train.kernel}",
             lambda: local.choose_engine(made, device, store.log("engine")).to_dict(),
         )
     )
+    made = made.paced(local.pace(store, engine))
+    store.create({**made.to_dict(), "engine": engine.to_dict()}, notes + source.text)
     with Progress(made.experiment.name, min(workers, len(made.runs))) as progress:
         local.run_grid(store, made, engine, workers, progress)
     with Bar("measuring, variants in turn") as bar:
@@ -134,24 +138,32 @@ def report(options: Namespace) -> Answer:
 
 
 def _report(store: Store) -> Answer:
-    from llama_ablate.report import frames, page, tables, tested
+    from llama_ablate.report import frames, page, tables, warned
+    from llama_ablate.report.sections import sections
 
     written = page.write(store)
-    comparison, runs = frames.comparison(store), frames.runs(store)
-    failed = int((~runs["outcome"].isin(["ok", "pending"])).sum())
-    warnings = frames.warnings(store)
+    outcomes = [o for table in store.tables for o in frames.runs(table)["outcome"]]
+    failed = any(outcome not in ("ok", "pending") for outcome in outcomes)
+    warnings = warned.warnings(store)
     for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
-    factors, hypotheses = tested.factors(store), tested.hypotheses(store)
-    lines = [tables.text(tables.comparison_cells(comparison)), ""]
-    lines += [tables.text(tables.factor_cells(factors)), ""] if len(factors) else []
-    lines += [tables.text(tables.hypothesis_cells(hypotheses)), ""] if len(hypotheses) else []
-    lines += [page.answer(comparison), f"report: {written}"]
-    values = {"comparison": comparison.to_dict("records"),
-              "factors": factors.to_dict("records"),
-              "hypotheses": hypotheses.to_dict("records"), "report": str(written),
-              "warnings": warnings}  # fmt: skip
-    return Answer("\n".join(lines), values, code=1 if failed else 0)
+    found = sections(store)
+    first = found[0].table
+    shown = [
+        ("" if section.title == "Comparison" else f"{section.title}\n\n")
+        + tables.text(section.cells)
+        for section in found
+        if section.key == "comparison" or section.table in ("", first)
+        if section.key != "steadiness"
+    ]
+    lines = [*shown, f"{page.answer(frames.comparison(store))}\nreport: {written}"]
+    values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
+    for section in found:
+        rows = section.frame.to_dict("records")
+        of = {"table": section.table} if section.table else {}
+        values.setdefault(section.key, []).extend([{**of, **row} for row in rows])
+    values |= {"report": str(written), "warnings": warnings}
+    return Answer("\n\n".join(lines), values, code=1 if failed else 0)
 
 
 def _variant(store: Store, name: str, also: list[str] | None = None) -> dict[str, Any]:

@@ -152,3 +152,11 @@ def unpaired_factor(correlation: float) -> float:
     unpaired.
     """
     return 1 / (1 - correlation) if correlation < 1 else math.inf
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Return the 95% interval of a share (Wilson 1927, JASA 22): sound for none and for all."""
+    from scipy import stats
+
+    interval = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    return float(interval.low), float(interval.high)

@@ -11,7 +11,6 @@ from safetensors import SafetensorError
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.experiment import Experiment
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.checkpoint import read_json
 from llama_ablate.model.decoder import Decoder, build, spec_from
@@ -101,25 +100,27 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
     if record is None or file is None:
         why = f"ended {record.outcome}" if record else "has not finished"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
-    experiment = Experiment.model_validate(store.plan["experiment"])
+    data = store.table_of(run_id).plan["data"]
     try:
         model = load_weights(build(spec_from(record.model)), file)
     except (SafetensorError, RuntimeError) as error:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return Opened(title, model, lambda: open_tokens(experiment, record.data).tokenizer)
+    return Opened(title, model, lambda: open_tokens(data).tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:
     """Return the run of an id, or the first finished one of a variant's label or id."""
-    variants = {v["id"]: v["label"] for v in store.plan["variants"]}
-    for run in store.plan["runs"]:
-        if name == run["id"]:
-            return name
-        named = name in (run["variant"], variants[run["variant"]])
-        if named and store.weights(run["id"]):
-            return str(run["id"])
+    variants: dict[str, str] = {}
+    for plan in (table.plan for table in store.tables):
+        variants |= {v["id"]: v["label"] for v in plan["variants"]}
+        for run in plan["runs"]:
+            if name == run["id"]:
+                return name
+            named = name in (run["variant"], variants[run["variant"]])
+            if named and store.weights(run["id"]):
+                return str(run["id"])
     if name in {*variants, *variants.values()}:
         raise ConfigError(f"no run of '{name}' in '{store.root}' has finished")
     raise ConfigError(f"'{name}' is no variant or run of '{store.root}'"

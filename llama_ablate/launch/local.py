@@ -13,26 +13,29 @@ from typing import Any
 
 import torch
 
+from llama_ablate.condition import Condition
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Source, Train
+from llama_ablate.grid import Variant
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import cores, environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.interleaved import interleaved
+from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.model.decoder import spec_from
-from llama_ablate.plan import Plan, make, open_tokens
+from llama_ablate.plan import Pace, Plan, make, open_tokens
 from llama_ablate.results import FINAL, Record, Store
 from llama_ablate.spec import digest
 from llama_ablate.training import engine as engines
 from llama_ablate.training.engine import Engine
+from llama_ablate.trials import Run
 
 _GRACE_S = 10.0  # to write a checkpoint in, when asked to stop
 
 
 @dataclass
 class _Job:
-    run: dict[str, Any]
+    run: Run
     child: processes.Child
     gpu: int | None
     slot: int
@@ -47,9 +50,31 @@ def default_workers(device: str) -> int:
 
 def choose_engine(plan: Plan, device: str, log: Path) -> Engine:
     """Measure, in a fresh process, how this machine computes the experiment's baseline fastest."""
-    spec, train = plan.variants[0].spec, plan.experiment.train
+    spec, train = plan.baseline.spec, plan.experiment.train
     found: Engine = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
     return found
+
+
+def pace(store: Store, engine: Engine) -> Pace:
+    """Return the seconds of a step of each variant, from an interleaved pass that is kept."""
+
+    def measured(condition: Condition) -> list[float]:
+        arms = [_arm(v, condition) for v in condition.variants]
+        key = digest([[v.id for v in condition.variants], arms[0]["train"], engine.to_dict()])
+        speed = METRICS.resolve("train_speed")
+
+        def measure() -> list[float]:
+            values: list[dict[str, Any]] = processes.call(
+                _measure, arms, [speed.entry()], engine.to_dict(), 5, log=store.log("measure")
+            )
+            speeds = [of[speed.name]["values"]["train_tokens_per_s"] for of in values]
+            return [arm["train"]["batch"] * arm["spec"]["context"] / s
+                    for arm, s in zip(arms, speeds, strict=True)]  # fmt: skip
+
+        found: list[float] = store.kept("pace", key, measure)
+        return found
+
+    return measured
 
 
 def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: Progress) -> None:
@@ -58,10 +83,8 @@ def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: P
     A run that diverges, fails, runs out of memory or is killed ends with a record that says so, and
     the others go on. On an interrupt the workers write checkpoints before it is raised again.
     """
-    runs = plan.to_dict()["runs"]
-    labels = {v.id: v.label for v in plan.variants}
-    pending = deque(r for r in runs if not _is_final(store.record(r["id"])))
-    progress.begin(total=len(runs), done=len(runs) - len(pending), steps=plan.steps)
+    pending = deque(r for r in plan.runs if not _is_final(store.record(r.id)))
+    progress.begin(total=len(plan.runs), done=len(plan.runs) - len(pending))
     gpus = torch.cuda.device_count() if engine.device == "cuda" else 0
     free = list(range(workers))[::-1]
     active: list[_Job] = []
@@ -71,10 +94,11 @@ def run_grid(store: Store, plan: Plan, engine: Engine, workers: int, progress: P
                 slot, run = free.pop(), pending.popleft()
                 gpu = slot % gpus if gpus else None
                 child = processes.start(
-                    _train, str(store.root), run["id"], gpu=gpu, log=store.log(run["id"])
+                    _train, str(store.root), run.id, gpu=gpu, log=store.log(run.id)
                 )
                 active.append(_Job(run, child, gpu, slot))
-                progress.start(slot, f"{labels[run['variant']]} s{run['seed']}")
+                tuned = "".join(f" {k}={v}" for k, v in run.tuned.items())
+                progress.start(slot, f"{run.variant.label} s{run.seed}{tuned}", run.steps)
             wait([job.child.process.sentinel for job in active], timeout=0.25)
             for job in list(active):
                 for _kind, value in job.child.messages():
@@ -101,29 +125,35 @@ def measure_variants(
     If any variant lacks any, all are measured again: ratios hold within a pass only.
     """
     choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
-    mark = digest([v.id for v in plan.variants] + [c.entry() for c in choices] + [rounds])
+    arms = [variant for variant, _ in plan.arms]
+    mark = digest([v.id for v in arms] + [c.entry() for c in choices] + [rounds])
     if all(
         store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
-        for v in plan.variants
+        for v in arms
         for c in choices
     ):
         return
-    total = rounds * len(plan.variants)
+    total = rounds * len(arms)
     found = processes.call(
         _measure,
-        [v.spec.to_dict() for v in plan.variants],
+        [_arm(variant, condition) for variant, condition in plan.arms],
         [c.entry() for c in choices],
-        plan.experiment.model_dump(mode="json"),
-        plan.tokens.fingerprint,
         engine.to_dict(),
         rounds,
         log=store.log("measure"),
         report=lambda done: progress(done, total),
     )
-    for variant, metrics in zip(plan.variants, found, strict=True):
+    for variant, metrics in zip(arms, found, strict=True):
         for name, values in metrics.items():
             extra = {"pass": mark, "engine": engine.to_dict(), "environment": environment()}
             store.add_variant_measure(variant.label, variant.id, name, {**values, **extra})
+
+
+def _arm(variant: Variant, condition: Condition) -> dict[str, Any]:
+    """Return what a process needs to measure a variant, as plain values."""
+    train = condition.experiment.train.model_dump(mode="json")
+    return {"spec": variant.spec.to_dict(), "train": {**train, **condition.train, **variant.train},
+            "data": condition.text}  # fmt: skip
 
 
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
@@ -139,7 +169,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     engine = Engine.from_dict(store.engine)
     per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
-    finished = [record for record in store.records() if record.ok]
+    finished = list({r.id: r for t in store.tables for r in t.records() if r.ok}.values())
     for done, record in enumerate(finished if per_run else [], 1):
         arguments = (str(store.root), record.id, per_run)
         processes.call(_measure_run, *arguments, log=store.log("measure"))
@@ -162,7 +192,7 @@ def _finish(store: Store, plan: Plan, engine: Engine, job: _Job, progress: Progr
     """Take note of a process that ended; where it could not write a record, write one for it."""
     code = job.child.process.exitcode
     job.child.end()
-    record = store.record(job.run["id"])
+    record = store.record(job.run.id)
     if code and not _is_final(record):
         record = _lost(store, plan, engine, job.run, code)
         store.commit(record, [], None)
@@ -170,25 +200,24 @@ def _finish(store: Store, plan: Plan, engine: Engine, job: _Job, progress: Progr
         progress.finish(job.slot, record.outcome, record.reason)
 
 
-def _lost(store: Store, plan: Plan, engine: Engine, run: dict[str, Any], code: int) -> Record:
-    variant = next(v for v in plan.variants if v.id == run["variant"])
+def _lost(store: Store, plan: Plan, engine: Engine, run: Run, code: int) -> Record:
     killed = code == -signal.SIGKILL
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     hint = " (what the system does when memory runs out)" if killed else ""
     return Record(
-        id=run["id"],
-        label=variant.label,
-        variant=variant.id,
-        seed=run["seed"],
+        id=run.id,
+        label=run.variant.label,
+        variant=run.variant.id,
+        seed=run.seed,
         outcome="oom" if killed else "error",
-        reason=f"the process ended by {name}{hint}; see {store.log(run['id']).name}",
+        reason=f"the process ended by {name}{hint}; see {store.log(run.id).name}",
         steps_done=0,
         tokens_done=0,
         train_s=0.0,
         peak_memory_bytes=0,
-        model=variant.spec.to_dict(),
-        train=plan.experiment.train.model_dump(mode="json"),
-        data=plan.tokens.fingerprint,
+        model=run.variant.spec.to_dict(),
+        train={**plan.experiment.train.model_dump(mode="json"), **run.train},
+        data=next(c for c in plan.conditions if run in c.runs).tokens.fingerprint,
         engine=engine.to_dict(),
         environment=environment(),
     )
@@ -221,20 +250,16 @@ def _choose(
 
 def _measure(
     report: Callable[[Any], None],
-    specs: list[dict[str, Any]],
+    arms: list[dict[str, Any]],
     entries: list[Any],
-    experiment: dict[str, Any],
-    fingerprint: str,
     engine: dict[str, Any],
     rounds: int,
 ) -> list[dict[str, dict[str, Any]]]:
-    question = Experiment.model_validate(experiment)
     return interleaved(
-        [spec_from(spec) for spec in specs],
+        [Arm(spec_from(arm["spec"]), Train.model_validate(arm["train"]), open_tokens(arm["data"]))
+         for arm in arms],
         [METRICS.resolve(entry) for entry in entries],
-        open_tokens(question, fingerprint),
-        question.train,
         Engine.from_dict(engine),
         rounds=rounds,
         report=report,
-    )
+    )  # fmt: skip

@@ -20,29 +20,30 @@ class Progress:
         self._bars: list[Any] = []
         self._fractions: dict[int, float] = {}
         self._labels: dict[int, str] = {}
+        self._steps: dict[int, int] = {}
         self._began = time.monotonic()
 
-    def begin(self, *, total: int, done: int, steps: int) -> None:
+    def begin(self, *, total: int, done: int) -> None:
         """Show a grid of `total` runs, of which `done` had finished before."""
-        self._total, self._done, self._before, self._steps = total, done, done, steps
+        self._total, self._done, self._before = total, done, done
         self._began = time.monotonic()
         if self._bars_wanted:
             self._grid = tqdm(total=total, initial=done, desc=self._name, bar_format=_GRID)
             self._bars = [
-                tqdm(total=steps, bar_format=_WORKER, position=i + 1, leave=False)
+                tqdm(total=1, bar_format=_WORKER, position=i + 1, leave=False)
                 for i in range(min(self._workers, total))
             ]
 
-    def start(self, slot: int, label: str) -> None:
-        """Show that a worker took up a run."""
-        self._labels[slot], self._fractions[slot] = label, 0.0
+    def start(self, slot: int, label: str, steps: int) -> None:
+        """Show that a worker took up a run of so many steps."""
+        self._labels[slot], self._fractions[slot], self._steps[slot] = label, 0.0, steps
         if slot < len(self._bars):
-            self._bars[slot].reset(total=self._steps)
+            self._bars[slot].reset(total=steps)
             self._bars[slot].set_description_str(label)
 
     def step(self, slot: int, step: int, loss: float) -> None:
         """Show how far a worker is."""
-        self._fractions[slot] = step / self._steps
+        self._fractions[slot] = step / self._steps[slot]
         if slot < len(self._bars):
             bar = self._bars[slot]
             bar.n = step

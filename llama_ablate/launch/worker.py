@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from llama_ablate.experiment import Experiment
+from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
@@ -35,25 +35,26 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
 
     A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process.
     """
-    store = Store(root)
+    store = Store(root).table_of(run_id)
     plan = store.plan
     entry = next(r for r in plan["runs"] if r["id"] == run_id)
     variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
     experiment = Experiment.model_validate(plan["experiment"])
+    recipe = Train.model_validate({**plan["experiment"]["train"], **entry["train"]})
     engine = Engine.from_dict(store.engine or {})
     settle(engine.threads)
     peak = PeakMemory(engine.device)
     model: Decoder | None = None
     measures: dict[str, dict[str, float]] = {}
     try:
-        tokens = open_tokens(experiment, plan["data"]["fingerprint"])
-        model = init_weights(build(spec_from(variant["model"])), entry["seed"])
+        tokens = open_tokens(plan["data"])
+        model = init_weights(build(spec_from(variant["model"])), entry["init_seed"])
         trained = train(
             model,
             tokens,
-            experiment.train,
-            steps=plan["steps"],
-            seed=entry["seed"],
+            recipe,
+            steps=entry["steps"],
+            seed=entry["order_seed"],
             engine=engine,
             saved=store.checkpoint(run_id),
             progress=_at_most_every(0.2, report),
@@ -61,11 +62,12 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         )
         memory = peak.read()
         if trained.outcome == "ok":
-            subject = Subject(model, tokens, experiment.train, engine)
+            subject = Subject(model, tokens, recipe, engine)
             for item in experiment.measure:
                 choice = METRICS.resolve(item)
                 if METRICS.per(choice.name) == "run":
                     measures[choice.name] = METRICS.measure(choice, subject)
+        measures["training"] = trained.numbers
     except Exception as error:  # noqa: BLE001  whatever it was, the other runs go on
         memory = peak.read()
         trained = _failed(error)
@@ -79,11 +81,11 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         outcome=trained.outcome,
         reason=trained.reason,
         steps_done=trained.steps_done,
-        tokens_done=trained.steps_done * experiment.train.batch * variant["model"]["context"],
+        tokens_done=trained.steps_done * recipe.batch * variant["model"]["context"],
         train_s=trained.train_s,
         peak_memory_bytes=memory,
         model=variant["model"],
-        train=plan["experiment"]["train"],
+        train=recipe.model_dump(mode="json"),
         data=plan["data"]["fingerprint"],
         engine=engine.to_dict(),
         environment=environment(),
@@ -99,10 +101,10 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> None:
     record, file = store.record(run_id), store.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
-    experiment = Experiment.model_validate(store.plan["experiment"])
+    tokens = open_tokens(store.table_of(run_id).plan["data"])
     engine = Engine.from_dict(record.engine)
     model = engine.prepare(load_weights(build(spec_from(record.model)), file))
-    subject = Subject(model, open_tokens(experiment, record.data), experiment.train, engine)
+    subject = Subject(model, tokens, Train.model_validate(record.train), engine)
     for choice in choices:
         store.add_run_measure(run_id, choice.name, METRICS.measure(choice, subject))
 

@@ -5,6 +5,7 @@ variants meet nearly the same machine, so the ratios of medians over turns are s
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -21,32 +22,39 @@ from llama_ablate.training.engine import Engine
 Samples = dict[str, list[float]]
 
 
+@dataclass(frozen=True)
+class Arm:
+    """What is measured: a recipe, how it trains, and its text."""
+
+    spec: ModelSpec
+    train: Train
+    tokens: Tokens
+
+
 def interleaved(
-    specs: Sequence[ModelSpec],
+    arms: Sequence[Arm],
     choices: Sequence[Choice],
-    tokens: Tokens,
-    train: Train,
     engine: Engine,
     *,
     rounds: int = 5,
     report: Callable[[int], None] = lambda _done: None,
 ) -> list[dict[str, dict[str, Any]]]:
-    """Return for each recipe, by metric, `{values: medians, samples: every turn, error: text}`.
+    """Return for each arm, by metric, `{values: medians, samples: every turn, error: text}`.
 
-    Speeds do not depend on what the weights hold, so fresh models are measured. A recipe that runs
+    Speeds do not depend on what the weights hold, so fresh models are measured. An arm that runs
     out of memory is left out of later turns, and says so.
     """
-    taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in specs]
-    errors: list[dict[str, str]] = [{} for _ in specs]
+    taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in arms]
+    errors: list[dict[str, str]] = [{} for _ in arms]
     done = 0
     for _ in range(rounds):
-        for i, spec in enumerate(specs):
+        for i, arm in enumerate(arms):
             for choice in choices:
                 if choice.name in errors[i]:
                     continue
-                model = engine.prepare(init_weights(build(spec), 0))
+                model = engine.prepare(init_weights(build(arm.spec), 0))
                 try:
-                    values = METRICS.measure(choice, Subject(model, tokens, train, engine))
+                    values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, engine))
                 except (MemoryError, torch.OutOfMemoryError, ValueError) as error:
                     errors[i][choice.name] = f"{type(error).__name__}: {error}"
                     continue
@@ -63,5 +71,5 @@ def interleaved(
             }
             for name, samples in taken[i].items()
         }
-        for i in range(len(specs))
+        for i in range(len(arms))
     ]

@@ -45,7 +45,7 @@ def excess_loss(subject: Subject) -> dict[str, float]:
     than three of them means that the model knows what it cannot know: a leak.
     """
     values: dict[str, float] = {}
-    for split in subject.tokens.heldout:
+    for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = windows(subject.tokens.split(split), subject.model.spec.context)
         nats = losses(subject.model, cut, subject.engine)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])

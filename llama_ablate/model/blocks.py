@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
 
 BLOCKS = Registry("block")
@@ -32,16 +33,34 @@ class Block(nn.Module):
 class PreNorm(Block):
     """Normalise what enters each sub-layer (Radford et al. 2019; Xiong et al., arXiv:2002.04745).
 
-    The stream itself stays raw, so the model needs a norm after the last block.
+    The stream itself stays raw, so the model needs a norm after the last block. `residual` is how
+    much of the stream each addition keeps: at 0 nothing is added, the plain net that He et al. 2015
+    (arXiv:1512.03385) rescue.
     """
 
     final_norm = True
 
+    def __init__(
+        self,
+        attn: nn.Module,
+        ffn: nn.Module,
+        norm: Callable[[], nn.Module],
+        *,
+        residual: float = 1.0,
+    ) -> None:
+        super().__init__(attn, ffn, norm)
+        if not 0 <= residual <= 1:
+            raise ConfigError(f"residual {residual:g}: must be from 0 to 1", ("block",))
+        self.residual = residual
+
     def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
         """Return `x + f(norm(x))` for attention, then for the feed-forward."""
-        x_BTD = x_BTD + self.attn(self.attn_norm(x_BTD), *context)
-        x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        x_BTD = self._kept(x_BTD) + self.attn(self.attn_norm(x_BTD), *context)
+        x_BTD = self._kept(x_BTD) + self.ffn(self.ffn_norm(x_BTD))
         return x_BTD
+
+    def _kept(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD if self.residual == 1 else self.residual * x_BTD
 
 
 @BLOCKS.register("post")

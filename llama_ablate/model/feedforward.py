@@ -92,6 +92,19 @@ class ReLU(FeedForward):
     activation = staticmethod(F.relu)
 
 
+@FEEDFORWARDS.register("linear")
+class LinearFeedForward(FeedForward):
+    """Use nothing between two linear maps: a control (Shazeer 2020, arXiv:2002.05202, has none).
+
+    What a network loses with it is what an activation is worth.
+    """
+
+    @staticmethod
+    def activation(x: Tensor) -> Tensor:
+        """Return x itself."""
+        return x
+
+
 @FEEDFORWARDS.register("relu2")
 class SquaredReLU(FeedForward):
     """Use max(0, x) squared between two linear maps (So et al. 2021, arXiv:2109.08668)."""

@@ -27,8 +27,8 @@ def learning_curves(store: Store) -> Figure:
     A diverged run is drawn as far as it went, dotted, and ends in a cross.
     """
     frame = frames.curves(store)
-    figure, axes = _canvas(8, 4.8)
-    colours = _colours(store)
+    figure, axes = canvas(8, 4.8)
+    colours = colours_of(store)
     if "validation_loss_nats" in frame:
         frame = frame[frame["validation_loss_nats"].map(math.isfinite)]
         ok = frame[frame["outcome"] == "ok"]
@@ -43,7 +43,7 @@ def learning_curves(store: Store) -> Figure:
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     _zoom(axes, frame.get("validation_loss_nats"))
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -55,7 +55,7 @@ def effects(store: Store) -> Figure:
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
     frame = frame[~frame["baseline"]].sort_values("difference_nats", na_position="last")
-    figure, axes = _canvas(8, 1.4 + 0.34 * max(1, len(frame)))
+    figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
                "inconclusive": "#6b6b6b", "diverged": "#8a2be2"}  # fmt: skip
     for y, row in enumerate(frames.rows(frame)):
@@ -101,7 +101,7 @@ def cache_growth(store: Store) -> Figure:
     Computed from the bytes per token, which `kv_cache` checks on live tensors.
     """
     frame = frames.comparison(store)
-    figure, axes = _canvas(8, 4.2)
+    figure, axes = canvas(8, 4.2)
     contexts = [2**n for n in range(7, 18)]
     groups: dict[int, list[str]] = {}
     for row in frames.rows(frame.sort_values("kv_bytes_per_token")):
@@ -146,14 +146,16 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure and its axes, in inches."""
     # A Figure of its own, without pyplot: no global state, nothing to close, no display needed.
     with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.add_subplot()
 
 
-def _colours(store: Store) -> dict[str, tuple[float, float, float] | str]:
+def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
+    """Return a colour for each variant's label, the same in every figure."""
     variants = store.plan["variants"]
     others = [v["label"] for v in variants if not v["baseline"]]
     base = next(v["label"] for v in variants if v["baseline"])
@@ -165,8 +167,8 @@ def _colours(store: Store) -> dict[str, tuple[float, float, float] | str]:
 
 def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     """Draw loss against a cost, a point a variant with the spread over its seeds."""
-    figure, axes = _canvas(8, 4.8)
-    colours = _colours(store)
+    figure, axes = canvas(8, 4.8)
+    colours = colours_of(store)
     lost = frame[frame["loss_nats"].isna()]
     shown = frame[frame["loss_nats"].notna() & frame[x].notna()]
     for row in frames.rows(shown):
@@ -178,11 +180,12 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     split = frames.reported_split(frames.runs(store))
     axes.set(ylabel=f"{split} loss (nats per token, ± sd over seeds)")
     if len(shown) <= _MANY:
-        _legend(axes)
+        legend(axes)
     return figure, axes
 
 
-def _legend(axes: Axes) -> None:
+def legend(axes: Axes) -> None:
+    """Put the legend beside the axes, where there is anything to explain."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 

@@ -1,5 +1,6 @@
 """Stored results as data frames: one row a run, a curve point, or a variant."""
 
+import json
 import math
 import re
 from collections import Counter
@@ -7,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence import paired_effect, rule, summary
+from llama_ablate.evidence import Ruling, paired_effect, rule, summary
+from llama_ablate.report import tuned
 from llama_ablate.results import Store
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
@@ -16,40 +18,59 @@ SPLITS = ("test", "validation")  # the first that was measured is the one report
 def runs(store: Store) -> pd.DataFrame:
     """Return one row for each planned run: label, seed, outcome, and every measured number.
 
-    A run without a record has the outcome `pending`.
+    A run without a record has the outcome `pending`. Where something was tuned, `point` is what
+    the run was tuned to and `chosen` whether its variant is reported there.
     """
-    labels = {v["id"]: v["label"] for v in store.plan["variants"]}
+    plan = store.plan
+    labels = {v["id"]: v["label"] for v in plan["variants"]}
     records = {record.id: record for record in store.records()}
     rows: list[dict[str, Any]] = []
-    for run in store.plan["runs"]:
+    for run in plan["runs"]:
         record = records.get(run["id"])
         row: dict[str, Any] = {
             "id": run["id"],
             "variant": run["variant"],
             "label": labels[run["variant"]],
             "seed": run["seed"],
+            "tuned": json.dumps(run.get("tuned", {})),
+            "point": tuned.point(run.get("tuned", {})),
             "outcome": record.outcome if record else "pending",
             "reason": record.reason if record else "",
         }
         if record:
             row |= {
+                "diverged": float(record.outcome == "diverged"),
                 "steps_done": record.steps_done,
                 "train_s": record.train_s,
                 "peak_memory_bytes": record.peak_memory_bytes,
                 **record.numbers,
             }
         rows.append(row)
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    frame["chosen"] = tuned.choose(frame)
+    if "lr" in plan["experiment"].get("tune", {}):
+        by_rate = tuned.rates(frame, reported_split(frame), math.log(plan["data"]["vocab"]))
+        found = tuned.sensitivities(by_rate)
+        keys = zip(frame["variant"], frame["seed"], strict=True)
+        frame["lr_sensitivity_nats"] = [found.get(key, math.nan) for key in keys]
+    return frame
+
+
+def reported(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that the tables are about: each variant's at its chosen point."""
+    return frame[frame["chosen"]]
 
 
 def curves(store: Store) -> pd.DataFrame:
-    """Return the learning curves of all finished runs, one row a point."""
-    rows = [
-        {"label": record.label, "seed": record.seed, "outcome": record.outcome, **point}
-        for record in store.records()
-        for point in store.curve(record.id)
+    """Return the learning curves of the reported runs that finished, one row a point."""
+    shown = reported(runs(store))
+    points = [
+        {"label": run.label, "seed": run.seed, "outcome": run.outcome, **row}
+        for run in rows(shown)
+        for row in store.curve(run.id)
     ]
-    return pd.DataFrame(rows, columns=None if rows else ["label", "seed", "outcome", "tokens"])
+    columns = None if points else ["label", "seed", "outcome", "tokens"]
+    return pd.DataFrame(points, columns=columns)
 
 
 def reported_split(frame: pd.DataFrame) -> str:
@@ -60,15 +81,19 @@ def reported_split(frame: pd.DataFrame) -> str:
 def comparison(store: Store) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    Columns: `label, outcome, n, loss_nats, sd_nats, difference_nats, low_nats, high_nats, verdict,
-    p_holm, equivalence_p, seeds_needed, correlation, p, perplexity, bits_per_byte, excess_nats,
-    parameters, non_embedding, residual,
-    flops_per_token, train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
+    Columns: `label, role, point, outcome, n, loss_nats, sd_nats, difference_nats, low_nats,
+    high_nats, verdict, p_holm, equivalence_p, seeds_needed, correlation, p, perplexity,
+    bits_per_byte, excess_nats, parameters, non_embedding, residual, solved, flops_per_token,
+    train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
     decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
     The difference is variant minus baseline over the seeds that both finished; numbers that were
-    not measured are NaN. A variant none of whose runs ended `ok` keeps its row.
+    not measured are NaN. A variant none of whose runs ended `ok` keeps its row. Controls (`role`)
+    are judged each alone, and do not count among the rows that the correction is for; a variant
+    that was not tried at every tuned point that the baseline was is not ranked.
     """
-    plan, frame = store.plan, runs(store)
+    plan, everything = store.plan, runs(store)
+    frame = reported(everything)
+    uneven = tuned.unfinished(everything) if tuned.several(everything) else []
     split = reported_split(frame)
     measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
     base = next(v for v in plan["variants"] if v["baseline"])
@@ -78,10 +103,9 @@ def comparison(store: Store) -> pd.DataFrame:
         id_: [(value, reference[seed]) for seed, value in values.items() if seed in reference]
         for id_, values in by_variant.items()
     }
-    rulings = rule(
-        {id_: [a - b for a, b in pairs] for id_, pairs in paired.items() if id_ != base["id"]},
-        margin=margin_of(plan),
-    )
+    for id_ in by_variant if base["id"] in uneven else uneven:
+        paired[id_] = []
+    rulings = _rulings(plan, paired)
     rows = []
     for variant in plan["variants"]:
         of = frame[frame["variant"] == variant["id"]]
@@ -98,6 +122,8 @@ def comparison(store: Store) -> pd.DataFrame:
             {
                 "label": variant["label"],
                 "baseline": variant["baseline"],
+                "role": variant.get("role", ""),
+                "point": "" if of.empty else of["point"].iloc[0],
                 "outcome": outcomes(of["outcome"]),
                 "n": quality.n,
                 "loss_nats": quality.mean,
@@ -117,6 +143,7 @@ def comparison(store: Store) -> pd.DataFrame:
                 "parameters": variant["parameters"],
                 "non_embedding": variant["non_embedding"],
                 "residual": variant["residual"],
+                "solved": variant.get("solved", ""),
                 "flops_per_token": variant["flops_per_token"],
                 "train_tokens_per_s": speeds.get("train_tokens_per_s", math.nan),
                 "train_speed_ratio": _ratio(speeds, base_speeds, "train_tokens_per_s"),
@@ -130,9 +157,23 @@ def comparison(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _rulings(
+    plan: dict[str, Any], paired: dict[str, list[tuple[float, float]]]
+) -> dict[str, Ruling]:
+    """Rule on the table's rows together, and on each control alone."""
+    found = {v["id"]: v for v in plan["variants"] if not v["baseline"]}
+    margin = margin_of(plan)
+    values = {id_: [a - b for a, b in paired[id_]] for id_ in found}
+    alone = [id_ for id_, v in found.items() if v.get("role")]
+    rulings = rule({i: v for i, v in values.items() if i not in alone}, margin=margin)
+    for id_ in alone:
+        rulings |= rule({id_: values[id_]})
+    return rulings
+
+
 def differences(store: Store) -> dict[str, list[float]]:
     """Return each variant's losses minus the baseline's, over the seeds that both finished."""
-    by_variant, variants = losses(store, runs(store)), store.plan["variants"]
+    by_variant, variants = losses(store, reported(runs(store))), store.plan["variants"]
     base = by_variant[next(v["id"] for v in variants if v["baseline"])]
     return {
         v["label"]: [x - base[seed] for seed, x in by_variant[v["id"]].items() if seed in base]
@@ -161,45 +202,6 @@ def speeds(store: Store) -> pd.DataFrame:
         for name, value in found["values"].items()
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["label", "metric", "name", "value", "low", "high"])
-
-
-def warnings(store: Store) -> list[str]:
-    """Say what stands in the way of comparing these records, in whole sentences."""
-    found = []
-    records = store.records()
-    for what, values in {
-        "devices, threads, precisions or kernels": [
-            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel"))
-            for r in records
-        ],
-        "versions of torch": [r.environment["packages"]["torch"] for r in records],
-        "states of the code": [r.environment["code"] for r in records],
-        "processors": [(r.environment["processor"], r.environment["gpu"]) for r in records],
-    }.items():
-        if len(set(values)) > 1:
-            kinds = "; ".join(sorted({str(v) for v in values}))
-            found.append(f"The runs were made with different {what} ({kinds}).")
-    frame = runs(store)
-    pending = int((frame["outcome"] == "pending").sum())
-    if pending:
-        found.append(f"{pending} of {len(frame)} planned runs have not finished.")
-    failed = frame[~frame["outcome"].isin(["ok", "pending"])]
-    found += [
-        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
-    ]
-    if store.stated != store.plan["experiment"].get("hypotheses", []) and records:
-        found.append("The hypotheses were changed after runs had finished: what the table tests is "
-                     "not what was stated before them (hypotheses.json).")  # fmt: skip
-    for split in (s for s in SPLITS if f"{s}_excess_nats" in frame):
-        below = frame[frame[f"{split}_excess_nats"] < -3 * frame[f"{split}_excess_se_nats"]]
-        found += [
-            f"{row.label}, seed {row.seed}: the {split} loss is below the best possible by more "
-            "than three standard errors: something leaks."
-            for row in rows(below)
-        ]
-    if len(set(frame["seed"])) == 1:
-        found.append("There is one seed: differences have no interval.")
-    return found
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:

@@ -51,7 +51,7 @@ def run(store: Store, run_id: str) -> Look:
 
 def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
     """Compare B with A: what differs in the recipe, and every number, paired by seed."""
-    runs = frames.runs(store)
+    runs = frames.reported(frames.runs(store))
     ok = runs[runs["outcome"] == "ok"]
     of_a, of_b = (ok[ok["variant"] == v["id"]].set_index("seed") for v in (a, b))
     seeds = sorted(set(of_a.index) & set(of_b.index))

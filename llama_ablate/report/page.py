@@ -11,12 +11,14 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from llama_ablate.report import figures, frames, tables, tested
+from llama_ablate.experiment import slug
+from llama_ablate.report import curves, figures, frames, tables, warned
+from llama_ablate.report.sections import Section, sections
 from llama_ablate.results import Store
 from llama_ablate.strict_json import to_json
 
-_RUN_COLUMNS = ("variant", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte", "train (s)",
-                "peak memory", "reason")  # fmt: skip
+_RUN_COLUMNS = ("variant", "tuned to", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte",
+                "train (s)", "peak memory", "reason")  # fmt: skip
 
 
 def write(store: Store) -> Path:
@@ -25,9 +27,10 @@ def write(store: Store) -> Path:
     comparison = frames.comparison(store)
     caption = f"{store.plan['experiment']['name']}: {store.plan['question']}".strip(": ")
     tables.save(comparison, caption, folder / "tables")
+    found = sections(store)
     drawn = []
-    for name, draw in figures.FIGURES.items():
-        svg, _png = figures.save(draw(store), folder / "figures" / name)
+    for name, draw, table in _figures(store):
+        svg, _png = figures.save(draw(table), folder / "figures" / name)
         drawn.append(
             {
                 "title": name.replace("_", " "),
@@ -35,10 +38,26 @@ def write(store: Store) -> Path:
                 "svg": base64.b64encode(svg.read_bytes()).decode(),
             }
         )
-    (folder / "report.md").write_text(_markdown(store, comparison), "utf-8")
+    names = [name for name, _, _ in _figures(store)]
+    (folder / "report.md").write_text(_markdown(store, comparison, found, names), "utf-8")
     page = folder / "report.html"
-    page.write_text(_html(store, comparison, drawn), "utf-8")
+    page.write_text(_html(store, comparison, found, drawn), "utf-8")
     return page
+
+
+def _figures(store: Store) -> list[tuple[str, Callable[[Store], Figure], Store]]:
+    """Return what is drawn: everything of the first table, the effects of the others."""
+    asked = store.plan["experiment"]
+    drawn = [(name, draw, store) for name, draw in figures.FIGURES.items()]
+    if asked.get("tune"):
+        drawn.append(("sensitivity", curves.sensitivity, store))
+    if asked.get("sizes"):
+        drawn.append(("ladder", curves.ladder, store))
+    drawn += [
+        (f"effects_{slug(table.plan['table'])}", figures.effects, table)
+        for table in store.tables[1:]
+    ]
+    return drawn
 
 
 def _caption(draw: Callable[[Store], Figure]) -> str:
@@ -52,6 +71,7 @@ def answer(comparison: pd.DataFrame) -> str:
     """Say in one sentence what the table shows."""
     base = comparison[comparison["baseline"]].iloc[0]["label"]
     parts = []
+    comparison = comparison[comparison["role"] == ""]
     for word in ("better", "worse", "equivalent", "diverged", "inconclusive"):
         of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
         named = [
@@ -78,58 +98,53 @@ def _facts(store: Store) -> str:
     )
 
 
-def _markdown(store: Store, comparison: pd.DataFrame) -> str:
+def _markdown(
+    store: Store, comparison: pd.DataFrame, found: list[Section], drawn: list[str]
+) -> str:
     plan = store.plan
     lines = [f"# {plan['experiment']['name']}", "", plan["question"], "", answer(comparison), "",
              _facts(store), ""]  # fmt: skip
-    lines += [f"> {warning}" for warning in frames.warnings(store)]
-    lines += ["", tables.markdown(tables.comparison_cells(comparison))]
-    hypotheses = tested.hypotheses(store)
-    if len(hypotheses):
-        cells = tables.hypothesis_cells(hypotheses)
-        lines += ["## Hypotheses", "", tables.markdown(cells)]
-    factors = tested.factors(store)
-    if len(factors):
-        lines += ["## Factors", "", tables.markdown(tables.factor_cells(factors))]
-    lines += [f"![{name}](figures/{name}.png)\n" for name in figures.FIGURES]
+    lines += [f"> {warning}" for warning in warned.warnings(store)]
+    for section in found:
+        lines += ["", f"## {section.title}", "", tables.markdown(section.cells), section.note, ""]
+    lines += [f"![{name}](figures/{name}.png)\n" for name in drawn]
     return "\n".join(lines)
 
 
-def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -> str:
+def _html(
+    store: Store,
+    comparison: pd.DataFrame,
+    found: list[Section],
+    drawn: list[dict[str, str]],
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    plan, runs = store.plan, frames.runs(store)
-    cells = tables.comparison_cells(comparison)
-    factors = tables.factor_cells(tested.factors(store))
-    hypotheses = tables.hypothesis_cells(tested.hypotheses(store))
+    plan, runs = store.plan, pd.concat([frames.runs(t) for t in store.tables])
+    runs = runs.drop_duplicates("id")
     records = store.records()
     return environment.get_template("page.html").render(
         name=plan["experiment"]["name"],
         question=plan["question"],
         answer=answer(comparison),
         facts=_facts(store),
-        warnings=frames.warnings(store),
-        split=frames.reported_split(runs).capitalize(),
-        cells=cells,
-        rows=[
+        warnings=warned.warnings(store),
+        sections=[
             {
-                "cells": row,
-                "baseline": baseline,
-                "verdict_at": list(cells.columns).index("verdict"),
+                "title": section.title,
+                "note": section.note,
+                "columns": list(section.cells.columns),
+                "rows": section.cells.astype(str).to_numpy().tolist(),
+                "verdict_at": _verdict_at(section.cells),
+                "baseline": [
+                    bool(b) for b in section.frame.get("baseline", [0] * len(section.frame))
+                ],
             }
-            for row, baseline in zip(
-                cells.astype(str).to_numpy().tolist(), comparison["baseline"], strict=True
-            )
+            for section in found
         ],
         figures=drawn,
-        hypothesis_columns=list(hypotheses.columns),
-        hypothesis_rows=hypotheses.astype(str).to_numpy().tolist(),
-        factor_columns=list(factors.columns),
-        factor_rows=factors.astype(str).to_numpy().tolist(),
-        margin=store.plan["experiment"].get("margin"),
         run_columns=_RUN_COLUMNS,
         run_rows=run_rows(runs),
         speed_rows=[
@@ -144,6 +159,11 @@ def _html(store: Store, comparison: pd.DataFrame, drawn: list[dict[str, str]]) -
     )
 
 
+def _verdict_at(cells: pd.DataFrame) -> int:
+    """Return the column that says what was found; -1 where there is none."""
+    return next((i for i, c in enumerate(cells.columns) if c in ("verdict", "finding")), -1)
+
+
 def run_rows(runs: pd.DataFrame) -> list[tuple[str, ...]]:
     """Return the runs as cells, in the order of `_RUN_COLUMNS`."""
     split = frames.reported_split(runs)
@@ -155,6 +175,7 @@ def run_rows(runs: pd.DataFrame) -> list[tuple[str, ...]]:
     return [
         (
             str(row.label),
+            str(row.point),
             str(row.seed),
             str(row.outcome),
             cell(row, f"{split}_loss_nats", ".4f"),

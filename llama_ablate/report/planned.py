@@ -17,29 +17,62 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
     The probe is a training step of one layer; real runs also evaluate and save, so this is the
     order of magnitude, not a promise.
     """
-    cost = {v["id"]: 3 * v["flops_per_token"] for v in plan["variants"]}
-    flops = sum(cost[r["variant"]] for r in plan["runs"]) * plan["tokens_per_run"]
-    seconds = flops / engine["flops_per_s"] / max(1, min(workers, len(plan["runs"])))
+    tables = [plan, *plan.get("others", [])]
+    context, batch = plan["experiment"]["model"]["context"], plan["experiment"]["train"]["batch"]
+    flops: dict[str, float] = {}
+    for table in tables:
+        cost = {v["id"]: 3 * v["flops_per_token"] for v in table["variants"]}
+        for r in table["runs"]:
+            flops[r["id"]] = cost[r["variant"]] * r["steps"] * batch * context
+    seconds = sum(flops.values()) / engine["flops_per_s"] / max(1, min(workers, len(flops)))
     return {
         "name": plan["experiment"]["name"],
         "question": plan["question"],
-        "runs": len(plan["runs"]),
+        "runs": len(flops),
         "seeds": len({run["seed"] for run in plan["runs"]}),
-        "tokens_per_run": plan["tokens_per_run"],
-        "steps": plan["steps"],
-        "data": plan["data"],
-        "match": plan["experiment"]["variants"]["match"],
-        "training_flops": flops,
+        "training_flops": sum(flops.values()),
         "predicted_s": seconds,
         "workers": workers,
         "engine": engine,
-        "variants": plan["variants"],
-    }
+        "tables": [
+            {key: table[key] for key in ("table", "match", "budget", "data", "steps",
+                                         "tokens_per_run", "variants")}
+            for table in tables
+        ],
+        **{key: plan[key] for key in ("data", "match", "steps", "tokens_per_run", "variants")},
+    }  # fmt: skip
 
 
 def text(values: dict[str, Any]) -> str:
     """Return a forecast for a terminal."""
-    variants = pd.DataFrame(values["variants"])
+    lines = [f"{values['name']}: {values['question']}".rstrip(": ")]
+    for table in values["tables"]:
+        data = table["data"]
+        sizes = ", ".join(f"{name} {n:,}" for name, n in data["tokens"].items())
+        lines += ["", *([f"{table['table']}:", ""] if table["table"] else [])]
+        lines += [
+            tables.text(_cells(table)),
+            "",
+            f"matched: {table['match']}; budget: {table['budget']}; the baseline trains on "
+            f"{table['tokens_per_run']:,} tokens ({table['steps']:,} steps)",
+            f"data: {data['fingerprint']}, vocabulary {data['vocab']:,}; tokens: {sizes}",
+        ]
+    engine = values["engine"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
+            f"runs: {values['runs']}; {values['training_flops']:.3g} training FLOPs",
+            f"predicted: about {_duration(values['predicted_s'])} with {values['workers']} "
+            f"worker(s) on {engine['device']}, {engine['precision']}, {engine['kernel']} kernel "
+            f"({engine['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
+        ]
+    )
+
+
+def _cells(table: dict[str, Any]) -> pd.DataFrame:
+    variants = pd.DataFrame(table["variants"])
     cells = pd.DataFrame({"variant": variants["label"]})
     cells.loc[variants["baseline"], "variant"] += " *"
     for column, name in {
@@ -49,29 +82,10 @@ def text(values: dict[str, Any]) -> str:
         "kv_bytes_per_token": "KV bytes/token",
     }.items():
         cells[name] = [f"{v:,}" for v in variants[column]]
-    if values["match"] != "none":
-        cells["width"] = [
-            str(model["feedforward"]["width"] or "own") for model in variants["model"]
-        ]
+    if table["match"] != "none":
         cells["residual"] = [f"{v:+.2%}" for v in variants["residual"]]
-    engine, data = values["engine"], values["data"]
-    sizes = ", ".join(f"{name} {n:,}" for name, n in data["tokens"].items())
-    return "\n".join(
-        [
-            f"{values['name']}: {values['question']}".rstrip(": "),
-            "",
-            tables.text(cells),
-            "",
-            "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
-            f"matched: {values['match']}",
-            f"data: {data['fingerprint']}, vocabulary {data['vocab']:,}; tokens: {sizes}",
-            f"runs: {values['runs']} of {values['tokens_per_run']:,} tokens "
-            f"({values['steps']:,} steps); {values['training_flops']:.3g} training FLOPs",
-            f"predicted: about {_duration(values['predicted_s'])} with {values['workers']} "
-            f"worker(s) on {engine['device']}, {engine['precision']}, {engine['kernel']} kernel "
-            f"({engine['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
-        ]
-    )
+        cells["solved"] = [solved or "own sizes" for solved in variants["solved"]]
+    return cells
 
 
 def _duration(seconds: float) -> str:

@@ -1,13 +1,22 @@
-"""What the runs say of factors and of hypotheses, as data frames."""
+"""What the runs say of factors, of steps along a path, of tables side by side, of the controls."""
 
+import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from llama_ablate.evidence import Claim, contrasts, examine
+from llama_ablate.evidence import contrasts, paired_effect
+from llama_ablate.evidence.intervals import holm
 from llama_ablate.report import frames
 from llama_ablate.results import Store
+
+Control = Literal["aa", "positive"]
+
+
+def reported_losses(store: Store) -> dict[str, dict[int, float]]:
+    """Return the reported loss by variant's id and seed, at each variant's chosen point."""
+    return frames.losses(store, frames.reported(frames.runs(store)))
 
 
 def factors(store: Store) -> pd.DataFrame:
@@ -17,70 +26,142 @@ def factors(store: Store) -> pd.DataFrame:
     designs, and until every variant has finished a seed that all have.
     """
     columns = ["factor", "levels", "difference_nats", "low_nats", "high_nats", "p_holm"]
-    variants = store.plan["variants"]
+    variants = [v for v in store.plan["variants"] if not v.get("role")]
     names = list(variants[0].get("levels") or {})
     two = all({v["levels"][name] for v in variants} == {0, 1} for name in names)
-    values = frames.losses(store, frames.runs(store))
+    found = reported_losses(store)
+    values = {v["id"]: found[v["id"]] for v in variants}
     seeds = set.intersection(*(set(of) for of in values.values()))
     if not names or not two or not seeds:
         return pd.DataFrame(columns=columns)
     levels = {v["id"]: [v["levels"][name] for name in names] for v in variants}
     written = {name: _levels(variants, name) for name in names}
     losses = {id_: [of[seed] for seed in sorted(seeds)] for id_, of in values.items()}
-    found = [
+    rows = [
         (" x ".join(c.factors), "; ".join(written[f] for f in c.factors),
          c.effect.mean, c.effect.low, c.effect.high, c.p_holm)
         for c in contrasts(levels, names, losses)
     ]  # fmt: skip
-    return pd.DataFrame(found, columns=columns)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _levels(variants: list[dict[str, Any]], name: str) -> str:
     """Write a factor's two values: what level 0 was, and what level 1."""
-    shown = {v["levels"][name]: v["model"][name] for v in variants}
+    if name.startswith("train."):
+        key = name.removeprefix("train.")
+        shown = {v["levels"][name]: v["train"][key] for v in variants}
+    else:
+        shown = {v["levels"][name]: v["model"][name] for v in variants}
     names = [s["name"] if isinstance(s, dict) else str(s) for s in (shown[0], shown[1])]
     if names[0] == names[1]:
         names = [str(shown[0]), str(shown[1])]
     return " -> ".join(names)
 
 
-def hypotheses(store: Store) -> pd.DataFrame:
-    """Return one row for each hypothesis of the file: what was said, and what was found.
+def steps(store: Store) -> pd.DataFrame:
+    """Return what each step of a path did, and what all steps up to it did together.
 
-    Columns: `claim, source, said, difference_nats, low_nats, high_nats, finding, p_for, p_against,
-    seeds_needed, n`.
+    Columns: `step, marginal_nats, marginal_low, marginal_high, p_holm, cumulative_nats,
+    cumulative_low, cumulative_high`. Empty for other designs. Marginal is against the step before,
+    over the seeds that both finished; Holm's correction is over the steps.
     """
-    plan, by_variant = store.plan, frames.losses(store, frames.runs(store))
-    by_label = {v["label"]: by_variant[v["id"]] for v in plan["variants"]}
-    base = next(v["label"] for v in plan["variants"] if v["baseline"])
-    stated, claims = plan["experiment"].get("hypotheses", []), []
-    for entry in stated:
-        of, against = by_label[entry["variant"]], by_label[entry["against"] or base]
-        seeds = [seed for seed in of if seed in against]
-        claim = Claim(entry["direction"], frames.nats(entry["margin"]) or 0.0)
-        claims.append((claim, [of[s] - against[s] for s in seeds]))
-    rows = [
-        {
-            "claim": _claimed(entry, base),
-            "source": entry["source"],
-            "said": entry["said"],
-            "difference_nats": tested.effect.mean,
-            "low_nats": tested.effect.low,
-            "high_nats": tested.effect.high,
-            "finding": tested.finding,
-            "p_for": tested.p_for,
-            "p_against": tested.p_against,
-            "seeds_needed": tested.seeds_needed or math.nan,
-            "n": tested.effect.n,
-        }
-        for entry, tested in zip(stated, examine(claims), strict=True)
-    ]
+    plan = store.plan
+    if plan["experiment"]["variants"].get("design") != "path":
+        return pd.DataFrame()
+    losses = reported_losses(store)
+    line = [v for v in plan["variants"] if not v.get("role")]
+    rows = []
+    for before, now in itertools.pairwise(line):
+        step, total = (_effect(losses[now["id"]], losses[of["id"]]) for of in (before, line[0]))
+        rows.append(
+            {
+                "step": now["label"],
+                "marginal_nats": step.mean,
+                "marginal_low": step.low,
+                "marginal_high": step.high,
+                "p_holm": step.p,
+                "cumulative_nats": total.mean,
+                "cumulative_low": total.low,
+                "cumulative_high": total.high,
+            }
+        )
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        frame["p_holm"] = holm(list(frame["p_holm"]))
+    return frame
+
+
+def _effect(of: dict[int, float], against: dict[int, float]) -> Any:
+    seeds = [seed for seed in of if seed in against]
+    return paired_effect([of[s] for s in seeds], [against[s] for s in seeds])
+
+
+def winners(store: Store) -> pd.DataFrame:
+    """Return one row for each table of an experiment that has several: who wins there.
+
+    Columns: `table, winner, difference_nats, low_nats, high_nats, verdict, flips`. The winner has
+    the lowest mean loss of all variants that are no controls; `flips` says that it is not the first
+    table's winner, and `verdict` whether it is told apart from the baseline at all.
+    """
+    if len(store.tables) == 1:
+        return pd.DataFrame()
+    rows: list[dict[str, Any]] = []
+    for table in store.tables:
+        frame = frames.comparison(table)
+        frame = frame[(frame["role"] == "") & frame["loss_nats"].notna()]
+        if frame.empty:
+            continue
+        best = frame.sort_values("loss_nats").iloc[0]
+        rows.append(
+            {
+                "table": table.plan["table"],
+                "winner": best["label"],
+                "difference_nats": best["difference_nats"],
+                "low_nats": best["low_nats"],
+                "high_nats": best["high_nats"],
+                "verdict": best["verdict"],
+                "flips": bool(rows) and best["label"] != rows[0]["winner"],
+            }
+        )
     return pd.DataFrame(rows)
 
 
-def _claimed(entry: dict[str, Any], base: str) -> str:
-    other, margin = entry["against"] or base, entry["margin"]
-    if entry["direction"] == "equivalent":
-        return f"{entry['variant']} equals {other} within {margin}"
-    by = f" by more than {margin}" if margin else ""
-    return f"{entry['variant']} is {entry['direction']} than {other}{by}"
+def controls(store: Store) -> dict[Control, tuple[bool, str]]:
+    """Return for each kind of control that was asked for whether it holds, and why.
+
+    An A/A arm holds where the verdict tells it from the baseline neither way (and one that changes
+    nothing where it is equal bit for bit); the positive control where it is worse, or diverged.
+    """
+    found: dict[Control, tuple[bool, str]] = {}
+    by_label = {v["label"]: v for v in store.plan["variants"]}
+    for row in frames.rows(frames.comparison(store)):
+        if not row.role:
+            continue
+        same = str(by_label[row.label].get("reseed")) == "none"
+        if math.isnan(row.difference_nats) and row.verdict != "diverged":
+            holds, why = False, "has not finished"
+        elif row.role == "positive":
+            holds, why = row.verdict in ("worse", "diverged"), f"is {row.verdict}"
+        elif same:
+            holds = row.difference_nats == row.low_nats == row.high_nats == 0
+            why = "is equal bit for bit" if holds else "differs, though nothing was changed"
+        else:
+            holds = row.verdict in ("inconclusive", "equivalent")
+            why = "is not told apart" if holds else f"is {row.verdict}, by chance or by a fault"
+        before = found.get(row.role, (True, ""))
+        said = "; ".join(part for part in (before[1], f"{row.label} {why}") if part)
+        found[row.role] = (before[0] and holds, said)
+    return found
+
+
+def believed(store: Store) -> tuple[bool, str]:
+    """Return whether an experiment's controls are both there and hold, and what they say."""
+    found = controls(store)
+    kinds: tuple[tuple[Control, str], ...] = (
+        ("aa", "an A/A arm"),
+        ("positive", "a positive control"),
+    )
+    missing = [what for kind, what in kinds if kind not in found]
+    if missing:
+        return False, f"it has no {' and no '.join(m.split(' ', 1)[1] for m in missing)}"
+    return all(holds for holds, _ in found.values()), "; ".join(said for _, said in found.values())

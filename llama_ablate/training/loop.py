@@ -1,5 +1,6 @@
 """The training loop: a pure function of recipe, seed and text, that can stop and go on anywhere."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -18,7 +19,13 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.results import Outcome
 from llama_ablate.training import checkpoint
 from llama_ablate.training.engine import Engine, update
-from llama_ablate.training.optimizer import learning_rate, make_optimizer, set_learning_rate
+from llama_ablate.training.optimizer import (
+    cooldown,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
+from llama_ablate.training.spikes import steadiness
 
 _ROWS = 100  # of a learning curve
 _CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
@@ -38,6 +45,8 @@ class Trained:
     steps_done: int = 0
     train_s: float = 0.0
     curve: list[Row] = field(default_factory=list)
+    #: How steadily it trained, and what its branches reached.
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -46,9 +55,14 @@ class _State:
 
     step: int = 0
     train_s: float = 0.0
-    loss_sum: float = 0.0
-    loss_steps: int = 0
+    #: Of every step so far.
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
     curve: list[Row] = field(default_factory=list)
+    #: The sum of the weights that are averaged, and how many it is of.
+    summed: dict[str, torch.Tensor] = field(default_factory=dict)
+    summands: int = 0
+    branches: dict[str, float] = field(default_factory=dict)
 
 
 def train(
@@ -85,14 +99,17 @@ def train(
         if late:
             reason = f"step {state.step} of {steps} after timeout_s {recipe.timeout_s:g}"
             return _ended("timeout", reason, state)
-        norm = run.step(state)
+        if run.branch(state, stop):
+            continue  # a stop that was asked for aside is answered above
+        run.step(state)
         if state.step % run.row_every == 0 or state.step == steps:
-            row = run.row(state, norm)
+            row = run.row(state)
             progress(state.step, row["train_loss_nats"])
             if not all(math.isfinite(row[k]) for k in ("train_loss_nats", "grad_norm")):
                 return _ended(
                     "diverged", f"loss or gradient not finite by step {state.step}", state
                 )
+    run.average(state)
     first, last = state.curve[0]["train_loss_nats"], state.curve[-1]["train_loss_nats"]
     if last > first + 0.1 and last > math.log(model.spec.vocab):
         reason = f"the loss ended at {last:.3f}, above chance and above its start {first:.3f}"
@@ -118,38 +135,82 @@ class _Run:
         self.eval_every = self.row_every * max(1, -(-steps // recipe.evals) // self.row_every)
         self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
 
-    def step(self, state: _State) -> torch.Tensor:
-        """Do one optimizer step; return the gradient's norm before clipping."""
+    def step(self, state: _State) -> None:
+        """Do one optimizer step, and take note of its loss and of its gradient before clipping."""
         began = time.perf_counter()
-        rate = learning_rate(self.recipe, state.step, self.steps)
-        set_learning_rate(self.optimizer, rate)
-        batch = torch.from_numpy(
-            self.tokens.batch(self.seed, state.step, self.recipe.batch, self.context)
-        )
-        parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
-        loss, norm = update(self.model, self.optimizer, parts, self.recipe, self.engine)
+        loss, norm = self._update(state.step, learning_rate(self.recipe, state.step, self.steps))
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
-        state.loss_sum += loss.item()
-        state.loss_steps += 1
+        state.losses.append(loss.item())
+        state.norms.append(norm.item())
         state.train_s += time.perf_counter() - began
-        return norm
 
-    def row(self, state: _State, norm: torch.Tensor) -> Row:
+    def _update(self, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
+        set_learning_rate(self.optimizer, rate)
+        batch = torch.from_numpy(
+            self.tokens.batch(self.seed, step, self.recipe.batch, self.context)
+        )
+        parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
+        return update(self.model, self.optimizer, parts, self.recipe, self.engine)
+
+    def row(self, state: _State) -> Row:
         """Add a row to the curve: means since the last one, and held-out loss now and then."""
+        since = int(state.curve[-1]["step"]) if state.curve else 0
         row = {
             "step": state.step,
             "tokens": state.step * self.recipe.batch * self.context,
             "lr": learning_rate(self.recipe, state.step - 1, self.steps),
-            "train_loss_nats": state.loss_sum / state.loss_steps,
-            "grad_norm": norm.item(),
+            "train_loss_nats": sum(state.losses[since:]) / (state.step - since),
+            "grad_norm": state.norms[-1],
             "train_s": state.train_s,
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
             row["validation_loss_nats"] = float(losses(self.model, self.sample, self.engine).mean())
-        state.loss_sum, state.loss_steps = 0.0, 0
         state.curve.append(row)
+        if (
+            self.recipe.average > 1
+            and self.steps - state.step < self.recipe.average * self.row_every
+        ):
+            for name, value in self.model.state_dict().items():
+                state.summed[name] = state.summed[name] + value if state.summands else value.clone()
+            state.summands += 1
         return row
+
+    def average(self, state: _State) -> None:
+        """Give the model the mean of its last rows' weights (Kaddour 2022, arXiv:2209.14981)."""
+        if state.summands:
+            mean = {name: value / state.summands for name, value in state.summed.items()}
+            self.model.load_state_dict(mean)
+
+    def branch(self, state: _State, stop: Stop) -> bool:
+        """Where a share of the budget ends its stable part here, cool down aside and measure.
+
+        The weights and the optimizer's state are put back afterwards. Returns whether `stop` cut
+        it short; then it has left nothing behind, and is done again by whoever goes on.
+        """
+        for share in self.recipe.branches:
+            steps = round(share * self.steps)
+            fall = cooldown(self.recipe, steps)
+            tokens = steps * self.recipe.batch * self.context
+            names = {s: f"{s}_loss_at_{tokens}_tokens_nats" for s in self.tokens.heldout}
+            if state.step != steps - fall or names[self.tokens.heldout[0]] in state.branches:
+                continue
+            kept = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+            for step in range(steps - fall, steps):
+                if stop():
+                    self._put_back(*kept)
+                    return True
+                down = (1 - self.recipe.min_lr) * (step - steps + fall) / fall
+                self._update(step, self.recipe.lr * (1 - down))
+            for split, name in names.items():
+                cut = windows(self.tokens.split(split), self.context)
+                state.branches[name] = float(losses(self.model, cut, self.engine).mean())
+            self._put_back(*kept)
+        return False
+
+    def _put_back(self, weights: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(optimizer)
 
     def save(self, path: Path, state: _State) -> None:
         """Write all that the next process needs."""
@@ -168,7 +229,8 @@ def _resume(saved: Path | None, model: Decoder, optimizer: torch.optim.Optimizer
 
 
 def _ended(outcome: Outcome, reason: str, state: _State) -> Trained:
-    return Trained(outcome, reason, state.step, state.train_s, state.curve)
+    numbers = {**steadiness(state.losses, state.norms), **state.branches}
+    return Trained(outcome, reason, state.step, state.train_s, state.curve, numbers)
 
 
 def windows(

@@ -1,4 +1,4 @@
-"""AdamW with decay on matrices only, and a learning rate that warms up and falls as a cosine."""
+"""AdamW with decay on matrices only, and a learning rate that warms up and falls."""
 
 import math
 
@@ -28,12 +28,24 @@ def make_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
-    """Return the rate of a step (from 0): linear over the warm-up, then a cosine to `min_lr`."""
+    """Return the rate of a step (from 0): linear over the warm-up, then as `schedule` falls.
+
+    `cosine` and `linear` fall from there to `min_lr` of the rate; `wsd` holds it and falls in a
+    line over the last `decay` of the steps (warm-up, stable, decay: Hu et al. 2024,
+    arXiv:2404.06395), so that runs of different lengths share all but their ends.
+    """
     warm = round(train.warmup * steps)
     if step < warm:
         return train.lr * (step + 1) / (warm + 1)
-    done = (step - warm) / max(1, steps - warm)
-    return train.lr * (train.min_lr + (1 - train.min_lr) * (1 + math.cos(math.pi * done)) / 2)
+    start = steps - cooldown(train, steps) if train.schedule == "wsd" else warm
+    done = max(0.0, (step - start) / max(1, steps - start))
+    fallen = (1 - math.cos(math.pi * done)) / 2 if train.schedule == "cosine" else done
+    return train.lr * (1 - (1 - train.min_lr) * fallen)
+
+
+def cooldown(train: Train, steps: int) -> int:
+    """Return how many of the last steps a `wsd` schedule falls over, never into the warm-up."""
+    return min(max(1, round(train.decay * steps)), steps - round(train.warmup * steps))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -8,7 +8,7 @@ from llama_ablate.cli import main
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.report import frames
+from llama_ablate.report import frames, warned
 from llama_ablate.results import Store
 
 ENTRIES = [
@@ -80,7 +80,7 @@ def test_a_loss_below_the_floor_is_reported_as_a_leak(experiment_file, tmp_path)
     values = json.loads(file.read_text("utf-8"))
     values["test_excess_nats"] = -4 * values["test_excess_se_nats"]
     file.write_text(json.dumps(values), "utf-8")
-    assert any("something leaks" in warning for warning in frames.warnings(Store(root)))
+    assert any("something leaks" in warning for warning in warned.warnings(Store(root)))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
+from llama_ablate.designs import half_fraction
 from llama_ablate.evidence import contrasts
-from llama_ablate.grid import half_fraction
 
 
 def named(runs):

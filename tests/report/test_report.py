@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.cli import main
-from llama_ablate.report import figures, frames, looking, page, tables, tested
+from llama_ablate.report import figures, frames, hypothesized, looking, page, tables, tested, warned
 from llama_ablate.results import Record, Store
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
@@ -95,17 +95,17 @@ def test_runs_without_a_record_are_pending(store):
     shutil.rmtree(store.folder("bb1"))
     frame = frames.runs(store)
     assert frame.set_index("id").loc["bb1", "outcome"] == "pending"
-    assert any("1 of 9 planned runs have not finished" in w for w in frames.warnings(store))
+    assert any("1 of 9 planned runs have not finished" in w for w in warned.warnings(store))
 
 
 def test_records_that_may_not_be_compared_are_pointed_out(store):
-    assert len(frames.warnings(store)) == 1  # the diverged run alone
+    assert len(warned.warnings(store)) == 1  # the diverged run alone
     import shutil
 
     shutil.rmtree(store.folder("bb1"))
     engine = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, engine=engine), [], None)
-    told = " ".join(frames.warnings(store))
+    told = " ".join(warned.warnings(store))
     assert "different devices, threads, precisions or kernels" in told
     assert "bfloat16" in told
     assert "wild, seed 0: diverged (not finite)." in told
@@ -222,14 +222,14 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert "baseline is better than none" in out
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = tested.hypotheses(store)
+    found = hypothesized.hypotheses(store)
     loss = frames.comparison(store).set_index("label")["loss_nats"]
-    assert found["difference_nats"][0] == pytest.approx(loss["baseline"] - loss["none"])
+    assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
     assert set(found["finding"]) <= {"supported", "refuted", "undecided"}
     html = (store.report / "report.html").read_text("utf-8")
     assert "it helps" in html
     assert "001 L1" in html
-    assert not any("hypotheses" in warning for warning in frames.warnings(store))
+    assert not any("hypotheses" in warning for warning in warned.warnings(store))
     assert stated(experiment_file, tmp_path, STATED.replace("0.5 nats", "0.9 nats")) == 0
     assert "The hypotheses were changed after runs had finished" in capsys.readouterr().err
 
@@ -240,9 +240,9 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
         ("[{variant: nome, direction: better}]", "2", "hypotheses[0].variant: no variant is called "
                                                       "'nome'; allowed: baseline, none; did you"),
         ("[{variant: none, against: x, direction: better}]", "2", "hypotheses[0].against: no var"),
-        ("[{variant: none, direction: best}]", "2", "allowed: better, equivalent, worse"),
+        ("[{variant: none, direction: best}]", "2", "allowed: better, equivalent, higher"),
         ("[{variant: none, direction: equivalent}]", "2", "'equivalent' needs a margin"),
-        ("[{variant: none, direction: better, margin: 0.01}]", "2", "above 0 and its unit"),
+        ("[{variant: none, direction: better, margin: 0.01}]", "2", "a number and its unit"),
         ("[{variant: none, direction: better}]", "1", "an interval two seeds or more"),
         ("[{direction: better}]", "2", "the key 'variant' is needed here"),
     ],

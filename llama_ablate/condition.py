@@ -1,0 +1,121 @@
+"""One table of an experiment: arms that share text, size and budget, and the runs they take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llama_ablate import trials
+from llama_ablate.data import tokens
+from llama_ablate.experiment import Data, Experiment
+from llama_ablate.grid import Variant
+from llama_ablate.model.counts import Counts, count
+from llama_ablate.trials import Run
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the arms of one table have in common, and those arms."""
+
+    #: What sets this table apart from the experiment's others; empty where it is alone.
+    name: str
+    experiment: Experiment  # at this condition's size
+    data: Data
+    match: str
+    budget: str
+    tokens: tokens.Tokens
+    variants: tuple[Variant, ...]
+    #: What all runs change of `train`: the learning rate, where it is carried over.
+    train: Mapping[str, Any]
+    #: Seconds a step by variant id; a budget of seconds needs them.
+    seconds: Mapping[str, float] | None = None
+
+    @property
+    def baseline(self) -> Variant:
+        """The variant that the others are compared with."""
+        return self.variants[0]
+
+    @property
+    def _tokens_per_step(self) -> int:
+        return self.experiment.train.batch * self.experiment.model.context
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the baseline's runs."""
+        train, sizes = self.experiment.train, self.experiment.sizes
+        wanted = train.tokens or 0
+        if sizes and sizes.tokens_per_parameter:
+            wanted = round(sizes.tokens_per_parameter * self.counts[self.baseline.id].non_embedding)
+        elif train.steps:
+            return train.steps
+        return max(1, round(wanted / self._tokens_per_step))
+
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens that each of the baseline's runs trains on."""
+        return self.steps * self._tokens_per_step
+
+    @cached_property
+    def counts(self) -> dict[str, Counts]:
+        """Exact sizes and costs, by variant id."""
+        return {v.id: count(v.spec) for v in self.variants}
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run of the table."""
+        return trials.runs(
+            self.variants, trials.points(self.experiment), self.experiment.seed_list,
+            self.experiment.train, self.steps_of, self.tokens.fingerprint, self.train,
+        )  # fmt: skip
+
+    def steps_of(self, variant: Variant) -> int:
+        """Return how many steps a variant's runs take within the budget."""
+        cost: Mapping[str, float] = {}
+        if self.budget == "flops":
+            cost = {id_: of.flops_per_token for id_, of in self.counts.items()}
+        elif self.budget == "seconds":
+            assert self.seconds is not None, "paced() comes first"
+            cost = self.seconds
+        share = cost[self.baseline.id] / cost[variant.id] if cost else 1.0
+        return max(1, round(self.steps * share))
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """What the plan says of the tokens: enough to make them again elsewhere."""
+        return {
+            "fingerprint": self.tokens.fingerprint,
+            "corpus": self.tokens.corpus,
+            "vocab": self.tokens.vocab,
+            "tokens": self.tokens.counts,
+            "bytes": self.tokens.bytes,
+            "recipe": self.data.model_dump(mode="json"),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the plan says of this table."""
+        return {
+            "table": self.name,
+            "match": self.match,
+            "budget": self.budget,
+            "size": {k: getattr(self.experiment.model, k) for k in ("dim", "layers", "heads")},
+            "data": self.text,
+            "steps": self.steps,
+            "tokens_per_run": self.tokens_per_run,
+            "variants": [
+                {
+                    "label": v.label,
+                    "id": v.id,
+                    "baseline": v.is_baseline,
+                    "role": v.role,
+                    "reseed": v.reseed,
+                    "residual": v.residual,
+                    "solved": v.solved,
+                    "levels": dict(v.levels),
+                    "train": dict(v.train),
+                    "model": v.spec.to_dict(),
+                    **self.counts[v.id].to_dict(),
+                }
+                for v in self.variants
+            ],
+            "runs": [run.to_dict() for run in self.runs],
+        }

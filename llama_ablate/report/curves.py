@@ -1,0 +1,65 @@
+"""Figures of what was varied by number: learning rates, and sizes."""
+
+import math
+
+import numpy as np
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from llama_ablate.report import frames, scaled, tuned
+from llama_ablate.report.figures import canvas, colours_of, legend
+from llama_ablate.results import Store
+
+
+def sensitivity(store: Store) -> Figure:
+    """Draw the loss against the learning rate: mean over seeds, band from lowest to highest seed.
+
+    A run that diverged stands at the loss of chance. The ring marks the rate that was chosen.
+    """
+    frame = frames.runs(store)
+    split = frames.reported_split(frame)
+    found = tuned.rates(frame, split, math.log(store.plan["data"]["vocab"]))
+    figure, axes = canvas(8, 4.8)
+    colours = colours_of(store)
+    order = [label for label in colours if label in set(found["label"])]
+    sns.lineplot(found, x="lr", y="loss_nats", hue="label", hue_order=order, palette=colours,
+                 errorbar=("pi", 100), marker="o", ax=axes)  # fmt: skip
+    means = found.groupby(["label", "lr"], sort=False)["loss_nats"].mean().reset_index()
+    best = means.sort_values("loss_nats").groupby("label", sort=False).head(1)
+    for row in frames.rows(best):
+        axes.plot(row.lr, row.loss_nats, "o", ms=11, mfc="none", color=colours[row.label])
+    axes.set_xscale("log")
+    axes.set(xlabel="learning rate", ylabel=f"{split} loss (nats per token)")
+    legend(axes)
+    return figure
+
+
+def ladder(store: Store) -> Figure:
+    """Draw the loss of each variant against its parameters, with the law through its rungs.
+
+    The line is the fitted law; beyond the largest size it is dotted, a projection.
+    """
+    found = scaled.points(store)
+    figure, axes = canvas(8, 4.8)
+    if found.empty:
+        return figure
+    found = found[~found["branch"] & (found["role"] == "")]
+    colours = colours_of(store)
+    floor = scaled.floor_of(store)
+    for label, of in found.groupby("label", sort=False):
+        colour = colours[str(label)]
+        axes.plot(of["parameters"], of["loss_nats"], ".", color=colour, alpha=0.6)
+        means = of.groupby("parameters")["loss_nats"].mean()
+        axes.plot(means.index, means, "o", color=colour, label=str(label))
+        law = scaled.law_through(means, floor)
+        if law is None:
+            continue
+        largest = float(means.index.max())
+        for low, high, style in ((float(means.index.min()), largest, "-"),
+                                 (largest, 10 * largest, ":")):  # fmt: skip
+            x = np.geomspace(low, high, 50)
+            axes.plot(x, [law(v) for v in x], style, color=colour, lw=1)
+    axes.set_xscale("log")
+    axes.set(xlabel="non-embedding parameters", ylabel="loss (nats per token)")
+    legend(axes)
+    return figure

@@ -1,0 +1,139 @@
+"""Hypotheses of the file, held against what the runs measured."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from llama_ablate.evidence import Claim, examine
+from llama_ablate.experiment import Hypothesis
+from llama_ablate.report import frames, tested
+from llama_ablate.results import Store
+
+Samples = dict[int, float]
+
+
+def hypotheses(store: Store) -> pd.DataFrame:
+    """Return one row for each hypothesis of the file: what was said, and what was found.
+
+    Columns: `claim, claims, table, source, said, unit, difference, low, high, finding, why,
+    p_for, p_against, seeds_needed, n`. The correction is over the whole list. Where a hypothesis
+    names a claim of the ledger and the experiment's controls are not both there and in order, its
+    finding is `no verdict`.
+    """
+    plan = store.plan
+    stated = [
+        Hypothesis.model_validate(entry) for entry in plan["experiment"].get("hypotheses", [])
+    ]
+    tables = {table.plan.get("table", ""): table for table in store.tables}
+    first = next(iter(tables.values()))
+    held = {name: tested.believed(table) for name, table in tables.items()} if stated else {}
+    claims = []
+    for entry in stated:
+        values = _differences(entry, tables[entry.table] if entry.table else first)
+        if entry.minus:
+            less = _differences(entry, tables[entry.minus])
+            values = {key: values[key] - less[key] for key in values if key in less}
+        claims.append((_claim(entry), list(values.values())))
+    rows = []
+    for entry, found in zip(stated, examine(claims), strict=True):
+        table = tables[entry.table] if entry.table else first
+        holds, why = held[table.plan.get("table", "")]
+        scale = _shares if entry.relative else float
+        denied = bool(entry.claims) and not holds
+        base = next(v["label"] for v in table.plan["variants"] if v["baseline"])
+        rows.append(
+            {
+                "claim": _claimed(entry, base),
+                "claims": ", ".join(entry.claims),
+                "table": table.plan.get("table", ""),
+                "source": entry.source,
+                "said": entry.said,
+                "unit": "%" if entry.relative else "nats" if _in_nats(entry) else "",
+                "difference": scale(found.effect.mean),
+                "low": scale(found.effect.low),
+                "high": scale(found.effect.high),
+                "finding": "no verdict" if denied else found.finding,
+                "why": why if denied else "",
+                "p_for": found.p_for,
+                "p_against": found.p_against,
+                "seeds_needed": found.seeds_needed or math.nan,
+                "n": found.effect.n,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def samples(store: Store, label: str, measure: str | None) -> Samples:
+    """Return a number of a variant: by seed if it is of its runs, by turn if of the variant.
+
+    Empty where nothing of that name was measured. Shares of runs (`diverged`) count every run that
+    ended; other numbers those that ended `ok`.
+    """
+    frame = frames.reported(frames.runs(store))
+    name = measure or f"{frames.reported_split(frame)}_loss_nats"
+    if name in frame:
+        of = frame[(frame["label"] == label) & frame[name].notna()]
+        if name != "diverged":
+            of = of[of["outcome"] == "ok"]
+        return {int(s): float(v) for s, v in zip(of["seed"], of[name], strict=True)}
+    variant = next(v for v in store.plan["variants"] if v["label"] == label)
+    for found in store.variant_measures(variant["id"]).values():
+        if name in found["samples"]:
+            return dict(enumerate(found["samples"][name]))
+    return {}
+
+
+def _differences(entry: Hypothesis, table: Store) -> Samples:
+    """Return the number minus what it is compared with; of shares, the logarithm of the ratio."""
+    of = samples(table, entry.variant, entry.measure)
+    if entry.value is not None:
+        return {key: value - entry.value for key, value in of.items()}
+    base = next(v["label"] for v in table.plan["variants"] if v["baseline"])
+    against = samples(table, entry.against or base, entry.measure)
+    shared = [key for key in of if key in against]
+    if entry.relative:
+        return {key: float(np.log(of[key] / against[key])) for key in shared}
+    return {key: of[key] - against[key] for key in shared}
+
+
+def _claim(entry: Hypothesis) -> Claim:
+    directions: dict[str, Any] = {"lower": "better", "higher": "worse"}
+    direction = directions.get(entry.direction, entry.direction)
+    share = entry.size / 100
+    margin = entry.size
+    if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
+        margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
+    return Claim(direction, margin)
+
+
+def _shares(logarithm: float) -> float:
+    return 100 * math.expm1(logarithm)
+
+
+def _in_nats(entry: Hypothesis) -> bool:
+    return entry.measure is None or entry.measure.endswith("_nats")
+
+
+def _claimed(entry: Hypothesis, base: str) -> str:
+    other = entry.against or base
+    what = f" in {entry.measure}" if entry.measure else ""
+    if entry.minus:
+        what += f", beyond what it is in '{entry.minus}'"
+    if entry.value is not None:
+        by = (
+            f" by more than {entry.margin}"
+            if entry.size and entry.direction != "equivalent"
+            else ""
+        )
+        how = (
+            f"within {entry.margin} of"
+            if entry.direction == "equivalent"
+            else f"{entry.direction} than"
+        )
+        return f"{entry.variant} is {how} {entry.value:g}{by}{what}"
+    if entry.direction == "equivalent":
+        return f"{entry.variant} equals {other} within {entry.margin}{what}"
+    by = f" by more than {entry.margin}" if entry.size else ""
+    return f"{entry.variant} is {entry.direction} than {other}{by}{what}"

@@ -1,0 +1,71 @@
+"""What a reader of a report must know before the numbers, in whole sentences."""
+
+import pandas as pd
+
+from llama_ablate.report import frames, tuned
+from llama_ablate.results import Store
+
+
+def warnings(store: Store) -> list[str]:
+    """Say what stands in the way of comparing these records, in whole sentences.
+
+    Of an experiment with several tables, all are looked at and nothing is said twice.
+    """
+    said = [warning for table in store.tables for warning in _of_table(table)]
+    return list(dict.fromkeys(said))
+
+
+def _of_table(store: Store) -> list[str]:
+    found = []
+    records = store.records()
+    for what, values in {
+        "devices, threads, precisions or kernels": [
+            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel"))
+            for r in records
+        ],
+        "versions of torch": [r.environment["packages"]["torch"] for r in records],
+        "states of the code": [r.environment["code"] for r in records],
+        "processors": [(r.environment["processor"], r.environment["gpu"]) for r in records],
+    }.items():
+        if len(set(values)) > 1:
+            kinds = "; ".join(sorted({str(v) for v in values}))
+            found.append(f"The runs were made with different {what} ({kinds}).")
+    frame = frames.runs(store)
+    pending = int((frame["outcome"] == "pending").sum())
+    if pending:
+        found.append(f"{pending} of {len(frame)} planned runs have not finished.")
+    failed = frame[~frame["outcome"].isin(["ok", "pending"])]
+    found += [
+        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})."
+        for row in frames.rows(failed)
+    ]
+    if store.stated != store.plan["experiment"].get("hypotheses", []) and records:
+        found.append("The hypotheses were changed after runs had finished: what the table tests is "
+                     "not what was stated before them (hypotheses.json).")  # fmt: skip
+    for split in (s for s in frames.SPLITS if f"{s}_excess_nats" in frame):
+        below = frame[frame[f"{split}_excess_nats"] < -3 * frame[f"{split}_excess_se_nats"]]
+        found += [
+            f"{row.label}, seed {row.seed}: the {split} loss is below the best possible by more "
+            "than three standard errors: something leaks."
+            for row in frames.rows(below)
+        ]
+    found += _of_tuning(frame)
+    if len(set(frame["seed"])) == 1:
+        found.append("There is one seed: differences have no interval.")
+    return found
+
+
+def _of_tuning(frame: pd.DataFrame) -> list[str]:
+    """Say where a grid was too narrow, and who was not tried at all of it."""
+    if not tuned.several(frame):
+        return []
+    found = []
+    ledger = tuned.ledger(frame, frames.reported_split(frame))
+    for row in frames.rows(ledger):
+        if row.finished < row.trials:
+            found.append(f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
+                         "variant that is less tuned is not ranked.")  # fmt: skip
+        elif row.edge:
+            found.append(f"{row.label}: the best {row.edge} lies at the edge of the grid "
+                         f"({row.chosen}); the true best may lie beyond.")  # fmt: skip
+    return found

@@ -1,0 +1,36 @@
+"""How steadily a run trained: what its losses and gradient norms, step by step, say of it."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_WINDOW = 100  # steps that a step is held against
+_FAR = 7.0  # standard deviations
+
+
+def steadiness(losses: Sequence[float], norms: Sequence[float]) -> dict[str, float]:
+    """Return the share of spikes of both series, and the size of the gradient's norm."""
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    return {
+        "loss_spike_share": spikes(losses),
+        "grad_norm_spike_share": spikes(norms),
+        "grad_norm_median": float(np.median(finite)) if finite else math.nan,
+        "grad_norm_max": max(finite, default=math.nan),
+    }
+
+
+def spikes(values: Sequence[float]) -> float:
+    """Return the share of values that lie seven deviations or more above the 100 before them.
+
+    The spike score of OLMo 2 (arXiv:2501.00656), with a shorter window and only upwards. NaN where
+    there are no 100 values before any; a value that is not finite is a spike.
+    """
+    series = np.asarray(values, float)
+    if len(series) <= _WINDOW:
+        return math.nan
+    before = np.lib.stride_tricks.sliding_window_view(series, _WINDOW)[:-1]
+    now = series[_WINDOW:]
+    with np.errstate(invalid="ignore"):
+        calm = now <= before.mean(1) + _FAR * before.std(1)
+    return float(1 - calm.mean())
