@@ -67,6 +67,11 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
     return Source(experiment, marked, path.read_text(encoding="utf-8"))
 
 
+def is_inquiry(path: Path) -> bool:
+    """Return whether a file asks without training. Raises ConfigError where it cannot be read."""
+    return "findings" in load_yaml(path).values
+
+
 def presets() -> dict[str, str]:
     """List the presets that `base` may name: name -> the YAML text."""
     folder = resources.files("llama_ablate") / "presets"

@@ -26,6 +26,10 @@ def plan(options: Namespace) -> Answer:
     from llama_ablate.report import planned
     from llama_ablate.training.engine import choose, pick_device
 
+    if experiment.is_inquiry(options.file):
+        from llama_ablate.commands.inquiries import outline
+
+        return outline(options)
     device = pick_device(options.device)
     made = make(experiment.load(options.file, tuple(options.sets)))
     engine = choose(made.baseline.spec, made.experiment.train, device, rounds=1)
@@ -48,6 +52,10 @@ def run(options: Namespace) -> Answer:
 
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: must be 1 or more")
+    if experiment.is_inquiry(options.file):
+        from llama_ablate.commands.inquiries import inquire
+
+        return inquire(options)
     source = experiment.load(options.file, tuple(options.sets))
     processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.launch import local

@@ -1,0 +1,82 @@
+"""Inquiries: files that ask of identities, counts and timings, and train nothing."""
+
+import math
+from argparse import Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llama_ablate.bench.timing import Table
+
+
+def outline(options: Namespace) -> Answer:
+    """Say what an inquiry would look at."""
+    from llama_ablate.inquiry import load
+
+    asked = load(options.file)
+    lines = [f"{asked.name}: {asked.question}", "", f"{len(asked.findings)} findings, no training"]
+    if asked.bench:
+        lines.append(f"benchmark {asked.bench.name}, {asked.bench.rounds} rounds")
+    return Answer("\n".join(lines), asked.model_dump(mode="json"))
+
+
+def inquire(options: Namespace) -> Answer:
+    """Look at everything that an inquiry asks for, and write it down."""
+    import pandas as pd
+
+    from llama_ablate.inquiry import ask, load
+    from llama_ablate.launch.environment import environment
+    from llama_ablate.report import claimed, tables
+    from llama_ablate.strict_json import write_json, write_text
+
+    if options.sets:
+        raise ConfigError("--set: an inquiry has nothing to set")
+    asked = load(options.file)
+    timed, setup = _timed(asked.bench, options.device) if asked.bench else ([], None)
+
+    def ratio(table: str, case: str, to: str) -> tuple[float, float, float]:
+        found = next((t for t in timed if t.title == table), None)
+        if found is None or not {case, to} <= found.seconds.keys():
+            return math.nan, math.nan, math.nan
+        of = found.ratio(case, to)
+        return of.value, of.low, of.high
+
+    rows = ask(asked, ratio)
+    folder = options.results / asked.slug
+    values: dict[str, Any] = {
+        "name": asked.name, "question": asked.question, "findings": rows, "setup": setup,
+        "tables": [table.to_dict() for table in timed], "environment": environment(),
+    }  # fmt: skip
+    cells = pd.DataFrame(
+        {
+            "claim": [row["claim"] for row in rows],
+            "source": [row["source"] for row in rows],
+            "source said": [row["said"] for row in rows],
+            "measured": [claimed.number(row) for row in rows],
+            "finding": [row["finding"] for row in rows],
+        }
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "inquiry.json", values)
+        page = f"# {asked.name}\n\n{asked.question}\n\n{tables.markdown(cells)}"
+        write_text(folder / "report.md", page)
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"the results folder '{folder}' cannot be written: {why}") from None
+    return Answer(f"{tables.text(cells)}\n\nreport: {folder / 'report.md'}", values)
+
+
+def _timed(bench: Any, device: str) -> tuple[list["Table"], dict[str, Any]]:
+    from llama_ablate.bench import BENCHES
+    from llama_ablate.bench.timing import Setup
+    from llama_ablate.training.engine import pick_device, settle
+
+    given = bench.model_dump(exclude={"name"})
+    setup = Setup(device=pick_device(device), **given)
+    settle(setup.threads)
+    found, _ = BENCHES[bench.name](setup)
+    return found, asdict(setup)

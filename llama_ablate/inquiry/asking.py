@@ -1,0 +1,148 @@
+"""An inquiry file: what a source says of identities, counts and timings, and what is found."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.experiment import slug
+from llama_ablate.inquiry.checks import CHECKS
+from llama_ablate.marked_yaml import load as load_yaml
+from llama_ablate.registry import Entry
+from llama_ablate.validation import Section
+
+#: What a benchmark measured: table -> case -> to -> (value, low, high) of the ratio of times.
+Ratios = Callable[[str, str, str], tuple[float, float, float]]
+
+
+class Bench(Section):
+    """Which micro-benchmark is run, and at what size."""
+
+    name: str
+    dim: int = Field(1024, gt=0, le=65536)
+    rows: int = Field(4096, gt=0, le=1 << 20)
+    rounds: int = Field(30, ge=6, le=1000)
+    threads: int = Field(1, gt=0, le=256)
+    dtype: str = "float32"
+
+
+class Finding(Section):
+    """What a source says of a number, as bounds, and which number."""
+
+    #: A check by name, with its options; or a ratio of times of the file's benchmark.
+    number: Entry | None = None
+    table: str | None = None
+    case: str | None = None
+    to: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    claims: list[str] = Field(default_factory=list)
+    source: str = ""
+    said: str = ""
+
+    @model_validator(mode="after")
+    def _one_number_and_a_bound(self) -> "Finding":
+        ratio = (self.table, self.case, self.to)
+        if (self.number is None) == (None in ratio):
+            raise ValueError("takes either a 'number', or 'table', 'case' and 'to' of a benchmark")
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("needs 'at_least', 'at_most' or both: what the source says")
+        return self
+
+
+class Inquiry(Section):
+    """One file of findings."""
+
+    name: str = Field(min_length=1, max_length=80)
+    question: str = ""
+    bench: Bench | None = None
+    findings: list[Finding] = Field(min_length=1)
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder can bear it."""
+        return slug(self.name)
+
+
+def load(path: Path) -> Inquiry:
+    """Read an inquiry. Raises ConfigError with file, line and column."""
+    marked = load_yaml(path)
+    try:
+        inquiry = Inquiry.check(marked.values)
+        _check_names(inquiry)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+    return inquiry
+
+
+def ask(inquiry: Inquiry, ratios: Ratios | None) -> list[dict[str, Any]]:
+    """Return a row for each finding: `claim, claims, source, said, measured, low, high, finding`.
+
+    `ratios` looks a ratio up in the benchmark that was run. A number, or all of its interval,
+    within the bounds supports what the source says; outside refutes it; across leaves it undecided.
+    """
+    rows = []
+    for entry in inquiry.findings:
+        if entry.number is None:
+            assert ratios is not None
+            value, low, high = ratios(str(entry.table), str(entry.case), str(entry.to))
+            what = f"time of '{entry.case}' / '{entry.to}' ({entry.table})"
+        else:
+            choice = CHECKS.resolve(entry.number)
+            value = low = high = float(CHECKS.get(choice.name)(**dict(choice.options)))
+            what = _named(entry.number)
+        rows.append(
+            {
+                "claim": f"{what} {_bounds(entry)}",
+                "claims": ", ".join(entry.claims),
+                "source": entry.source,
+                "said": entry.said,
+                "measured": value,
+                "low": low,
+                "high": high,
+                "finding": _finding(entry, value, low, high),
+            }
+        )
+    return rows
+
+
+def _finding(entry: Finding, value: float, low: float, high: float) -> str:
+    least = -math.inf if entry.at_least is None else entry.at_least
+    most = math.inf if entry.at_most is None else entry.at_most
+    low, high = (value, value) if math.isnan(low) else (low, high)
+    if least <= low and high <= most:
+        return "supported"
+    return "refuted" if high < least or low > most else "undecided"
+
+
+def _bounds(entry: Finding) -> str:
+    if entry.at_least == entry.at_most:
+        return f"is {entry.at_least:.15g}"
+    parts = [f"at least {entry.at_least:g}"] if entry.at_least is not None else []
+    parts += [f"at most {entry.at_most:g}"] if entry.at_most is not None else []
+    return "is " + " and ".join(parts)
+
+
+def _named(number: Entry) -> str:
+    """Write a check with the options that the file gives it."""
+    if isinstance(number, str):
+        return number
+    return " ".join(str(value) if key == "name" else f"{key}={value}"
+                    for key, value in number.items())  # fmt: skip
+
+
+def _check_names(inquiry: Inquiry) -> None:
+    from llama_ablate.bench import BENCHES
+
+    if inquiry.bench and inquiry.bench.name not in BENCHES:
+        given = inquiry.bench.name
+        raise ConfigError(f"'{given}' is not a benchmark{nearest(given, BENCHES)}",
+                          ("bench", "name"))  # fmt: skip
+    for i, entry in enumerate(inquiry.findings):
+        if entry.number is not None:
+            CHECKS.resolve(entry.number, ("findings", i, "number"))
+        elif inquiry.bench is None:
+            raise ConfigError("a ratio of times needs a 'bench' in the file", ("findings", i))

@@ -1,0 +1,179 @@
+"""What can be counted exactly: parameters, bytes and products, on models that take no memory."""
+
+from typing import Any, Literal
+
+import torch
+
+from llama_ablate import experiment
+from llama_ablate.experiment import Model
+from llama_ablate.grid import resolve
+from llama_ablate.inquiry.checks import CHECKS
+from llama_ablate.model.counts import count, parts
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.spec import ModelSpec
+
+
+def _preset(name: str) -> ModelSpec:
+    return resolve(experiment.preset(name).model, REGISTRIES)
+
+
+def small(**changes: Any) -> ModelSpec:
+    """Return the recipe of a small Llama with some keys changed."""
+    given: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "context": 32, "vocab": 64}
+    return resolve(Model.check(given | changes), REGISTRIES)
+
+
+@CHECKS.register("preset_is")
+def preset_is(*, preset: str = "llama2-7b", key: str = "dim", value: str = "") -> float:
+    """Return 1 where a preset has the value at a key such as `attention.name`, else 0."""
+    found: Any = _preset(preset).to_dict()
+    first, _, rest = key.partition(".")
+    found = found[first]
+    if rest:
+        found = found.get(rest) if isinstance(found, dict) else found if rest == "name" else None
+    return float(str(found) == value)
+
+
+@CHECKS.register("preset_value")
+def preset_value(*, preset: str = "llama2-7b", key: str = "dim") -> float:
+    """Return a number of a preset's recipe, such as `attention.kv_heads`."""
+    found: Any = _preset(preset).to_dict()
+    for part in key.split("."):
+        found = found[part]
+    return float(found)
+
+
+@CHECKS.register("parameters")
+def parameters(*, preset: str = "llama2-7b", tie: bool = False) -> float:
+    """Return all parameters of a preset."""
+    spec = _preset(preset)
+    values = experiment.preset(preset).model.model_dump() | {"tie": tie or spec.tie}
+    return float(count(resolve(Model.check(values), REGISTRIES)).parameters)
+
+
+@CHECKS.register("part_parameters")
+def part_parameters(*, preset: str = "llama2-7b", part: str = "attention") -> float:
+    """Return the parameters of one part of a preset, over all layers."""
+    return float(sum(p.parameters for p in parts(_preset(preset)) if p.name == part))
+
+
+@CHECKS.register("feedforward_share")
+def feedforward_share(
+    *, name: str = "swiglu", dim: int = 256, width: int = 1024, of: str = "network"
+) -> float:
+    """Return the matrices of a network, or with attention of a block, over ReLU's at 4d."""
+
+    def matrices(entry: Any) -> int:
+        spec = small(dim=dim, heads=4, layers=1, feedforward=entry)
+        found = {p.name: p.parameters for p in parts(spec)}
+        return found["feedforward"] + (found["attention"] if of == "block" else 0)
+
+    return matrices({"name": name, "width": width}) / matrices({"name": "relu", "width": 4 * dim})
+
+
+@CHECKS.register("llama_width")
+def llama_width(*, dim: int = 128, multiple_of: int = 256) -> float:
+    """Return the feed-forward width that Meta's rule gives."""
+    from llama_ablate.model.feedforward import llama_width as rule
+
+    return float(rule(dim, multiple_of))
+
+
+@CHECKS.register("norm_parameters")
+def norm_parameters(*, norm: str = "rmsnorm", dim: int = 256) -> float:
+    """Return the parameters of one norm over its width; LayerNorm with its bias."""
+    made = REGISTRIES["norm"].build(REGISTRIES["norm"].resolve(norm), dim=dim, bias=True)
+    return float(sum(p.numel() for p in made.parameters()) / dim)
+
+
+@CHECKS.register("position_parameters")
+def position_parameters(*, position: str = "rope") -> float:
+    """Return how many parameters a position scheme adds to a model."""
+    return float(count(small(position=position)).parameters
+                 - count(small(position="none")).parameters)  # fmt: skip
+
+
+@CHECKS.register("cache_bytes")
+def cache_bytes(
+    *,
+    preset: str = "llama2-7b",
+    attention: str = "",
+    kv_heads: int | None = None,
+    batch: int = 1,
+    context: int = 4096,
+    bytes_each: Literal[1, 2, 4] = 2,
+) -> float:
+    """Return the bytes of a preset's cache, of its live tensors (on the meta device)."""
+    values = experiment.preset(preset).model.model_dump()
+    if attention:
+        heads = {} if kv_heads is None else {"kv_heads": kv_heads}
+        values["attention"] = {"name": attention, **heads}
+    model = build(resolve(Model.check(values), REGISTRIES), "meta")
+    dtype = {1: torch.int8, 2: torch.float16, 4: torch.float32}[bytes_each]
+    return float(model.new_cache(batch, context, dtype).nbytes)
+
+
+@CHECKS.register("cached_heads")
+def cached_heads(*, kv_heads: int = 2) -> float:
+    """Return how many heads the cache of a grouped attention holds: copies would show."""
+    model = build(small(attention={"name": "gqa", "kv_heads": kv_heads}), "meta")
+    return float(model.new_cache(1, 8).layers[0].tensors[0].shape[1])
+
+
+@CHECKS.register("grouped_share")
+def grouped_share(
+    *,
+    dim: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    of: Literal["kv_projections", "projections", "scores", "cache"] = "scores",
+) -> float:
+    """Return what grouped attention costs over what attention with all heads does."""
+
+    def cost(entry: Any) -> int:
+        spec = resolve(Model.check({"dim": dim, "heads": heads, "layers": 1, "attention": entry}),
+                       REGISTRIES)  # fmt: skip
+        attn = build(spec, "meta").blocks[0].attn
+        if of == "cache":
+            return int(sum(h * width for h, width in attn.cached))
+        if of == "kv_projections":
+            return int(attn.k.weight.numel() + attn.v.weight.numel())
+        products = sum(p.numel() for p in attn.parameters() if p.dim() == 2)
+        return int(attn.flops(1024)) - 2 * products if of == "scores" else int(products)
+
+    return cost({"name": "gqa", "kv_heads": kv_heads}) / cost("mha")
+
+
+@CHECKS.register("kv_computations")
+def kv_computations(*, prompt: int = 1, new: int = 100, what: str = "ratio") -> float:
+    """Return how often keys and values are computed without a cache, counted while decoding.
+
+    `ratio` is over the count with a cache, `total` the count itself, `mean` that of each token
+    beyond its first, `first` that of the first token.
+    """
+    model = init_weights(build(small(context=prompt + new)), 0)
+    seen = [0] * (prompt + new)
+
+    def counted(_module: Any, given: tuple[torch.Tensor, ...], _out: Any) -> None:
+        for position in range(given[0].shape[1]):
+            seen[position] += 1
+
+    hook = model.blocks[0].attn.register_forward_hook(counted)
+    tokens = torch.zeros(1, prompt + new, dtype=torch.long)
+    with torch.inference_mode():
+        for step in range(new):
+            model(tokens[:, : prompt + step])
+    hook.remove()
+    needed = prompt + new - 1  # with a cache each token but the last is computed once
+    again = [times - 1 for times in seen[:needed]]
+    answers = {"ratio": sum(seen) / needed, "total": float(sum(seen)),
+               "mean": sum(again) / len(again), "first": float(again[0])}  # fmt: skip
+    return answers[what]
+
+
+@CHECKS.register("initial_std")
+def initial_std(*, preset: str = "llm-foundry-small", part: str = "embedding") -> float:
+    """Return the standard deviation of the weights that a preset's embedding starts from."""
+    values = experiment.preset(preset).model.model_dump() | {"layers": 1}
+    model = init_weights(build(resolve(Model.check(values), REGISTRIES)), 0)
+    return float(getattr(model, part).weight.detach().std())
