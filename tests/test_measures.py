@@ -234,3 +234,28 @@ def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subje
     assert values["layer_1_gradient_norm"] == pytest.approx(norm, rel=1e-5)
     ratio = values["layer_0_gradient_norm"] / values["layer_1_gradient_norm"]
     assert values["first_to_last_ratio"] == pytest.approx(ratio)
+
+
+def test_calibration_error_by_hand():
+    from llama_ablate.measure.quality import calibration_error
+
+    # Three sure and right, one sure and wrong; two at a third, of which none is right.
+    confidence = np.array([0.99, 0.99, 0.99, 0.99, 1 / 3, 1 / 3])
+    hit = np.array([1.0, 1, 1, 0, 0, 0])
+    expected = (4 * abs(0.75 - 0.99) + 2 * abs(0 - 1 / 3)) / 6
+    assert calibration_error(confidence, hit) == pytest.approx(expected)
+    assert calibration_error(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 0
+
+
+def test_calibration_of_a_model_that_knows_nothing_is_chance_and_flat_on_the_floor(spec, tmp_path):
+    corpus = CORPORA.resolve({"name": "lag-copy", "vocab": 8, "lag": 2, "tokens": 20_000})
+    text = store.prepare(corpus, TOKENIZERS.resolve("chars"), tmp_path / "cache")
+    model = init_weights(build(spec(vocab=8, layers=1, dim=16, context=16)), 0)
+    for parameter in model.head.parameters():
+        torch.nn.init.zeros_(parameter)
+    choice = METRICS.resolve("calibration")
+    found = METRICS.measure(choice, Subject(model, text, TRAIN, ENGINE))
+    assert found["confidence_mean"] == pytest.approx(1 / 8)
+    assert found["calibration_error"] == pytest.approx(abs(found["accuracy"] - 1 / 8))
+    assert found["floor_slope"] == pytest.approx(0, abs=1e-6)
+    assert found["floor_intercept_nats"] == pytest.approx(math.log(8), rel=1e-5)

@@ -91,7 +91,7 @@ def status(options: Namespace) -> Answer:
     from llama_ablate.report import frames, tables
 
     store = Store.open(options.folder)
-    runs = frames.runs(store)
+    runs = frames.every_run(store)
     outcomes = runs.groupby("label", sort=False)["outcome"].agg(frames.outcomes).reset_index()
     total = frames.outcomes(runs["outcome"])
     bad = runs[~runs["outcome"].isin(["ok", "pending"])]
@@ -107,7 +107,7 @@ def show(options: Namespace) -> Answer:
     """Show the grid's table, or all that is known of one variant or run."""
     from llama_ablate.report import frames, looking, tables
 
-    store = Store.open(options.folder)
+    store = _table(options)
     if options.what is None:
         comparison = frames.comparison(store)
         return Answer(
@@ -124,7 +124,7 @@ def compare(options: Namespace) -> Answer:
     """Compare two variants: recipes side by side, numbers paired by seed."""
     from llama_ablate.report import looking
 
-    store = Store.open(options.folder)
+    store = _table(options)
     a, b = _variant(store, options.a), _variant(store, options.b)
     return Answer(*looking.pair(store, a, b))
 
@@ -150,8 +150,7 @@ def _report(store: Store) -> Answer:
     from llama_ablate.report.sections import sections
 
     written = page.write(store)
-    outcomes = [o for table in store.tables for o in frames.runs(table)["outcome"]]
-    failed = any(outcome not in ("ok", "pending") for outcome in outcomes)
+    failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)
     for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
@@ -172,6 +171,18 @@ def _report(store: Store) -> Answer:
         values.setdefault(section.key, []).extend([{**of, **row} for row in rows])
     values |= {"report": str(written), "warnings": warnings}
     return Answer("\n\n".join(lines), values, code=1 if failed else 0)
+
+
+def _table(options: Namespace) -> Store:
+    """Open the results, seen as the table that is asked for. Raises ConfigError for another."""
+    store = Store.open(options.folder)
+    if options.table is None:
+        return store
+    named = {table.plan.get("table", ""): table for table in store.tables}
+    if options.table not in named:
+        raise ConfigError(f"--table {options.table}: there is none of that name"
+                          f"{nearest(options.table, named)}")  # fmt: skip
+    return named[options.table]
 
 
 def _variant(store: Store, name: str, also: list[str] | None = None) -> dict[str, Any]:

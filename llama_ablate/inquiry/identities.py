@@ -43,7 +43,7 @@ def norm_error(*, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm", dim: int = 
     else:
         centred = x - x.mean(-1, keepdim=True)
         formula = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
-    return float((_norm(norm, dim)(x) - formula).abs().max())
+    return float((_norm(norm, dim)(x) - formula).detach().abs().max())
 
 
 @CHECKS.register("norm_rescaled")
@@ -53,13 +53,13 @@ def norm_rescaled(
 ) -> float:  # fmt: skip
     """Return how far y(factor x) is from sign y(x): 0 where a norm is blind to scale."""
     x, made = _drawn(100, 64), _norm(norm, 64, eps=eps)
-    return float((made(factor * x) - sign * made(x)).abs().max())
+    return float((made(factor * x) - sign * made(x)).detach().abs().max())
 
 
 @CHECKS.register("norm_mean")
 def norm_mean(*, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm") -> float:
     """Return the largest mean over features of what a norm gives for off-centre vectors."""
-    return float(_norm(norm, 64)(_drawn(100, 64) + 1).mean(-1).abs().max())
+    return float(_norm(norm, 64)(_drawn(100, 64) + 1).detach().mean(-1).abs().max())
 
 
 @CHECKS.register("norm_mixes_tokens")
@@ -69,7 +69,7 @@ def norm_mixes_tokens(*, norm: Literal["rmsnorm", "layernorm"] = "layernorm") ->
     changed = x.clone()
     changed[:, 3] += 5
     others = [i for i in range(8) if i != 3]
-    return float((made(changed) - made(x))[:, others].abs().max())
+    return float((made(changed) - made(x))[:, others].detach().abs().max())
 
 
 @CHECKS.register("primers_layernorm")
@@ -160,8 +160,9 @@ def rope_rate(*, pair: int = 1, theta: float = 5e5, width: int = 128) -> float:
 def position_added(*, position: str = "rope") -> float:
     """Return how far a position scheme changes what enters the first block."""
     model = _model(position=position)
-    x = model.embedding(_tokens())
-    return float((model.position.embed(x, torch.arange(16)) - x).abs().max())
+    x = model.embedding(_tokens()).detach()
+    moved = model.position.embed(x, torch.arange(16)).detach() - x
+    return float(moved.abs().max())
 
 
 @CHECKS.register("values_turned")
@@ -288,11 +289,12 @@ def learned_besides_matrices(*, name: str = "swiglu") -> float:
 def layers_share_weights() -> float:
     """Return how far the feed-forward weights of two layers are apart; 0 would be one network."""
     model = _model()
-    return float((model.blocks[0].ffn.up.weight - model.blocks[1].ffn.up.weight).abs().max())
+    first, second = (block.ffn.up.weight.detach() for block in model.blocks)
+    return float((first - second).abs().max())
 
 
 @CHECKS.register("values_are_keys")
 def values_are_keys() -> float:
     """Return how far the value projection is from the key projection; 0 would be a slip."""
     attn = _model().blocks[0].attn
-    return float((attn.k.weight - attn.v.weight).abs().max())
+    return float((attn.k.weight - attn.v.weight).detach().abs().max())

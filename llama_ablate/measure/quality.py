@@ -3,9 +3,12 @@
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.training.loop import losses, windows
+from llama_ablate.training.loop import losses, predictions, windows
+
+_BINS = 15  # of confidence, as Guo et al. have them
 
 
 @METRICS.add("perplexity", per="run")
@@ -21,14 +24,11 @@ def perplexity(subject: Subject) -> dict[str, float]:
         context = subject.model.spec.context
         cut = windows(subject.tokens.split(split), context)
         nats = losses(subject.model, cut, subject.engine)
-        means = [part.mean() for part in np.split(nats, range(context, len(nats), context))]
         mean = float(nats.mean())
         tokens, size = subject.tokens.counts[split], subject.tokens.bytes[split]
         values |= {
             f"{split}_loss_nats": mean,
-            f"{split}_loss_se_nats": float(np.std(means, ddof=1) / math.sqrt(len(means)))
-            if len(means) > 1
-            else math.nan,
+            f"{split}_loss_se_nats": _error(nats, context),
             f"{split}_perplexity": math.exp(min(mean, 700.0)),
             f"{split}_bits_per_byte": mean / math.log(2) * tokens / size,
             f"{split}_predicted_tokens": float(len(nats)),
@@ -51,12 +51,54 @@ def excess_loss(subject: Subject) -> dict[str, float]:
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
         excess = nats - floor
-        means = [part.mean() for part in np.split(excess, range(context, len(excess), context))]
         values |= {
             f"{split}_floor_nats": float(floor.mean()),
             f"{split}_excess_nats": float(excess.mean()),
-            f"{split}_excess_se_nats": float(np.std(means, ddof=1) / math.sqrt(len(means)))
-            if len(means) > 1
-            else math.nan,
+            f"{split}_excess_se_nats": _error(excess, context),
         }
     return values
+
+
+@METRICS.add("calibration", per="run")
+def calibration(subject: Subject) -> dict[str, float]:
+    """How far a model's confidence is from how often it is right, and from the truth if known.
+
+    The expected calibration error over 15 bins of the likeliest token's probability (Guo et al.
+    2017, arXiv:1706.04599), of the last held-out split. On a corpus of known entropy also the line
+    of the model's losses on the floor's, prediction by prediction: a slope below 1 says that sure
+    things are not sure enough to it, one above 1 that unlikely ones are too unlikely.
+    """
+    cut = windows(subject.tokens.split(subject.tokens.heldout[-1]), subject.model.spec.context)
+    sure, right, nats = [], [], []
+    for logits_NV, came_N in predictions(subject.model, cut, subject.engine):
+        logs_NV = logits_NV.log_softmax(-1)
+        best_N, likeliest_N = logs_NV.max(-1)
+        sure.append(best_N.exp().double().cpu().numpy())
+        right.append((likeliest_N == came_N).double().cpu().numpy())
+        nats.append(-logs_NV.gather(-1, came_N[:, None])[:, 0].double().cpu().numpy())
+    confidence, hit = np.concatenate(sure), np.concatenate(right)
+    values = {
+        "calibration_error": calibration_error(confidence, hit),
+        "confidence_mean": float(confidence.mean()),
+        "accuracy": float(hit.mean()),
+    }
+    if subject.tokens.source:
+        floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
+        if np.isfinite(floor).all() and floor.std() > 0:
+            slope, start = np.polyfit(floor, np.concatenate(nats), 1)
+            values |= {"floor_slope": float(slope), "floor_intercept_nats": float(start)}
+    return values
+
+
+def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64]) -> float:
+    """Return the mean over bins of |share of hits - mean confidence|, weighted by their sizes."""
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    size = np.bincount(bins, minlength=_BINS)
+    gaps = np.abs(np.bincount(bins, hit, _BINS) - np.bincount(bins, confidence, _BINS))
+    return float(gaps.sum() / size.sum())
+
+
+def _error(nats: NDArray[np.float64], context: int) -> float:
+    """Return the standard error of a mean over windows; NaN where there is one window."""
+    means = [part.mean() for part in np.split(nats, range(context, len(nats), context))]
+    return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.nan

@@ -56,6 +56,11 @@ def runs(store: Store) -> pd.DataFrame:
     return frame
 
 
+def every_run(store: Store) -> pd.DataFrame:
+    """Return the runs of all of an experiment's tables, each once."""
+    return pd.concat([runs(table) for table in store.tables]).drop_duplicates("id")
+
+
 def reported(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that the tables are about: each variant's at its chosen point."""
     return frame[frame["chosen"]]

@@ -122,8 +122,7 @@ def _html(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    plan, runs = store.plan, pd.concat([frames.runs(t) for t in store.tables])
-    runs = runs.drop_duplicates("id")
+    plan, runs = store.plan, frames.every_run(store)
     records = store.records()
     return environment.get_template("page.html").render(
         name=plan["experiment"]["name"],

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -250,20 +250,26 @@ def windows(
     return cut
 
 
-@torch.no_grad()
 def losses(
     model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
 ) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
-    found = []
+    found = [
+        F.cross_entropy(logits_NV, targets_N, reduction="none").double().cpu().numpy()
+        for logits_NV, targets_N in predictions(model, cut, engine, batch_tokens)
+    ]
+    return np.concatenate(found)
+
+
+@torch.no_grad()
+def predictions(
+    model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield logits (N, V) in float32 and what came (N,), batch by batch, in reading order."""
     for part in cut:
         rows = max(1, batch_tokens // part.shape[1])
         for start in range(0, len(part), rows):
             tokens = torch.from_numpy(part[start : start + rows]).to(engine.device)
             with engine.autocast():
                 logits_BTV = model(tokens[:, :-1])
-            loss = F.cross_entropy(
-                logits_BTV.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none"
-            )
-            found.append(loss.double().cpu().numpy())
-    return np.concatenate(found)
+            yield logits_BTV.flatten(0, 1).float(), tokens[:, 1:].flatten()

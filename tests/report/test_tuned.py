@@ -1,0 +1,220 @@
+"""What is chosen, ranked and shown where something was tuned, or there are several tables."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from llama_ablate.cli import main
+from llama_ablate.report import frames, hypothesized, scaled, sections, tested, tuned, warned
+from llama_ablate.results import Store
+
+
+def runs(rows):
+    """Return a frame of runs from (variant, seed, lr, outcome, validation loss)."""
+    frame = pd.DataFrame(rows, columns=["variant", "seed", "lr", "outcome", "validation_loss_nats"])
+    frame["label"] = frame["variant"]
+    frame["tuned"] = [json.dumps({"lr": lr}) for lr in frame["lr"]]
+    frame["point"] = [tuned.point({"lr": lr}) for lr in frame["lr"]]
+    frame["test_loss_nats"] = frame["validation_loss_nats"] + 0.5
+    frame["chosen"] = tuned.choose(frame)
+    return frame
+
+
+GRID = runs(
+    [
+        ("a", 0, 1e-3, "ok", 2.0), ("a", 1, 1e-3, "ok", 2.2),
+        ("a", 0, 3e-3, "ok", 1.9), ("a", 1, 3e-3, "ok", 2.1),
+        ("a", 0, 1e-2, "ok", 1.0), ("a", 1, 1e-2, "diverged", math.nan),
+        ("b", 0, 1e-3, "ok", 3.0), ("b", 1, 1e-3, "ok", 3.0),
+        ("b", 0, 3e-3, "ok", 2.0), ("b", 1, 3e-3, "pending", math.nan),
+        ("b", 0, 1e-2, "ok", 2.9), ("b", 1, 1e-2, "ok", 2.9),
+    ]
+)  # fmt: skip
+
+
+def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_never_wins():
+    chosen = GRID[GRID["chosen"]]
+    assert set(chosen[chosen["variant"] == "a"]["lr"]) == {3e-3}  # 1e-2 diverged in one seed
+
+
+def test_a_point_that_has_not_finished_is_passed_over():
+    assert set(GRID[GRID["chosen"] & (GRID["variant"] == "b")]["lr"]) == {1e-2}
+    assert tuned.unfinished(GRID) == ["b"]
+
+
+def test_the_ledger_counts_trials_and_sees_the_edge_of_the_grid():
+    ledger = tuned.ledger(GRID, "test").set_index("label")
+    assert list(ledger["trials"]) == [6, 6]
+    assert list(ledger["finished"]) == [6, 5]
+    assert ledger["diverged"]["a"] == 1
+    assert ledger["edge"].to_dict() == {"a": "", "b": "lr"}
+    assert ledger["loss_nats"]["a"] == pytest.approx(2.5)
+
+
+def test_sensitivity_takes_the_cap_for_what_diverged():
+    by_rate = tuned.rates(GRID, "test", cap=4.0)
+    found = tuned.sensitivities(by_rate)
+    # Seed 1 of a: 2.7, 2.6 and the cap 4.0 over their minimum 2.6.
+    assert found["a", 1] == pytest.approx((0.1 + 0 + 1.4) / 3)
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    """A tuned grid over two texts with controls and hypotheses, trained once."""
+    folder = tmp_path_factory.mktemp("rich")
+    file = folder / "rich.yaml"
+    texts = ", ".join(
+        f"{{name: lag {n}, corpus: {{name: lag-copy, vocab: 8, lag: {n}, tokens: 12_000}}, "
+        "tokenizer: chars}" for n in (1, 3)
+    )  # fmt: skip
+    file.write_text(
+        f"""name: rich
+model: {{dim: 16, layers: 1, heads: 2, context: 16}}
+variants: {{axes: {{feedforward: [relu]}}, match: parameters}}
+texts: [{texts}]
+train: {{steps: 130, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
+tune: {{lr: [1e-4, 1e-2, 3e-2]}}
+controls: {{aa: [none, init], positive: {{train.warmup: 0.9}}}}
+seeds: 2
+margin: 0.5 nats
+measure: [perplexity, excess_loss, calibration]
+hypotheses:
+  - {{variant: relu, direction: equivalent, margin: 0.5 nats, claims: [001-24]}}
+  - {{variant: A/A none, direction: equivalent, margin: 1e-9 nats}}
+  - {{variant: relu, measure: test_perplexity, direction: lower, margin: 5%}}
+  - {{variant: relu, direction: better, table: lag 3, minus: lag 1}}
+  - {{variant: baseline, measure: lr_sensitivity_nats, value: 0.001, direction: higher}}
+  - {{variant: relu, measure: not_measured, direction: lower}}
+""",
+        "utf-8",
+    )
+    assert main(["run", str(file), "--results", str(folder / "out"), "--device", "cpu"]) == 0
+    return Store(folder / "out" / "rich")
+
+
+def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(rich):
+    for table in rich.tables:
+        frame = frames.comparison(table).set_index("label")
+        row = frame.loc["A/A none"]
+        assert row["difference_nats"] == row["low_nats"] == row["high_nats"] == 0
+        assert frame.loc["A/A init", "difference_nats"] != 0
+        assert tested.controls(table)["aa"][0] == (
+            frame.loc["A/A init", "verdict"] in ("inconclusive", "equivalent")
+        )
+
+
+def test_every_table_compares_its_own_runs_at_the_chosen_points(rich):
+    near, far = (frames.comparison(table).set_index("label") for table in rich.tables)
+    assert (near["n"] == 2).all()
+    assert not near["loss_nats"].equals(far["loss_nats"])
+    for table, frame in zip(rich.tables, (near, far), strict=True):
+        everything = frames.runs(table)
+        assert len(everything) == 5 * 3 * 2
+        of = everything[(everything["label"] == "relu")]
+        means = of.groupby("point")["validation_loss_nats"].mean()
+        assert frame.loc["relu", "point"] == means.idxmin()
+
+
+def test_hypotheses_reach_any_number_and_any_table(rich):
+    found = hypothesized.hypotheses(rich)
+    assert found["finding"][1] == "supported"
+    near, far = (frames.comparison(t).set_index("label")["difference_nats"] for t in rich.tables)
+    assert found["difference"][3] == pytest.approx(far["relu"] - near["relu"])
+    perplexity = {
+        label: hypothesized.samples(rich, label, "test_perplexity")
+        for label in ("relu", "baseline")
+    }
+    ratio = [perplexity["relu"][s] / perplexity["baseline"][s] for s in (0, 1)]
+    by_hand = 100 * (math.sqrt(ratio[0] * ratio[1]) - 1)
+    assert found["difference"][2] == pytest.approx(by_hand)
+    assert found["unit"][2] == "%"
+    assert found["difference"][4] > 0
+    assert math.isnan(found["difference"][5])
+    assert found["finding"][5] == "undecided"
+
+
+def test_a_claim_has_no_verdict_unless_both_controls_hold(rich):
+    holds, why = tested.believed(rich.tables[0])
+    finding = hypothesized.hypotheses(rich)["finding"][0]
+    assert (finding == "no verdict") == (not holds)
+    plan = json.loads(rich.plan_file.read_text("utf-8"))
+    assert "A/A" in why
+    for variant in plan["variants"]:
+        variant["role"] = ""
+    without = Store(rich.root)
+    original = rich.plan_file.read_text("utf-8")
+    try:
+        rich.plan_file.write_text(json.dumps(plan), "utf-8")
+        assert tested.believed(without)[1] == "it has no A/A arm and no positive control"
+        assert hypothesized.hypotheses(without)["finding"][0] == "no verdict"
+    finally:
+        rich.plan_file.write_text(original, "utf-8")
+
+
+def test_a_variant_that_was_tried_less_is_not_ranked(rich):
+    import shutil
+
+    table = rich.tables[0]
+    frame = frames.runs(table)
+    lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.0001}')].iloc[0]["id"]
+    folder = rich.folder(lost)
+    hidden = folder.parent.parent / "hidden"
+    shutil.move(folder, hidden)
+    try:
+        row = frames.comparison(table).set_index("label").loc["relu"]
+        assert row["verdict"] == "inconclusive"
+        assert math.isnan(row["difference_nats"])
+        assert any("not ranked" in warning for warning in warned.warnings(rich))
+    finally:
+        shutil.move(hidden, folder)
+
+
+def test_the_report_has_a_section_for_everything_that_was_asked(rich):
+    titles = [section.title for section in sections.sections(rich)]
+    assert titles[:4] == ["Comparison: lag 1", "Comparison: lag 3", "Who wins where", "Hypotheses"]
+    for title in ("Controls: lag 1", "Tuning: lag 3", "Stability: lag 1"):
+        assert title in titles
+    html = (rich.report / "report.html").read_text("utf-8")
+    markdown = (rich.report / "report.md").read_text("utf-8")
+    for title in titles:
+        assert f"<h2>{title}</h2>" in html
+        assert f"## {title}" in markdown
+    assert (rich.report / "figures" / "sensitivity.png").is_file()
+    assert (rich.report / "figures" / "effects_lag-3.png").is_file()
+
+
+def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
+    file = experiment_file(
+        "{axes: {feedforward: [relu]}}",
+        sizes="{models: [{dim: 8}, {dim: 16}, {dim: 32}], tokens_per_parameter: 1}",
+        train="{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}",
+        margin="0.5 nats",
+    )
+    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "Ladder" in out
+    store = Store(tmp_path / "out" / "tiny")
+    laws = scaled.laws(store)
+    assert set(laws["axis"]) == {"parameters", "tokens", "compute"}
+    assert (laws["n"] == 3).all()
+    gaps = laws[laws["label"] == "relu"].iloc[0]
+    assert gaps["trend"] in ("grows", "holds", "closes", "undecided")
+    points = scaled.points(store)
+    assert len(points) == 3 * 2 * 2
+    assert sorted(set(points["tokens"])) == sorted({t.plan["tokens_per_run"] for t in store.tables})
+    assert (store.report / "figures" / "ladder.png").is_file()
+
+
+def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, capsys):
+    file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
+    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    assert "Steps" in capsys.readouterr().out
+    store = Store(tmp_path / "out" / "tiny")
+    found = tested.steps(store).set_index("step")
+    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    start, first, second = loss["baseline"], loss["+layernorm"], loss["+relu"]
+    assert found.loc["+relu", "marginal_nats"] == pytest.approx(second - first)
+    assert found.loc["+relu", "cumulative_nats"] == pytest.approx(second - start)
+    assert found.loc["+layernorm", "marginal_nats"] == pytest.approx(first - start)

@@ -1,0 +1,168 @@
+"""From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
+
+import pytest
+
+from llama_ablate import experiment
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import count
+from llama_ablate.plan import make
+
+FFN = "{axes: {feedforward: [relu]}}"
+
+
+@pytest.fixture
+def planned(experiment_file):
+    return lambda *variants, **sections: make(
+        experiment.load(experiment_file(*variants, **sections))
+    )
+
+
+def by_label(condition):
+    return {variant.label: variant for variant in condition.variants}
+
+
+def test_several_budgets_are_several_tables_that_share_their_runs(planned):
+    plan = planned("{axes: {attention: [mqa]}}", budget="[tokens, flops]",
+                   train="{steps: 100, batch: 4, lr: 1e-3}")  # fmt: skip
+    names = [condition.name for condition in plan.conditions]
+    assert names == ["equal tokens", "equal flops"]
+    tokens, flops = plan.conditions
+    mqa = by_label(flops)["mqa"]
+    share = count(plan.baseline.spec).flops_per_token / count(mqa.spec).flops_per_token
+    assert flops.steps_of(mqa) == round(100 * share) > 100
+    assert tokens.steps_of(mqa) == 100
+    shared = {run.id for run in tokens.runs} & {run.id for run in flops.runs}
+    assert len(shared) == 2  # the baseline's two seeds
+    assert len(plan.runs) == 2 + 2 + 2
+
+
+def test_a_budget_of_seconds_gives_the_slow_fewer_steps_and_the_aa_arm_the_same(planned):
+    plan = planned("{axes: {attention: [mqa]}}", budget="seconds", controls="{aa: both}",
+                   train="{steps: 60, batch: 4, lr: 1e-3}")  # fmt: skip
+    (timed,) = plan.paced(lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).conditions
+    arms = by_label(timed)
+    assert [timed.steps_of(arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
+
+
+def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
+    plan = planned("{axes: {attention: [mqa]}, match: [parameters, kv_bytes, none]}")
+    of = {c.match: by_label(c)["mqa"] for c in plan.conditions}
+    base = plan.baseline.spec
+    assert of["parameters"].solved.startswith("feed-forward width ")
+    assert abs(of["parameters"].residual) <= 0.005
+    # One head of the same bytes as two: twice as wide.
+    assert of["kv_bytes"].solved == f"head_dim {2 * base.head_dim}"
+    kv = [count(v.spec).kv_bytes_per_token for v in (of["kv_bytes"], plan.baseline)]
+    assert kv[0] == kv[1]
+    assert of["none"].solved == ""
+
+
+def test_the_latent_of_mla_is_what_matches_its_cache(planned):
+    plan = planned("{axes: {attention: [mla]}, match: kv_bytes}",
+                   model="{dim: 64, layers: 1, heads: 4, context: 16}")  # fmt: skip
+    mla = by_label(plan.conditions[0])["mla"]
+    assert mla.solved.startswith("latent ")
+    assert count(mla.spec).kv_bytes_per_token == count(plan.baseline.spec).kv_bytes_per_token
+
+
+def test_several_texts_are_several_tables(planned, book):
+    lag = "{name: near, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
+    plain = f"{{corpus: {{name: files, path: '{book}'}}, tokenizer: bytes}}"
+    plan = planned(FFN, texts=f"[{plain}, {lag}]", measure="[perplexity, excess_loss]")
+    assert [condition.name for condition in plan.conditions] == ["files", "near"]
+    assert plan.conditions[0].variants[0].spec.vocab == 256
+    assert plan.conditions[1].variants[0].spec.vocab == 8
+    assert len(plan.runs) == 8
+
+
+def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
+    plan = planned(
+        FFN, sizes="{models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 2, lr: inverse-dim}"
+    )
+    small, large = plan.conditions
+    assert [condition.name for condition in plan.conditions] == ["dim 16", "dim 32"]
+    for condition in plan.conditions:
+        wanted = 2 * count(condition.baseline.spec).non_embedding
+        assert condition.tokens_per_run == pytest.approx(wanted, rel=0.05)
+    assert small.runs[0].train["lr"] == 1e-3
+    assert large.runs[0].train["lr"] == pytest.approx(5e-4)
+
+
+def test_every_variant_is_tried_at_every_tuned_point(planned):
+    plan = planned(FFN, tune="{lr: [1e-3, 1e-2], warmup: [0, 0.1, 0.2]}")
+    assert len(plan.runs) == 2 * 2 * 6
+    for variant in plan.conditions[0].variants:
+        tried = {tuple(r.tuned.items()) for r in plan.runs if r.variant.id == variant.id}
+        assert len(tried) == 6
+
+
+def test_keys_of_train_can_be_an_axis(planned):
+    plan = planned("{design: product, axes: {train.warmup: [0, 0.2], norm: [rmsnorm, layernorm]}}")
+    labels = [variant.label for variant in plan.conditions[0].variants]
+    assert "warmup=0.2 layernorm" in labels
+    assert len({variant.id for variant in plan.conditions[0].variants}) == 4
+    assert {run.train["warmup"] for run in plan.runs} == {0, 0.2}
+
+
+def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
+    plan = planned(FFN, controls="{aa: [none, init, order, both]}")
+    seeds = {
+        run.variant.reseed: (run.init_seed, run.order_seed)
+        for run in plan.runs
+        if run.seed == 1 and run.variant.label != "relu"
+    }
+    far = 1 + 2**32
+    assert seeds == {
+        "": (1, 1), "none": (1, 1), "init": (far, 1), "order": (1, far), "both": (far, far),
+    }  # fmt: skip
+    assert len({run.id for run in plan.runs}) == 6 * 2  # even 'none' is trained again
+
+
+def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned):
+    plan = planned("{axes: {norm: [layernorm]}, match: parameters}",
+                   controls="{positive: {feedforward: linear, train.lr: 1e-5}}")  # fmt: skip
+    control = by_label(plan.conditions[0])["positive control"]
+    assert control.role == "positive"
+    assert control.spec.feedforward.name == "linear"
+    assert control.train == {"lr": 1e-5}
+    assert abs(control.residual) <= 0.005
+
+
+LADDER = "{models: [{dim: 16}, {dim: 32}]}"
+WRONG = [
+    ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
+    ({"tune": "{lr: [1e-3]}"}, "tune.lr: tuning 'lr' takes two values or more"),
+    ({"tune": "{lr: [1e-3, fast]}"}, "tune.lr[1]: 'fast' (text) is not accepted"),
+    ({"tune": "{tokens: [5, 6]}"}, "'tokens' is not a key of train that may vary"),
+    ({"variants": "{axes: {train.lr: [1e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
+     "tune.lr: 'lr' is tuned, so it cannot be an axis as well"),
+    ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
+    ({"variants": "{match: [flops, flops]}"}, "must name something, and nothing twice"),
+    ({"variants": "{match: params}"}, "did you mean 'parameters'?"),
+    ({"budget": "time"}, "budget[0]: 'time' is not allowed here; allowed: flops, seconds, tokens"),
+    ({"controls": "{aa: weights}"}, "allowed: both, init, none, order"),
+    ({"controls": "{positive: {nrom: none}}"}, "controls.positive.nrom: 'nrom' cannot vary"),
+    ({"controls": "{positive: {norm: layernorm}}"}, "the positive control is one of the variants"),
+    ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
+    ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
+    ({"sizes": "{models: [{dim: 16}]}"}, "sizes.models"),
+    ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),
+    ({"sizes": "{models: [{dim: 16}, {dim: 17}]}"}, "sizes.models[1]"),
+    ({"measure": "[excess_loss]"}, "'excess_loss' needs a corpus whose floor is known"),
+    ({"train": "{steps: 6, batch: 4, branches: [0.5]}"}, "'branches' need the schedule 'wsd'"),
+    ({"train": "{steps: 6, batch: 4, schedule: wsd, branches: [2]}"}, "shares between 0 and 1"),
+    ({"hypotheses": "[{variant: baseline, direction: lower, value: 1}]"}, "takes a 'measure'"),
+    ({"hypotheses": "[{variant: baseline, direction: better, measure: x}]"}, "say lower, higher"),
+    ({"hypotheses": "[{variant: baseline, direction: better, table: x}]"}, "is called 'x'"),
+    ({"hypotheses": "[{variant: baseline, direction: better, margin: 3}]"}, "and its unit"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sections", "message"), WRONG, ids=range(len(WRONG)))
+def test_what_cannot_be_planned_is_one_line_with_its_place(planned, sections, message):
+    with pytest.raises(ConfigError) as caught:
+        planned(**sections)
+    text = str(caught.value)
+    assert message in text
+    assert "tiny.yaml:" in text
+    assert "\n" not in text

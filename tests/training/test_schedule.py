@@ -1,0 +1,121 @@
+import itertools
+import math
+
+import pytest
+import torch
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.experiment import Train
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.engine import Engine
+from llama_ablate.training.loop import train
+from llama_ablate.training.optimizer import cooldown, learning_rate
+from llama_ablate.training.spikes import spikes, steadiness
+
+ENGINE = Engine("cpu", 1, "float32", "math")
+
+
+@pytest.fixture
+def tokens(book, tmp_path):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
+
+
+def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, **recipe):
+    model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
+    values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **recipe}
+    ended = train(model, tokens, Train.check(values), steps=steps, seed=0, engine=ENGINE,
+                  saved=saved, stop=stop)  # fmt: skip
+    return model, ended
+
+
+def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
+    recipe = Train.check({"steps": 1, "schedule": "wsd", "warmup": 0.1, "decay": 0.2, "lr": 1.0,
+                          "min_lr": 0.0})  # fmt: skip
+    rates = [learning_rate(recipe, step, 100) for step in range(100)]
+    assert rates[9] < rates[10] == rates[79] == rates[80] == 1.0
+    assert rates[90] == pytest.approx(0.5)
+    assert rates[99] == pytest.approx(0.05)
+    assert cooldown(recipe, 100) == 20
+
+
+def test_a_linear_schedule_falls_in_a_line_to_its_least():
+    recipe = Train.check({"steps": 1, "schedule": "linear", "warmup": 0, "lr": 1.0, "min_lr": 0.1})
+    rates = [learning_rate(recipe, step, 10) for step in range(10)]
+    assert rates[0] == 1.0
+    assert rates[5] == pytest.approx(0.55)
+    assert all(b - a == pytest.approx(-0.09) for a, b in itertools.pairwise(rates))
+
+
+def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
+    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
+    _, long = trained(spec, tokens, steps=40, branches=[0.5], **wsd)
+    model, short = trained(spec, tokens, steps=20, **wsd)
+    from llama_ablate.training.loop import losses, windows
+
+    alone = losses(model, windows(tokens.split("test"), 16), ENGINE).mean()
+    assert long.numbers["test_loss_at_1280_tokens_nats"] == float(alone)
+    assert short.steps_done == 20
+
+
+def test_branches_leave_the_run_as_it_is(spec, tokens):
+    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
+    plain, _ = trained(spec, tokens, steps=40, **wsd)
+    branched, _ = trained(spec, tokens, steps=40, branches=[0.25, 0.5], **wsd)
+    for a, b in zip(plain.parameters(), branched.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("recipe", [
+    {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]}, {"average": 20},
+], ids=["branches", "average"])  # fmt: skip
+@pytest.mark.parametrize("after", [10, 17, 22])
+def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, recipe, after):
+    whole, expected = trained(spec, tokens, steps=40, **recipe)
+    calls = iter(range(10_000))
+    saved = tmp_path / "run.checkpoint"
+    _, first = trained(spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after,
+                       **recipe)  # fmt: skip
+    assert first.outcome == "cancelled"
+    gone_on, ended = trained(spec, tokens, steps=40, saved=saved, **recipe)
+    assert ended.numbers == pytest.approx(expected.numbers, nan_ok=True, rel=0, abs=0)
+    for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
+    # Twenty steps are twenty rows: the last three states are those of runs stopped there.
+    averaged, _ = trained(spec, tokens, steps=20, average=3)
+    states, calls = [], [0]
+
+    def look():
+        calls[0] += 1
+        return False
+
+    model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
+    recipe = Train.check({"steps": 20, "batch": 4, "lr": 1e-2, "evals": 2})
+    train(model, tokens, recipe, steps=20, seed=0, engine=ENGINE,
+          progress=lambda step, _loss: states.append(
+              {n: p.detach().clone() for n, p in model.named_parameters()}) if step > 17 else None,
+          stop=look)  # fmt: skip
+    assert len(states) == 3
+    for name, parameter in averaged.named_parameters():
+        mean = sum(state[name] for state in states) / 3
+        torch.testing.assert_close(parameter.detach(), mean)
+
+
+def test_a_spike_is_what_stands_far_above_the_hundred_before():
+    calm = [1.0 + 0.01 * (i % 2) for i in range(200)]
+    assert spikes(calm) == 0
+    assert spikes([*calm[:150], 5.0, *calm[151:]]) == pytest.approx(1 / 100)
+    assert spikes([*calm[:150], math.inf, *calm[151:]]) >= 1 / 100
+    assert spikes([*calm[:150], 0.0, *calm[151:]]) == 0  # below is no spike
+    assert math.isnan(spikes(calm[:100]))
+
+
+def test_gradient_norms_are_summed_up_over_what_is_finite():
+    found = steadiness([1.0, 2.0], [1.0, 3.0, math.nan, 2.0])
+    assert found["grad_norm_median"] == 2.0
+    assert found["grad_norm_max"] == 3.0
