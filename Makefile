@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test lint docs bench clean
+.PHONY: help install quickstart test lint claims docs bench clean
 
 help:            ## show this list
 	@grep -E '^[a-z]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -38,7 +38,14 @@ lint: $(STAMP)   ## mend what ruff can mend, then check
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
 
-docs: $(STAMP)   ## write the generated parts of the README again
+claims: $(STAMP) ## run the claims suite (about an hour on two cores) and write docs/claims.md
+	@for file in experiments/claims/e*.yaml; do \
+	  echo "== $$file"; \
+	  $(BIN)/llama-ablate run $$file --results results/reference/claims || test $$? -eq 1 || exit 2; \
+	done
+	$(BIN)/python docs/generate.py
+
+docs: $(STAMP)   ## write the generated parts of the pages again
 	$(BIN)/python docs/generate.py
 
 bench: $(STAMP)  ## time a training step beside other libraries (minutes)

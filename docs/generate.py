@@ -14,7 +14,7 @@ import yaml
 
 from llama_ablate import summary
 from llama_ablate.catalogue import markdown
-from llama_ablate.report import tables
+from llama_ablate.report import claimed, tables, tested
 from llama_ablate.results import Store
 
 ROOT = Path(__file__).parents[1]
@@ -24,9 +24,11 @@ REFERENCE = ROOT / "results" / "reference"
 def pages() -> dict[Path, str]:
     """Return every page that has generated parts, with those parts as they are now."""
     readme, systems = ROOT / "README.md", ROOT / "docs" / "systems.md"
+    claims = ROOT / "docs" / "claims.md"
     parts = {
         readme: {"components": markdown(), "summary": _summary()},
         systems: {"compared": _compared(), "benches": _benches()},
+        claims: _claims(),
     }
     return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
 
@@ -56,6 +58,52 @@ def _compared() -> str:
             lines += [f"**{name}**: {store.plan['question']}", ""]
             lines += [tables.markdown(script.table(said[name], store)).rstrip(), ""]
     return "\n".join(lines)
+
+
+_DOCUMENTS = {
+    "000": "Llama 2 by hand",
+    "001": "From Transformer to GPT",
+    "002": "LLaMA 1 to 3",
+    "003": "Llama 3 from scratch",
+    "004": "LLM Foundry architecture guide",
+}
+
+
+def _claims() -> dict[str, str]:
+    """Return the verdict on every claim, how many have which, and the experiments behind them."""
+    stated = yaml.safe_load((ROOT / "experiments/claims/ledger.yaml").read_text("utf-8"))
+    folder = REFERENCE / "claims"
+    found = claimed.findings(folder)
+    ledger = claimed.ledger(stated, found)
+    lines = []
+    for document, title in _DOCUMENTS.items():
+        of = ledger[ledger["id"].str.startswith(document)]
+        lines += [f"### {document}: {title}", ""]
+        lines += [claimed.markdown(of, "../results/reference/claims"), ""]
+    counts = claimed.counted(ledger)
+    total = sum(counts.values())
+    decided = total - counts.get("undecided", 0) - counts.get("no verdict", 0)
+    said = ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
+    summary = (
+        f"Of {total} empirical claims {decided} have a verdict of supported, refuted or mixed: {said}.\n"
+    )
+    return {"counts": summary, "ledger": "\n".join(lines), "experiments": _experiments(folder)}
+
+
+def _experiments(folder: Path) -> str:
+    lines = ["| experiment | question | controls | report |", "|---|---|---|---|"]
+    for place in sorted(folder.iterdir()):
+        link = f"[report](../results/reference/claims/{place.name}/report"
+        if (place / "inquiry.json").is_file():
+            values = json.loads((place / "inquiry.json").read_text("utf-8"))
+            lines.append(f"| {values['name']} | {values['question']} | exact | "
+                         f"[report](../results/reference/claims/{place.name}/report.md) |")  # fmt: skip
+        elif (place / "plan.json").is_file():
+            store = Store(place)
+            hold = all(tested.believed(table)[0] for table in store.tables)
+            lines.append(f"| {store.plan['experiment']['name']} | {store.plan['question']} | "
+                         f"{'hold' if hold else 'fail'} | {link}/report.md) |")  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def _benches() -> str:

@@ -82,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
                          help="what starts the runs")  # fmt: skip
 
     def add_table(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--table", metavar="NAME",
-                             help="of an experiment with several: which (default: the first)")  # fmt: skip
+        what = "which of the experiment's tables (default: the first)"
+        command.add_argument("--table", metavar="NAME", help=what)
 
     add_folder(
         add("status", "count finished, failed and pending runs", "status results/quickstart")

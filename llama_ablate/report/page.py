@@ -26,8 +26,10 @@ def write(store: Store) -> Path:
     folder = store.report
     comparison = frames.comparison(store)
     caption = f"{store.plan['experiment']['name']}: {store.plan['question']}".strip(": ")
-    tables.save(comparison, caption, folder / "tables")
     found = sections(store)
+    for section in found:
+        titled = f"{caption} {section.title}"
+        tables.save(section.cells, section.frame, titled, folder / "tables" / slug(section.title))
     drawn = []
     for name, draw, table in _figures(store):
         svg, _png = figures.save(draw(table), folder / "figures" / name)

@@ -232,10 +232,9 @@ def _tex(cell: str) -> str:
     return "".join(special.get(c, c) for c in cell)
 
 
-def save(frame: pd.DataFrame, caption: str, folder: Path) -> None:
-    """Write `comparison.csv` (all numbers), `.md` and `.tex` (the cells people read)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cells = comparison_cells(frame)
-    frame.to_csv(folder / "comparison.csv", index=False)
-    (folder / "comparison.md").write_text(markdown(cells), "utf-8")
-    (folder / "comparison.tex").write_text(latex(cells, caption), "utf-8")
+def save(cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path) -> None:
+    """Write `base.csv` (all numbers), `.md` and `.tex` (the cells people read)."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(base.with_name(base.name + ".csv"), index=False)
+    base.with_name(base.name + ".md").write_text(markdown(cells), "utf-8")
+    base.with_name(base.name + ".tex").write_text(latex(cells, caption), "utf-8")

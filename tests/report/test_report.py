@@ -112,7 +112,8 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
-    tables.save(frames.comparison(store), "A & B", store.report / "tables")
+    frame = frames.comparison(store)
+    tables.save(tables.comparison_cells(frame), frame, "A & B", store.report / "tables/comparison")
     folder = store.report / "tables"
     markdown = (folder / "comparison.md").read_text()
     assert "| -0.1500 [-0.2742, -0.0258] | better |" in markdown
