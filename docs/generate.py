@@ -84,9 +84,7 @@ def _claims() -> dict[str, str]:
     total = sum(counts.values())
     decided = total - counts.get("undecided", 0) - counts.get("no verdict", 0)
     said = ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
-    summary = (
-        f"Of {total} empirical claims {decided} have a verdict of supported, refuted or mixed: {said}.\n"
-    )
+    summary = f"Of {total} empirical claims {decided} are decided: {said}.\n"
     return {"counts": summary, "ledger": "\n".join(lines), "experiments": _experiments(folder)}
 
 
@@ -94,10 +92,10 @@ def _experiments(folder: Path) -> str:
     lines = ["| experiment | question | controls | report |", "|---|---|---|---|"]
     for place in sorted(folder.iterdir()):
         link = f"[report](../results/reference/claims/{place.name}/report"
-        if (place / "inquiry.json").is_file():
-            values = json.loads((place / "inquiry.json").read_text("utf-8"))
-            lines.append(f"| {values['name']} | {values['question']} | exact | "
-                         f"[report](../results/reference/claims/{place.name}/report.md) |")  # fmt: skip
+        inquiry = place / "inquiry.json"
+        if inquiry.is_file():
+            values = json.loads(inquiry.read_text("utf-8"))
+            lines.append(f"| {values['name']} | {values['question']} | exact | {link}.md) |")
         elif (place / "plan.json").is_file():
             store = Store(place)
             hold = all(tested.believed(table)[0] for table in store.tables)

@@ -196,6 +196,7 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
 
 def _check_seeds(experiment: Experiment) -> None:
     for asked, what in ((experiment.hypotheses, "a hypothesis"), (experiment.sizes, "a ladder"),
+                        (experiment.margin, "a margin"),
                         (experiment.controls.aa, "an A/A arm"),
                         (experiment.controls.positive, "a positive control")):  # fmt: skip
         if asked and len(experiment.seed_list) < 2:

@@ -144,6 +144,7 @@ WRONG = [
     ({"controls": "{positive: {nrom: none}}"}, "controls.positive.nrom: 'nrom' cannot vary"),
     ({"controls": "{positive: {norm: layernorm}}"}, "the positive control is one of the variants"),
     ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
+    ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
     ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),
     ({"sizes": "{models: [{dim: 16}]}"}, "sizes.models"),
     ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),

@@ -125,19 +125,24 @@ def law_through(means: "pd.Series[float]", floor: float | None) -> Law | None:
     return fit_law([float(x) for x in means.index], [float(v) for v in means], floor)
 
 
-def surface(store: Store) -> dict[str, dict[str, float]]:
-    """Return the constants of `E + A/N^alpha + B/D^beta` for each variant with points enough."""
+def surface(store: Store) -> pd.DataFrame:
+    """Return the constants of `E + A/N^alpha + B/D^beta` for each variant with points enough.
+
+    Columns: `label, n, E, A, alpha, B, beta`. Branches of runs count: they let tokens
+    vary apart from parameters.
+    """
     found = points(store)
-    made: dict[str, dict[str, float]] = {}
     if found.empty or not store.plan["experiment"].get("sizes"):
-        return made
+        return pd.DataFrame()
+    rows = []
     for label, of in found[found["role"] == ""].groupby("label", sort=False):
         means = of.groupby(["parameters", "tokens"])["loss_nats"].mean().reset_index()
-        if len(means) < 6 or means["tokens"].nunique() < 3:
-            continue
-        columns = (list(map(float, means[c])) for c in ("parameters", "tokens", "loss_nats"))
-        made[str(label)] = fit_surface(*columns)
-    return made
+        columns = [[float(v) for v in means[c]] for c in ("parameters", "tokens", "loss_nats")]
+        try:
+            rows.append({"label": label, "n": len(means), **fit_surface(*columns)})
+        except ValueError:
+            continue  # too few points, or tokens in step with parameters: there is no surface
+    return pd.DataFrame(rows)
 
 
 def floor_of(store: Store) -> float | None:

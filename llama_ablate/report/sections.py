@@ -59,6 +59,8 @@ sizes or more. The trend is that of the paired gap to the baseline per tenfold p
 grows or closes where its interval leaves out zero, holds where it lies within the stated
 margin, else undecided. What lies beyond the largest size is a projection of these lines and no
 measurement."""
+_SURFACE = """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
+through the means over seeds of all rungs and of what their runs reached on the way."""
 _STEADY = """Spikes are steps seven deviations above the hundred before. The share that diverges
 has Wilson's interval."""
 
@@ -84,7 +86,10 @@ def sections(store: Store) -> list[Section]:
             _of("steadiness", "Stability", steadied.steadiness(frame), tables.steadiness_cells,
                 _STEADY, table),
         ]  # fmt: skip
-    found.append(_of("ladder", "Ladder", scaled.laws(store), tables.law_cells, _LADDER))
+    found += [
+        _of("ladder", "Ladder", scaled.laws(store), tables.law_cells, _LADDER),
+        _of("surface", "Surface", scaled.surface(store), tables.surface_cells, _SURFACE),
+    ]
     return [section for section in found if section is not None]
 
 

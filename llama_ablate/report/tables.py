@@ -149,6 +149,14 @@ def law_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def surface_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the constants of a surface in parameters and tokens."""
+    shown = pd.DataFrame({"variant": frame["label"], "points": frame["n"].astype(str)})
+    for name in ("E", "A", "alpha", "B", "beta"):
+        shown[name] = [f"{v:.4g}" for v in frame[name]]
+    return shown
+
+
 def _pairing(row: Any) -> str:
     """Write a correlation, and how many times the runs it saves."""
     if math.isnan(row.correlation):

@@ -189,9 +189,10 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
         sizes="{models: [{dim: 8}, {dim: 16}, {dim: 32}], tokens_per_parameter: 1}",
-        train="{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}",
+        train="{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2, "
+              "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
-    )
+    )  # fmt: skip
     assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
     assert "Ladder" in out
@@ -202,8 +203,11 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
     gaps = laws[laws["label"] == "relu"].iloc[0]
     assert gaps["trend"] in ("grows", "holds", "closes", "undecided")
     points = scaled.points(store)
-    assert len(points) == 3 * 2 * 2
-    assert sorted(set(points["tokens"])) == sorted({t.plan["tokens_per_run"] for t in store.tables})
+    ends = points[~points["branch"]]
+    assert len(ends) == 3 * 2 * 2
+    assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
+    assert sorted(set(ends["tokens"])) == sorted({t.plan["tokens_per_run"] for t in store.tables})
+    assert list(scaled.surface(store)["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
 
 
