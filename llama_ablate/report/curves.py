@@ -1,5 +1,6 @@
 """Figures of what was varied by number: learning rates, and sizes."""
 
+import json
 import math
 
 import numpy as np
@@ -14,7 +15,8 @@ from llama_ablate.results import Store
 def sensitivity(store: Store) -> Figure:
     """Draw the loss against the learning rate: mean over seeds, band from lowest to highest seed.
 
-    A run that diverged stands at the loss of chance. The ring marks the rate that was chosen.
+    A run that diverged stands at the loss of chance. The ring marks the rate that was chosen, on
+    the validation loss.
     """
     frame = frames.runs(store)
     split = frames.reported_split(frame)
@@ -24,9 +26,10 @@ def sensitivity(store: Store) -> Figure:
     order = [label for label in colours if label in set(found["label"])]
     sns.lineplot(found, x="lr", y="loss_nats", hue="label", hue_order=order, palette=colours,
                  errorbar=("pi", 100), marker="o", ax=axes)  # fmt: skip
+    chosen = frames.reported(frame).groupby("label", sort=False)["tuned"].first()
+    at = {label: json.loads(point)["lr"] for label, point in chosen.items()}
     means = found.groupby(["label", "lr"], sort=False)["loss_nats"].mean().reset_index()
-    best = means.sort_values("loss_nats").groupby("label", sort=False).head(1)
-    for row in frames.rows(best):
+    for row in frames.rows(means[means["lr"] == means["label"].map(at)]):
         axes.plot(row.lr, row.loss_nats, "o", ms=11, mfc="none", color=colours[row.label])
     axes.set_xscale("log")
     axes.set(xlabel="learning rate", ylabel=f"{split} loss (nats per token)")

@@ -50,11 +50,14 @@ def learning_curves(store: Store) -> Figure:
 def effects(store: Store) -> Figure:
     """Draw each variant's paired difference from the baseline with its 95% interval.
 
-    Variants with a diverged or failed run are listed too, and say so.
+    Variants with a diverged or failed run are listed too, and say so. The positive control is left
+    out: it would set the scale.
     """
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
-    frame = frame[~frame["baseline"]].sort_values("difference_nats", na_position="last")
+    frame = frame[~frame["baseline"] & (frame["role"] != "positive")].sort_values(
+        "difference_nats", na_position="last"
+    )
     figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
                "inconclusive": "#6b6b6b", "diverged": "#8a2be2"}  # fmt: skip
