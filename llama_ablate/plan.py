@@ -151,6 +151,9 @@ def _conditions(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Co
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
             grid.counted(variant, count)
+            for key in variant.train.keys() & experiment.tune.keys():
+                message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
+                raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
         name = ", ".join(
             said
             for said, several in (

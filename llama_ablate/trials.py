@@ -56,13 +56,11 @@ class Run:
 def points(experiment: Experiment) -> list[Point]:
     """Return every combination of what is tuned; one empty point where nothing is.
 
-    Raises ConfigError for a key that cannot be tuned, a value that it cannot have, fewer than two
-    values, and a key that is an axis as well.
+    Raises ConfigError for a key that cannot be tuned, a value that it cannot have, and fewer than
+    two values.
     """
     axes = []
     for key, values in experiment.tune.items():
-        if f"train.{key}" in experiment.variants.axes:
-            raise ConfigError(f"'{key}' is tuned, so it cannot be an axis as well", ("tune", key))
         read = [trained_value(experiment.train, key, v, ("tune", key, i))
                 for i, v in enumerate(values)]  # fmt: skip
         if len({str(value) for value in read}) < max(2, len(read)):
