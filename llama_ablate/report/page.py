@@ -94,7 +94,7 @@ def _facts(store: Store) -> str:
         f"{len(plan['variants'])} variants, {len({r['seed'] for r in plan['runs']})} seeds, "
         f"{plan['tokens_per_run']:,} tokens a run ({plan['steps']:,} steps of {train['batch']} x "
         f"{plan['experiment']['model']['context']}), learning rate {train['lr']:g}, matched: "
-        f"{plan['experiment']['variants']['match']}. Computed on {engine.get('device', '?')} in "
+        f"{plan.get('match', 'none')}. Computed on {engine.get('device', '?')} in "
         f"{engine.get('precision', '?')} with the {engine.get('kernel', '?')} attention kernel and "
         f"{engine.get('threads', '?')} thread(s) a worker."
     )
@@ -139,6 +139,7 @@ def _html(
                 "columns": list(section.cells.columns),
                 "rows": section.cells.astype(str).to_numpy().tolist(),
                 "verdict_at": _verdict_at(section.cells),
+                "words": [_in_words(section.cells[column]) for column in section.cells],
                 "baseline": [
                     bool(b) for b in section.frame.get("baseline", [0] * len(section.frame))
                 ],
@@ -158,6 +159,11 @@ def _html(
             {"engine": store.engine, "environment": records[0].environment if records else None}
         ),
     )
+
+
+def _in_words(column: "pd.Series[str]") -> bool:
+    """Return whether a column is read as text: then it stands flush left."""
+    return not any(str(cell)[:1].isdigit() or str(cell)[:1] in "+-" for cell in column if cell)
 
 
 def _verdict_at(cells: pd.DataFrame) -> int:

@@ -1,7 +1,7 @@
 """The tables of a report, in reading order: the same for the page, for Markdown and a terminal."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -90,7 +90,17 @@ def sections(store: Store) -> list[Section]:
         _of("ladder", "Ladder", scaled.laws(store), tables.law_cells, _LADDER),
         _of("surface", "Surface", scaled.surface(store), tables.surface_cells, _SURFACE),
     ]
-    return [section for section in found if section is not None]
+    return _said_once([section for section in found if section is not None])
+
+
+def _said_once(found: list[Section]) -> list[Section]:
+    """Leave a note that has been read out of the sections of its kind that follow."""
+    told: set[str] = set()
+    kept = []
+    for section in found:
+        kept.append(replace(section, note="") if section.note in told else section)
+        told.add(section.note)
+    return kept
 
 
 def _about(table: Store) -> str:

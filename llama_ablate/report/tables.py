@@ -36,7 +36,8 @@ def comparison_cells(frame: pd.DataFrame) -> pd.DataFrame:
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
     if frame["residual"].abs().max() > 0:
         shown["matched to"] = [
-            f"{row.residual:+.2%}" + (f" ({row.solved})" if row.solved else "")
+            f"{row.residual:+.2%}"
+            + (f" ({row.solved.removeprefix('feed-forward ')})" if row.solved else "")
             for row in frames.rows(frame)
         ]
     for name in ("train", "decode"):

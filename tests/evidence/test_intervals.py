@@ -142,3 +142,15 @@ def test_pairing_saves_the_runs_that_the_prototype_counted():
     assert unpaired_factor(0.5) == 2
     assert unpaired_factor(0.09) == pytest.approx(1.1, abs=0.005)
     assert unpaired_factor(1.0) == math.inf
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 9), (3, 9), (9, 9)])
+def test_the_interval_of_a_share_is_wilsons(hits, n):
+    from llama_ablate.evidence.intervals import wilson
+
+    z, p = 1.959964, hits / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = wilson(hits, n)
+    assert low == pytest.approx(max(0.0, centre - half), abs=1e-6)
+    assert high == pytest.approx(min(1.0, centre + half), abs=1e-6)

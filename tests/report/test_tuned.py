@@ -222,3 +222,37 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     assert found.loc["+relu", "marginal_nats"] == pytest.approx(second - first)
     assert found.loc["+relu", "cumulative_nats"] == pytest.approx(second - start)
     assert found.loc["+layernorm", "marginal_nats"] == pytest.approx(first - start)
+
+
+def test_a_winner_that_flips_between_tables_is_pointed_out(rich):
+    found = tested.winners(rich)
+    assert list(found["table"]) == ["lag 1", "lag 3"]
+    for row, table in zip(frames.rows(found), rich.tables, strict=True):
+        frame = frames.comparison(table)
+        arms = frame[frame["role"] == ""].set_index("label")["loss_nats"]
+        assert row.winner == arms.idxmin()  # a control wins nothing
+    assert found["flips"][1] == (found["winner"][0] != found["winner"][1])
+
+
+def test_show_compare_and_status_reach_every_table(rich, capsys):
+    assert main(["status", str(rich.root)]) == 0
+    assert "60 runs: 60 ok" in capsys.readouterr().out
+    losses = []
+    for name in ("lag 1", "lag 3"):
+        assert main(["show", str(rich.root), "--table", name, "--json"]) == 0
+        losses.append(json.loads(capsys.readouterr().out)[0]["loss_nats"])
+        assert main(["compare", str(rich.root), "baseline", "relu", "--table", name]) == 0
+        assert "paired seeds" in capsys.readouterr().out
+    assert losses[0] != losses[1]
+    assert main(["show", str(rich.root), "--table", "lag 2"]) == 2
+    assert "there is none of that name; allowed: lag 1, lag 3" in capsys.readouterr().err
+    last = rich.tables[1].plan["runs"][-1]["id"]
+    assert main(["show", str(rich.root), last, "--table", "lag 3"]) == 0
+    assert last in capsys.readouterr().out
+
+
+def test_metrics_can_be_added_to_every_table(rich):
+    assert main(["measure", str(rich.root), "loss_by_position"]) == 0
+    for table in rich.tables:
+        frame = frames.runs(table)
+        assert frame["loss_at_position_1_to_1_nats"].notna().all()
