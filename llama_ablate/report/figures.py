@@ -161,7 +161,7 @@ def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
     """Return a colour for each variant's label, the same in every figure."""
     variants = store.plan["variants"]
     others = [v["label"] for v in variants if not v["baseline"]]
-    base = next(v["label"] for v in variants if v["baseline"])
+    base = frames.baseline(store.plan)["label"]
     palette = (
         sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
     )

@@ -101,7 +101,7 @@ def comparison(store: Store) -> pd.DataFrame:
     uneven = tuned.unfinished(everything) if tuned.several(everything) else []
     split = reported_split(frame)
     measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
-    base = next(v for v in plan["variants"] if v["baseline"])
+    base = baseline(plan)
     by_variant = losses(store, frame)
     reference = by_variant[base["id"]]
     paired = {
@@ -179,12 +179,17 @@ def _rulings(
 def differences(store: Store) -> dict[str, list[float]]:
     """Return each variant's losses minus the baseline's, over the seeds that both finished."""
     by_variant, variants = losses(store, reported(runs(store))), store.plan["variants"]
-    base = by_variant[next(v["id"] for v in variants if v["baseline"])]
+    base = by_variant[baseline(store.plan)["id"]]
     return {
         v["label"]: [x - base[seed] for seed, x in by_variant[v["id"]].items() if seed in base]
         for v in variants
         if not v["baseline"]
     }
+
+
+def baseline(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the variant that the others of a table are compared with."""
+    return dict(next(v for v in plan["variants"] if v["baseline"]))
 
 
 def margin_of(plan: dict[str, Any]) -> float | None:

@@ -22,32 +22,27 @@ def hypotheses(store: Store) -> pd.DataFrame:
     names a claim of the ledger and the experiment's controls are not both there and in order, its
     finding is `no verdict`.
     """
-    plan = store.plan
-    stated = [
-        Hypothesis.model_validate(entry) for entry in plan["experiment"].get("hypotheses", [])
-    ]
+    entries = store.plan["experiment"].get("hypotheses", [])
+    stated = [Hypothesis.model_validate(entry) for entry in entries]
     tables = {table.plan.get("table", ""): table for table in store.tables}
-    first = next(iter(tables.values()))
-    held = {name: tested.believed(table) for name, table in tables.items()} if stated else {}
+    asked = [entry.table or next(iter(tables)) for entry in stated]
+    held = {name: tested.believed(tables[name]) for name in set(asked)}
     claims = []
-    for entry in stated:
-        values = _differences(entry, tables[entry.table] if entry.table else first)
+    for entry, name in zip(stated, asked, strict=True):
+        values = _differences(entry, tables[name])
         if entry.minus:
             less = _differences(entry, tables[entry.minus])
             values = {key: values[key] - less[key] for key in values if key in less}
         claims.append((_claim(entry), list(values.values())))
     rows = []
-    for entry, found in zip(stated, examine(claims), strict=True):
-        table = tables[entry.table] if entry.table else first
-        holds, why = held[table.plan.get("table", "")]
+    for entry, name, found in zip(stated, asked, examine(claims), strict=True):
         scale = _shares if entry.relative else float
-        denied = bool(entry.claims) and not holds
-        base = next(v["label"] for v in table.plan["variants"] if v["baseline"])
+        denied = bool(entry.claims) and not held[name][0]
         rows.append(
             {
-                "claim": _claimed(entry, base),
+                "claim": _claimed(entry, frames.baseline(tables[name].plan)["label"]),
                 "claims": ", ".join(entry.claims),
-                "table": table.plan.get("table", ""),
+                "table": name,
                 "source": entry.source,
                 "said": entry.said,
                 "unit": "%" if entry.relative else "nats" if _in_nats(entry) else "",
@@ -55,7 +50,7 @@ def hypotheses(store: Store) -> pd.DataFrame:
                 "low": scale(found.effect.low),
                 "high": scale(found.effect.high),
                 "finding": "no verdict" if denied else found.finding,
-                "why": why if denied else "",
+                "why": held[name][1] if denied else "",
                 "p_for": found.p_for,
                 "p_against": found.p_against,
                 "seeds_needed": found.seeds_needed or math.nan,
@@ -90,8 +85,8 @@ def _differences(entry: Hypothesis, table: Store) -> Samples:
     of = samples(table, entry.variant, entry.measure)
     if entry.value is not None:
         return {key: value - entry.value for key, value in of.items()}
-    base = next(v["label"] for v in table.plan["variants"] if v["baseline"])
-    against = samples(table, entry.against or base, entry.measure)
+    other = entry.against or frames.baseline(table.plan)["label"]
+    against = samples(table, other, entry.measure)
     shared = [key for key in of if key in against]
     if entry.relative:
         return {key: float(np.log(of[key] / against[key])) for key in shared}
