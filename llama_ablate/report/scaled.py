@@ -70,11 +70,9 @@ def laws(store: Store) -> pd.DataFrame:
     gap_low, gap_high`. Empty for an experiment without `sizes`. A law needs three sizes or more;
     the gap and its trend are along parameters.
     """
-    if not store.plan["experiment"].get("sizes"):
-        return pd.DataFrame()
-    found = points(store)
+    found = points(store) if store.plan["experiment"].get("sizes") else pd.DataFrame()
     if found.empty:
-        return pd.DataFrame()
+        return found
     found = found[~found["branch"] & (found["role"] == "")]
     floor = floor_of(store)
     rows: list[dict[str, Any]] = []
@@ -131,9 +129,9 @@ def surface(store: Store) -> pd.DataFrame:
     Columns: `label, n, E, A, alpha, B, beta`. Branches of runs count: they let tokens
     vary apart from parameters.
     """
-    found = points(store)
-    if found.empty or not store.plan["experiment"].get("sizes"):
-        return pd.DataFrame()
+    found = points(store) if store.plan["experiment"].get("sizes") else pd.DataFrame()
+    if found.empty:
+        return found
     rows = []
     for label, of in found[found["role"] == ""].groupby("label", sort=False):
         means = of.groupby(["parameters", "tokens"])["loss_nats"].mean().reset_index()
