@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(YAML.format(steps=options.steps, **SHAPES[options.shape]), "utf-8")
-        made = plan(experiment.load(file))  # the tokens are in the cache from here on
+        (made,) = plan(experiment.load(file)).conditions  # its tokens are in the cache from here on
         total = len(made.runs) * made.tokens_per_run
         for turn in range(options.rounds):
             results = Path(folder) / f"results-{turn}"
@@ -82,7 +82,7 @@ def plain_loop(file: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    made = plan(experiment.load(file))
+    (made,) = plan(experiment.load(file)).conditions
     train = made.experiment.train
     for run in made.runs:
         spec = run.variant.spec

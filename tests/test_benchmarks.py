@@ -32,3 +32,20 @@ def test_the_grid_that_is_timed_is_a_valid_experiment(tmp_path):
         file = tmp_path / "grid.yaml"
         file.write_text(module.YAML.format(steps=2, **sizes), "utf-8")
         assert experiment.load(file).experiment.train.steps == 2
+
+
+def test_the_plain_loop_trains_what_the_plan_says(experiment_file, monkeypatch):
+    module = script("grid")
+    seen = []
+    whole = module.plan
+
+    def counted(source):
+        made = whole(source)
+        seen.append(len(made.conditions[0].runs) * made.conditions[0].steps)
+        return made
+
+    monkeypatch.setattr(module, "plan", counted)
+    variants = "{axes: {attention: [{name: gqa, kv_heads: 2}]}}"
+    sizes = "{dim: 16, layers: 1, heads: 4, context: 16}"
+    module.plain_loop(experiment_file(variants, model=sizes))
+    assert seen == [2 * 2 * 6]
