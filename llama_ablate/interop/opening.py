@@ -122,7 +122,8 @@ def _run_id(store: Store, name: str) -> str:
             if named and store.weights(run["id"]):
                 return str(run["id"])
     if name in {*variants, *variants.values()}:
-        raise ConfigError(f"no run of '{name}' in '{store.root}' has finished")
+        raise ConfigError(f"no run of '{name}' in '{store.root}' has weights: none has finished, "
+                          "or none were kept")  # fmt: skip
     raise ConfigError(f"'{name}' is no variant or run of '{store.root}'"
                       f"{nearest(name, variants.values())}")  # fmt: skip
 
