@@ -3,7 +3,7 @@
 The registries and the counting function are handed in, so this needs no torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,9 +15,11 @@ from llama_ablate.registry import Registry
 from llama_ablate.spec import SLOTS, ModelSpec, digest
 
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
-#: What of `train` may differ between variants, or be tuned: all but a run's length and engine.
+#: What of `train` may differ between variants, or be tuned: all but what a run's length is counted
+#: in, how it is computed, and where it is looked at.
 TRAINED = tuple(k for k in Train.model_fields if k not in
-                ("tokens", "steps", "evals", "timeout_s", "kernel", "branches"))  # fmt: skip
+                ("tokens", "steps", "batch", "accumulate", "evals", "timeout_s", "precision",
+                 "kernel", "branches"))  # fmt: skip
 _TRAIN = "train."  # in front of such a key on an axis
 
 Registries = Mapping[str, Registry]
@@ -70,36 +72,40 @@ def variants(
     path of the offending key.
     """
     found: list[Variant] = []
-    labels: dict[str, Variant] = {}
-    ids: dict[str, Variant] = {}
     base = _spec(experiment.model, (), registries, vocab)
     design = experiment.variants.design
     for changes in DESIGNS[design](_changes(experiment)):
         spec = _spec(experiment.model, changes, registries, vocab)
-        trained = any(c.key.startswith(_TRAIN) for c in changes)
-        if design == "one-at-a-time" and changes and spec == base and not trained:
+        train = _trained(experiment.train, changes)
+        if design == "one-at-a-time" and changes and spec == base and not train:
             continue  # a level that the base has already is the baseline itself
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         label = _label(experiment, changes, registries)
-        train = _trained(experiment.train, changes)
-        variant = Variant(label, spec, levels=levels, varied=varied, train=train)
-        if variant.label in labels or variant.id in ids:
-            twin = labels.get(variant.label) or ids[variant.id]
-            raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
-                              variant.where)  # fmt: skip
-        labels[variant.label] = ids[variant.id] = variant
-        found.append(variant)
+        found.append(Variant(label, spec, levels=levels, varied=varied, train=train))
     baseline = _baseline(experiment, found, base)
     found = [replace(v, is_baseline=v is baseline) for v in found]
     found.sort(key=lambda v: not v.is_baseline)
-    found += _controls(experiment, found[0], registries, labels)
+    found += _controls(experiment, found[0], registries)
+    _distinct(found)
     if cost is not None:
         target = counted(found[0], cost)
         found = [v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match)
                  for v in found]  # fmt: skip
+        _distinct(found)  # what differs in its width alone is one variant once that is solved
     return tuple(found)
+
+
+def _distinct(found: Sequence[Variant]) -> None:
+    labels: dict[str, Variant] = {}
+    ids: dict[str, Variant] = {}
+    for variant in found:
+        twin = labels.setdefault(variant.label, variant)
+        twin = twin if twin is not variant else ids.setdefault(variant.id, variant)
+        if twin is not variant:
+            raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
+                              variant.where)  # fmt: skip
 
 
 def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
@@ -112,9 +118,7 @@ def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
         raise ConfigError(error.message, varied) from None
 
 
-def _controls(
-    experiment: Experiment, base: Variant, registries: Registries, labels: Mapping[str, Variant]
-) -> Iterator[Variant]:
+def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
     """Yield the arms by which the experiment itself is judged."""
     asked = experiment.controls
     for reseed in asked.aa:
@@ -131,11 +135,8 @@ def _controls(
     spec = _spec(_model_of(base.spec, experiment.model), tuple(changes), registries,
                  base.spec.vocab)  # fmt: skip
     train = {**base.train, **_trained(experiment.train, tuple(changes))}
-    made = Variant("positive control", spec, role="positive", train=train,
-                   varied={c.key: c.where for c in changes})  # fmt: skip
-    if made.id in {v.id for v in labels.values()}:
-        raise ConfigError("the positive control is one of the variants", ("controls", "positive"))
-    yield made
+    yield Variant("positive control", spec, role="positive", train=train,
+                  varied={c.key: c.where for c in changes})  # fmt: skip
 
 
 def _model_of(spec: ModelSpec, model: Model) -> Model:
@@ -145,13 +146,16 @@ def _model_of(spec: ModelSpec, model: Model) -> Model:
 
 
 def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
-    """Return what changes say of training, checked."""
-    return {
-        c.key.removeprefix(_TRAIN): trained_value(train, c.key.removeprefix(_TRAIN), c.value,
-                                                  c.where)
+    """Return what changes say of training, checked, where it is not what the file says anyway."""
+    said = {
+        c.key.removeprefix(_TRAIN): trained_value(
+            train, c.key.removeprefix(_TRAIN), c.value, c.where
+        )
         for c in changes
         if c.key.startswith(_TRAIN)
-    }  # fmt: skip
+    }
+    own = train.model_dump(mode="json")
+    return {key: value for key, value in said.items() if value != own[key]}
 
 
 def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
@@ -268,7 +272,7 @@ def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> 
             hint = nearest(named, [v.label for v in found])
             raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
         return chosen[0]
-    return next((v for v in found if v.spec == base), found[0])
+    return next((v for v in found if v.spec == base and not v.train), found[0])
 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:

@@ -98,6 +98,7 @@ def make(source: Source) -> Plan:
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
         trials.points(experiment)
+        _check_tuned(experiment, measures)
         conditions = tuple(_conditions(experiment, measures))
         _check_hypotheses(experiment, conditions)
         _check_seeds(experiment)
@@ -166,6 +167,9 @@ def _conditions(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Co
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
         found.append(Condition(name, at, data, match, budget, text, variants, train))
+        if name in {condition.name for condition in found[:-1]}:
+            several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
+            raise ConfigError(f"two tables would be called '{name}'", several)
     return found
 
 
@@ -195,6 +199,12 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
             error.message, (*where, *error.where[1:]) if error.where[:1] == ("data",) else
             error.where,
         ) from None  # fmt: skip
+
+
+def _check_tuned(experiment: Experiment, measures: tuple[Choice, ...]) -> None:
+    if experiment.tune and all(choice.name != "perplexity" for choice in measures):
+        raise ConfigError("what is tuned is chosen by the validation loss: 'measure' needs "
+                          "'perplexity'", ("measure",))  # fmt: skip
 
 
 def _check_seeds(experiment: Experiment) -> None:

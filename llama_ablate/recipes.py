@@ -93,4 +93,9 @@ class Train(Section):
             raise ValueError(f"'branches' need the schedule 'wsd', not '{self.schedule}'")
         if not all(0 < share < 1 for share in self.branches):
             raise ValueError(f"branches {self.branches} must be shares between 0 and 1")
+        if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:
+            raise ValueError(f"the branch at {min(self.branches):g} would cool down before the "
+                             f"warm-up of {self.warmup:g} is over")  # fmt: skip
+        if self.branches and self.average > 1:
+            raise ValueError("'branches' and 'average' do not go together")
         return self

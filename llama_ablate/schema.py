@@ -51,6 +51,8 @@ class Variants(Section):
     def _one_way_to_say_it(self) -> "Variants":
         if self.design == "list" and (self.axes or not self.entries):
             raise ValueError("design 'list' takes 'entries' (a list of mappings) and no 'axes'")
+        if self.design == "path" and self.baseline:
+            raise ValueError("a path starts at its baseline: it takes no 'baseline'")
         if self.design != "list" and self.entries:
             raise ValueError(f"design '{self.design}' takes 'axes', not 'entries'")
         return self
@@ -81,7 +83,8 @@ class Hypothesis(Section):
     against: str | None = None
     #: In place of another variant: the number itself is compared with this one.
     value: float | None = None
-    direction: Literal["better", "worse", "lower", "higher", "equivalent"]
+    direction: Literal["better", "worse", "lower", "higher", "equivalent", "not better",
+                       "not worse", "not lower", "not higher"]  # fmt: skip
     margin: str | None = None
     #: Which measured number, as `show` lists them; the reported loss unless given.
     measure: str | None = None
@@ -98,14 +101,18 @@ class Hypothesis(Section):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> "Hypothesis":
-        if self.direction == "equivalent" and not self.size:
-            raise ValueError("direction 'equivalent' needs a margin, such as '0.01 nats'")
-        if self.measure and self.direction in ("better", "worse"):
+        if self.direction.startswith(("equivalent", "not ")) and not self.size:
+            raise ValueError(f"direction '{self.direction}' needs a margin, such as '0.01 nats'")
+        if self.measure and self.direction.removeprefix("not ") in ("better", "worse"):
             raise ValueError(f"direction '{self.direction}' is for the loss: of '{self.measure}' "
                              "say lower, higher or equivalent")  # fmt: skip
-        if self.value is not None and (self.against or not self.measure or self.relative):
-            raise ValueError("'value' takes a 'measure', a margin that is no percentage, and no "
-                             "'against'")  # fmt: skip
+        if self.value is not None and (
+            self.against or self.minus or not self.measure or self.relative
+        ):
+            raise ValueError("'value' takes a 'measure', a margin that is no percentage, and "
+                             "neither 'against' nor 'minus'")  # fmt: skip
+        if self.relative and self.size >= 100:
+            raise ValueError(f"a margin of {self.margin}: must be below 100%")
         return self
 
     @property
@@ -164,6 +171,11 @@ class Controls(Section):
     positive: dict[str, Any] = Field(default_factory=dict)
 
     _one = field_validator("aa", mode="before")(_listed)
+
+    @field_validator("aa")
+    @classmethod
+    def _each_once(cls, given: list[Reseed]) -> list[Reseed]:
+        return _without_repeats(given) if given else given
 
 
 class Experiment(Section):

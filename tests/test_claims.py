@@ -18,7 +18,7 @@ LEDGER = yaml.safe_load((FOLDER / "ledger.yaml").read_text("utf-8"))
 
 def claims_of(file):
     if experiment.is_inquiry(file):
-        return [c for finding in load(file).findings for c in finding.claims]
+        return [c for finding in load(file)[0].findings for c in finding.claims]
     loaded = experiment.load(file).experiment
     return [c for hypothesis in loaded.hypotheses for c in hypothesis.claims]
 

@@ -128,14 +128,33 @@ def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned)
     assert abs(control.residual) <= 0.005
 
 
+SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
 LADDER = "{models: [{dim: 16}, {dim: 32}]}"
 WRONG = [
     ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
     ({"tune": "{lr: [1e-3]}"}, "tune.lr: tuning 'lr' takes two values or more"),
     ({"tune": "{lr: [1e-3, fast]}"}, "tune.lr[1]: 'fast' (text) is not accepted"),
     ({"tune": "{tokens: [5, 6]}"}, "'tokens' is not a key of train that may vary"),
-    ({"variants": "{axes: {train.lr: [1e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
-     "variants.axes.train.lr[0]: 'lr' is tuned, so 'lr=0.001' cannot set it"),
+    ({"variants": "{axes: {train.lr: [5e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
+     "variants.axes.train.lr[0]: 'lr' is tuned, so 'lr=0.005' cannot set it"),
+    ({"variants": "{axes: {train.batch: [64]}}"}, "'train.batch' cannot vary"),  # nor equal tokens
+    ({"tune": "{precision: [float32, bfloat16]}"}, "'precision' is not a key of train that may"),
+    ({"tune": "{lr: [1e-3, 1e-2]}", "measure": "[gradients]"}, "'measure' needs 'perplexity'"),
+    ({"texts": f"[{SAME}, {SAME}]"}, "two tables would be called 'a'"),
+    ({"sizes": "{models: [{dim: 32}, {dim: 32}]}"}, "two tables would be called 'dim 32'"),
+    ({"variants": "{axes: {feedforward: [{name: relu, width: 40}, {name: relu, width: 80}]}, "
+                  "match: parameters}"}, "'relu-width=80' is the same variant as 'relu-width=40'"),
+    ({"controls": "{aa: [both, both]}"}, "must name something, and nothing twice"),
+    ({"variants": "{design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}",
+      "controls": "{aa: both}"}, "'A/A' is the same variant as 'A/A'"),
+    ({"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
+     "a path starts at its baseline"),
+    ({"train": "{steps: 60, batch: 4, schedule: wsd, warmup: 0.3, branches: [0.1]}"},
+     "would cool down before the warm-up"),
+    ({"train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5], average: 3}"},
+     "'branches' and 'average' do not go together"),
+    ({"hypotheses": "[{variant: baseline, direction: better, margin: 100%}]"}, "below 100%"),
+    ({"hypotheses": "[{variant: baseline, direction: not worse}]"}, "'not worse' needs a margin"),
     ({"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
      "'lr' is tuned, so 'positive control' cannot set it"),
     ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
@@ -144,7 +163,7 @@ WRONG = [
     ({"budget": "time"}, "budget[0]: 'time' is not allowed here; allowed: flops, seconds, tokens"),
     ({"controls": "{aa: weights}"}, "allowed: both, init, none, order"),
     ({"controls": "{positive: {nrom: none}}"}, "controls.positive.nrom: 'nrom' cannot vary"),
-    ({"controls": "{positive: {norm: layernorm}}"}, "the positive control is one of the variants"),
+    ({"controls": "{positive: {norm: layernorm}}"}, "is the same variant as 'layernorm'"),
     ({"controls": "{aa: both}", "seeds": "1"}, "an A/A arm needs an interval"),
     ({"margin": "0.01 nats", "seeds": "1"}, "a margin needs an interval, and"),
     ({"sizes": LADDER, "seeds": "1"}, "a ladder needs an interval, and an interval two seeds"),

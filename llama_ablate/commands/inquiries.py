@@ -16,7 +16,7 @@ def outline(options: Namespace) -> Answer:
     """Say what an inquiry would look at."""
     from llama_ablate.inquiry import load
 
-    asked = load(options.file)
+    asked, _ = load(options.file)
     lines = [f"{asked.name}: {asked.question}", "", f"{len(asked.findings)} findings, no training"]
     if asked.bench:
         lines.append(f"benchmark {asked.bench.name}, {asked.bench.rounds} rounds")
@@ -34,7 +34,7 @@ def inquire(options: Namespace) -> Answer:
 
     if options.sets:
         raise ConfigError("--set: an inquiry has nothing to set")
-    asked = load(options.file)
+    asked, marked = load(options.file)
     timed, setup = _timed(asked.bench, options.device) if asked.bench else ([], None)
 
     def ratio(table: str, case: str, to: str) -> tuple[float, float, float]:
@@ -44,7 +44,10 @@ def inquire(options: Namespace) -> Answer:
         of = found.ratio(case, to)
         return of.value, of.low, of.high
 
-    rows = ask(asked, ratio)
+    try:
+        rows = ask(asked, ratio)
+    except ConfigError as error:
+        raise marked.locate(error) from None
     folder = options.results / asked.slug
     values: dict[str, Any] = {
         "name": asked.name, "question": asked.question, "findings": rows, "setup": setup,

@@ -19,7 +19,8 @@ class Claim:
     """A comparison stated before the runs: the variant's loss against another's."""
 
     direction: Direction
-    #: By how much more it must be better or worse; within how much it must be equivalent. Nats.
+    #: By how much more it must be better or worse; within how much it must be equivalent. Below 0
+    #: it may even fall short: "not worse by 0.01" is better by -0.01.
     margin: float
 
 
@@ -53,7 +54,9 @@ def examine(claims: Sequence[tuple[Claim, Sequence[float]]], alpha: float = 0.05
         effect = paired_effect(differences, [0.0] * len(differences))
         hardest = alpha / len(claims)  # Holm's first step, as if it were this claim's
         needed = (
-            seeds_to_tell(differences, claim.margin, hardest) if finding == "undecided" else None
+            seeds_to_tell(differences, abs(claim.margin), hardest)
+            if finding == "undecided"
+            else None
         )
         found.append(Tested(finding, effect, yes, no, needed))
     return found

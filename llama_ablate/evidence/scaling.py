@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from llama_ablate.evidence.pairing import Effect, paired_effect
 
 Array = NDArray[np.float64]
+_APART = 0.02  # of the variance of one axis that the other must leave open
+_STEEPEST = 5.0  # an exponent beyond is a step, not a law
 _LARGEST = 100.0  # of a logarithm: what is beyond is far from any loss
 Trend = Literal["grows", "holds", "closes", "undecided"]
 
@@ -91,7 +93,7 @@ def fit_law(
     if near is not None:
         level = math.log(max(near.scale, 1e-300)) - near.exponent * math.log(centre)
         starts = [[level, near.exponent, near.floor]]
-    best = _least(predicted, values, [s[:constants] for s in starts], [1, 2])
+    best = _least(predicted, values, [s[:constants] for s in starts], [1, 2], [1])
     base = float(best[2]) if floor is None else floor
     return Law(base, math.exp(best[0] + best[1] * math.log(centre)), float(best[1]))
 
@@ -101,16 +103,18 @@ def _least(
     values: Array,
     starts: Sequence[Sequence[float]],
     positive: Sequence[int],
+    exponents: Sequence[int],
 ) -> Array:
     """Return the constants of the best fit from any start; those at `positive` are not below 0."""
     from scipy import optimize
 
     low = [0.0 if i in positive else -np.inf for i in range(len(starts[0]))]
+    high = [_STEEPEST if i in exponents else np.inf for i in range(len(starts[0]))]
     fits = [
         optimize.least_squares(
             lambda of: np.log(np.maximum(predicted(of), 1e-12)) - np.log(values),
-            np.maximum(start, low), loss="huber", f_scale=1e-3, bounds=(low, np.inf), x_scale="jac",
-            xtol=1e-12, ftol=1e-12, gtol=1e-12,
+            np.clip(start, low, high), loss="huber", f_scale=1e-3, bounds=(low, high),
+            x_scale="jac", xtol=1e-12, ftol=1e-12, gtol=1e-12,
         )
         for start in starts
     ]  # fmt: skip
@@ -129,9 +133,10 @@ def fit(
     """Return a law through the means over seeds, with bootstrap intervals.
 
     `losses[i]` holds a size's losses by seed, the same seeds for every size. Seeds are what is
-    drawn again, whole: a seed's text order is the same at every size. The percentiles are widened
-    for few seeds, as Student's t is (Hesterberg 2015, "What teachers should know about the
-    bootstrap", The American Statistician 69, the expanded percentile interval).
+    drawn again, whole: a seed's text order is the same at every size. The interval is Student's t
+    with the bootstrap's standard error, widened by n / (n - 1) as few seeds draw too narrowly
+    (Hesterberg 2015, "What teachers should know about the bootstrap", The American Statistician
+    69); percentiles could not leave the range of the few means that there are.
     """
     from scipy import stats
 
@@ -145,13 +150,12 @@ def fit(
 
     seeds = values.shape[1]
     wide = stats.t.ppf(0.975, seeds - 1) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
-    tail = float(stats.norm.sf(wide))
 
     def interval(of: Callable[[Law], float]) -> Interval:
         if not drawn:
             return Interval(of(law), math.nan, math.nan)
-        low, high = np.quantile([of(one) for one in drawn], [tail, 1 - tail])
-        return Interval(of(law), float(low), float(high))
+        half = wide * float(np.std([of(one) for one in drawn], ddof=1))
+        return Interval(of(law), of(law) - half, of(law) + half)
 
     return Fit(law, interval(lambda one: one.floor), interval(lambda one: one.scale),
                interval(lambda one: one.exponent), interval(lambda one: one(at)))  # fmt: skip
@@ -169,7 +173,8 @@ def fit_surface(
         raise ValueError("five constants need five points or more")
     middle_n, middle_d = float(np.log(n).mean()), float(np.log(d).mean())
     log_n, log_d = np.log(n) - middle_n, np.log(d) - middle_d
-    if abs(np.linalg.det(np.cov(log_n, log_d))) < 1e-12:
+    spreads = min(float(log_n.std()), float(log_d.std()))
+    if spreads == 0 or 1 - float(np.corrcoef(log_n, log_d)[0, 1]) ** 2 < _APART:
         raise ValueError("parameters and tokens vary together: their parts cannot be told apart")
     spread, lowest = max(float(np.ptp(values)), 1e-9), float(values.min())
     starts = [
@@ -182,7 +187,9 @@ def fit_surface(
         terms = (of[0] - of[1] * log_n, of[2] - of[3] * log_d)
         return np.asarray(of[4] + sum(np.exp(np.minimum(term, _LARGEST)) for term in terms))
 
-    a, alpha, b, beta, base = (float(v) for v in _least(predicted, values, starts, [1, 3, 4]))
+    a, alpha, b, beta, base = (
+        float(v) for v in _least(predicted, values, starts, [1, 3, 4], [1, 3])
+    )
     return {
         "E": base,
         "A": math.exp(a + alpha * middle_n),

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.experiment import slug
 from llama_ablate.inquiry.checks import CHECKS
+from llama_ablate.marked_yaml import Marked
 from llama_ablate.marked_yaml import load as load_yaml
-from llama_ablate.registry import Entry
+from llama_ablate.registry import Choice, Entry
 from llama_ablate.validation import Section
 
 #: What a benchmark measured: table -> case -> to -> (value, low, high) of the ratio of times.
@@ -26,7 +27,7 @@ class Bench(Section):
     rows: int = Field(4096, gt=0, le=1 << 20)
     rounds: int = Field(30, ge=6, le=1000)
     threads: int = Field(1, gt=0, le=256)
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
 
 
 class Finding(Section):
@@ -50,6 +51,8 @@ class Finding(Section):
             raise ValueError("takes either a 'number', or 'table', 'case' and 'to' of a benchmark")
         if self.at_least is None and self.at_most is None:
             raise ValueError("needs 'at_least', 'at_most' or both: what the source says")
+        if None not in (self.at_least, self.at_most) and self.at_least > self.at_most:  # type: ignore[operator]
+            raise ValueError(f"at_least {self.at_least:g} is above at_most {self.at_most:g}")
         return self
 
 
@@ -67,15 +70,15 @@ class Inquiry(Section):
         return slug(self.name)
 
 
-def load(path: Path) -> Inquiry:
-    """Read an inquiry. Raises ConfigError with file, line and column."""
+def load(path: Path) -> tuple[Inquiry, Marked]:
+    """Read an inquiry, and where everything stood. Raises ConfigError with file, line, column."""
     marked = load_yaml(path)
     try:
         inquiry = Inquiry.check(marked.values)
         _check_names(inquiry)
     except ConfigError as error:
         raise marked.locate(error) from None
-    return inquiry
+    return inquiry, marked
 
 
 def ask(inquiry: Inquiry, ratios: Ratios | None) -> list[dict[str, Any]]:
@@ -85,14 +88,17 @@ def ask(inquiry: Inquiry, ratios: Ratios | None) -> list[dict[str, Any]]:
     within the bounds supports what the source says; outside refutes it; across leaves it undecided.
     """
     rows = []
-    for entry in inquiry.findings:
+    for i, entry in enumerate(inquiry.findings):
         if entry.number is None:
             assert ratios is not None
             value, low, high = ratios(str(entry.table), str(entry.case), str(entry.to))
             what = f"time of '{entry.case}' / '{entry.to}' ({entry.table})"
         else:
             choice = CHECKS.resolve(entry.number)
-            value = low = high = float(CHECKS.get(choice.name)(**dict(choice.options)))
+            try:
+                value = low = high = _looked_up(choice)
+            except ConfigError as error:
+                raise error.under("findings", i, "number") from None
             what = _named(entry.number)
         rows.append(
             {
@@ -109,9 +115,21 @@ def ask(inquiry: Inquiry, ratios: Ratios | None) -> list[dict[str, Any]]:
     return rows
 
 
+def _looked_up(choice: Choice) -> float:
+    """Return a check's number. Raises ConfigError where its options lead nowhere."""
+    try:
+        return float(CHECKS.get(choice.name)(**dict(choice.options)))
+    except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError,
+            RuntimeError) as error:  # fmt: skip
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"{choice}: {type(error).__name__}: {why}") from None
+
+
 def _finding(entry: Finding, value: float, low: float, high: float) -> str:
     least = -math.inf if entry.at_least is None else entry.at_least
     most = math.inf if entry.at_most is None else entry.at_most
+    if math.isnan(value):
+        return "undecided"
     low, high = (value, value) if math.isnan(low) else (low, high)
     if least <= low and high <= most:
         return "supported"

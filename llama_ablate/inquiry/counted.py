@@ -54,12 +54,17 @@ def parameters(*, preset: str = "llama2-7b", tie: bool = False) -> float:
 @CHECKS.register("part_parameters")
 def part_parameters(*, preset: str = "llama2-7b", part: str = "attention") -> float:
     """Return the parameters of one part of a preset, over all layers."""
-    return float(sum(p.parameters for p in parts(_preset(preset)) if p.name == part))
+    found = {p.name: p.parameters for p in parts(_preset(preset))}
+    return float(found[part])
 
 
 @CHECKS.register("feedforward_share")
 def feedforward_share(
-    *, name: str = "swiglu", dim: int = 256, width: int = 1024, of: str = "network"
+    *,
+    name: str = "swiglu",
+    dim: int = 256,
+    width: int = 1024,
+    of: Literal["network", "block"] = "network",
 ) -> float:
     """Return the matrices of a network, or with attention of a block, over ReLU's at 4d."""
 
@@ -145,7 +150,9 @@ def grouped_share(
 
 
 @CHECKS.register("kv_computations")
-def kv_computations(*, prompt: int = 1, new: int = 100, what: str = "ratio") -> float:
+def kv_computations(
+    *, prompt: int = 1, new: int = 100, what: Literal["ratio", "total", "mean", "first"] = "ratio"
+) -> float:
     """Return how often keys and values are computed without a cache, counted while decoding.
 
     `ratio` is over the count with a cache, `total` the count itself, `mean` that of each token

@@ -1,4 +1,4 @@
-"""What must hold exactly: of norms, rotations, gates, attention and its mask. Errors as numbers."""
+"""What must hold exactly: of rotations, gates, attention and its mask. Errors as numbers."""
 
 from typing import Any, Literal
 
@@ -13,15 +13,10 @@ from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 Dtype = Literal["float64", "float32", "bfloat16"]
 
 
-def _drawn(*shape: int, seed: int = 0) -> Tensor:
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    """Return standard normal numbers in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-def _norm(name: str, dim: int, **options: Any) -> Any:
-    registry = REGISTRIES["norm"]
-    made = registry.build(registry.resolve({"name": name, **options}), dim=dim, bias=True)
-    return made.double()
 
 
 def _model(seed: int = 0, **changes: Any) -> Decoder:
@@ -32,53 +27,6 @@ def _model(seed: int = 0, **changes: Any) -> Decoder:
 
 def _tokens(length: int = 16) -> Tensor:
     return torch.randint(0, 64, (1, length), generator=torch.Generator().manual_seed(1))
-
-
-@CHECKS.register("norm_error")
-def norm_error(*, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm", dim: int = 256) -> float:
-    """Return how far a norm is from its formula in float64, at most over 1,000 vectors."""
-    x = 3 * _drawn(1000, dim) + 1
-    if norm == "rmsnorm":
-        formula = x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-    else:
-        centred = x - x.mean(-1, keepdim=True)
-        formula = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
-    return float((_norm(norm, dim)(x) - formula).detach().abs().max())
-
-
-@CHECKS.register("norm_rescaled")
-def norm_rescaled(
-    *, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm", factor: float = 2.0, eps: float = 0.0,
-    sign: Literal[1, -1] = 1,
-) -> float:  # fmt: skip
-    """Return how far y(factor x) is from sign y(x): 0 where a norm is blind to scale."""
-    x, made = _drawn(100, 64), _norm(norm, 64, eps=eps)
-    return float((made(factor * x) - sign * made(x)).detach().abs().max())
-
-
-@CHECKS.register("norm_mean")
-def norm_mean(*, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm") -> float:
-    """Return the largest mean over features of what a norm gives for off-centre vectors."""
-    return float(_norm(norm, 64)(_drawn(100, 64) + 1).detach().mean(-1).abs().max())
-
-
-@CHECKS.register("norm_mixes_tokens")
-def norm_mixes_tokens(*, norm: Literal["rmsnorm", "layernorm"] = "layernorm") -> float:
-    """Return how far the other tokens' outputs move where one token is changed."""
-    x, made = _drawn(1, 8, 64), _norm(norm, 64)
-    changed = x.clone()
-    changed[:, 3] += 5
-    others = [i for i in range(8) if i != 3]
-    return float((made(changed) - made(x))[:, others].detach().abs().max())
-
-
-@CHECKS.register("primers_layernorm")
-def primers_layernorm(*, dim: int = 64) -> float:
-    """Return how far the primer's LayerNorm (sample deviation, eps outside) is off, relatively."""
-    x = _drawn(1000, dim)
-    naive = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
-    right = F.layer_norm(x, (dim,))
-    return float((naive - right).norm() / right.norm())
 
 
 def _rotation(theta: float = 1e4, width: int = 64) -> Any:
@@ -96,7 +44,7 @@ def _turned(q: Tensor, k: Tensor, at: Tensor, dtype: Dtype, theta: float = 1e4) 
 @CHECKS.register("rope_length_error")
 def rope_length_error(*, dtype: Dtype = "float32") -> float:
     """Return how far a rotation changes the length of a vector, relatively."""
-    q = _drawn(1, 1, 512, 64)
+    q = drawn(1, 1, 512, 64)
     turned, _ = _turned(q, q, torch.arange(512), dtype)
     before = q.to(turned.dtype).double().norm(dim=-1)
     return float(((turned.double().norm(dim=-1) - before) / before).abs().max())
@@ -105,7 +53,7 @@ def rope_length_error(*, dtype: Dtype = "float32") -> float:
 @CHECKS.register("rope_shift_error")
 def rope_shift_error(*, offset: int = 1000, dtype: Dtype = "float32") -> float:
     """Return how far scores move where both positions do, over the scores' root mean square."""
-    q, k = _drawn(1, 1, 64, 64), _drawn(1, 1, 64, 64, seed=1)
+    q, k = drawn(1, 1, 64, 64), drawn(1, 1, 64, 64, seed=1)
 
     def scores(start: int) -> Tensor:
         turned_q, turned_k = _turned(q, k, torch.arange(64) + start, dtype)
@@ -120,7 +68,7 @@ def sinusoidal_shift_error(*, offset: int = 8) -> float:
     """Return the same of sinusoidal positions, added before queries and keys are made."""
     registry = REGISTRIES["position"]
     made = registry.build(registry.resolve("sinusoidal"), dim=64)
-    x, w = _drawn(1, 16, 64), _drawn(64, 64, seed=1) / 8
+    x, w = drawn(1, 16, 64), drawn(64, 64, seed=1) / 8
 
     def scores(start: int) -> Tensor:
         h = made.embed(x.float(), torch.arange(16) + start).double()
@@ -253,8 +201,8 @@ def glu_error(*, form: Literal["primer", "paper"] = "primer") -> float:
     registry = REGISTRIES["feedforward"]
     made = registry.build(registry.resolve({"name": "glu", "width": 32}), dim=32, bias=False)
     for i, parameter in enumerate(made.parameters()):
-        parameter.data = _drawn(*parameter.shape, seed=i).float() / 6
-    x = _drawn(10, 32).float()
+        parameter.data = drawn(*parameter.shape, seed=i).float() / 6
+    x = drawn(10, 32).float()
     gate = torch.sigmoid(made.gate(x))
     inner = x * gate if form == "primer" else made.up(x) * gate
     with torch.no_grad():

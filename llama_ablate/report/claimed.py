@@ -48,6 +48,8 @@ def findings(folder: Path) -> pd.DataFrame:
 def number(found: Mapping[str, Any]) -> str:
     """Write what an inquiry measured, with its interval where it has one."""
     value, low, high = (_float(found[key]) for key in ("measured", "low", "high"))
+    if math.isnan(value):
+        return "not measured"
     if low == high or math.isnan(low):
         return f"{value:,.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
     return f"{value:.2f}x [{low:.2f}, {high:.2f}]"

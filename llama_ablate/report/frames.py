@@ -52,7 +52,10 @@ def runs(store: Store) -> pd.DataFrame:
         by_rate = tuned.rates(frame, reported_split(frame), math.log(plan["data"]["vocab"]))
         found = tuned.sensitivities(by_rate)
         keys = zip(frame["variant"], frame["seed"], strict=True)
-        frame["lr_sensitivity_nats"] = [found.get(key, math.nan) for key in keys]
+        uneven = tuned.unfinished(frame)
+        frame["lr_sensitivity_nats"] = [
+            math.nan if key[0] in uneven else found.get(key, math.nan) for key in keys
+        ]
     return frame
 
 
@@ -64,6 +67,11 @@ def every_run(store: Store) -> pd.DataFrame:
 def reported(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that the tables are about: each variant's at its chosen point."""
     return frame[frame["chosen"]]
+
+
+def ranked(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the reported runs of the variants that were tried at everything the grid asks for."""
+    return reported(frame[~frame["variant"].isin(tuned.unfinished(frame))])
 
 
 def curves(store: Store) -> pd.DataFrame:
@@ -98,7 +106,7 @@ def comparison(store: Store) -> pd.DataFrame:
     """
     plan, everything = store.plan, runs(store)
     frame = reported(everything)
-    uneven = tuned.unfinished(everything) if tuned.several(everything) else []
+    uneven = tuned.unfinished(everything)
     split = reported_split(frame)
     measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
     base = baseline(plan)
@@ -178,7 +186,7 @@ def _rulings(
 
 def differences(store: Store) -> dict[str, list[float]]:
     """Return each variant's losses minus the baseline's, over the seeds that both finished."""
-    by_variant, variants = losses(store, reported(runs(store))), store.plan["variants"]
+    by_variant, variants = losses(store, ranked(runs(store))), store.plan["variants"]
     base = by_variant[baseline(store.plan)["id"]]
     return {
         v["label"]: [x - base[seed] for seed, x in by_variant[v["id"]].items() if seed in base]

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from llama_ablate.evidence import Claim, examine
@@ -26,7 +25,8 @@ def hypotheses(store: Store) -> pd.DataFrame:
     stated = [Hypothesis.model_validate(entry) for entry in entries]
     tables = {table.plan.get("table", ""): table for table in store.tables}
     asked = [entry.table or next(iter(tables)) for entry in stated]
-    held = {name: tested.believed(tables[name]) for name in set(asked)}
+    seen = {*asked, *(entry.minus for entry in stated if entry.minus)}
+    held = {name: tested.believed(tables[name]) for name in seen}
     claims = []
     for entry, name in zip(stated, asked, strict=True):
         values = _differences(entry, tables[name])
@@ -37,7 +37,8 @@ def hypotheses(store: Store) -> pd.DataFrame:
     rows = []
     for entry, name, found in zip(stated, asked, examine(claims), strict=True):
         scale = _shares if entry.relative else float
-        denied = bool(entry.claims) and not held[name][0]
+        failing = [n for n in (name, entry.minus) if n is not None and not held[n][0]]
+        denied = bool(entry.claims and failing)
         rows.append(
             {
                 "claim": _claimed(entry, frames.baseline(tables[name].plan)["label"]),
@@ -50,7 +51,7 @@ def hypotheses(store: Store) -> pd.DataFrame:
                 "low": scale(found.effect.low),
                 "high": scale(found.effect.high),
                 "finding": "no verdict" if denied else found.finding,
-                "why": held[name][1] if denied else "",
+                "why": held[failing[0]][1] if denied else "",
                 "p_for": found.p_for,
                 "p_against": found.p_against,
                 "seeds_needed": found.seeds_needed or math.nan,
@@ -63,15 +64,19 @@ def hypotheses(store: Store) -> pd.DataFrame:
 def samples(store: Store, label: str, measure: str | None) -> Samples:
     """Return a number of a variant: by seed if it is of its runs, by turn if of the variant.
 
-    Empty where nothing of that name was measured. Shares of runs (`diverged`) count every run that
-    ended; other numbers those that ended `ok`.
+    Empty where nothing of that name was measured, and where the variant was not tried at all that
+    is tuned. Runs are those at the chosen point. One that diverged has the loss of chance, so that
+    it speaks against its variant; it has no other number but `diverged`.
     """
-    frame = frames.reported(frames.runs(store))
-    name = measure or f"{frames.reported_split(frame)}_loss_nats"
+    frame = frames.ranked(frames.runs(store))
+    loss = f"{frames.reported_split(frame)}_loss_nats"
+    name = measure or loss
     if name in frame:
-        of = frame[(frame["label"] == label) & frame[name].notna()]
-        if name != "diverged":
-            of = of[of["outcome"] == "ok"]
+        of = frame[frame["label"] == label].copy()
+        if name == loss:
+            chance = math.log(store.plan["data"]["vocab"])
+            of.loc[of["outcome"] == "diverged", name] = chance
+        of = of[of[name].notna()]
         return {int(s): float(v) for s, v in zip(of["seed"], of[name], strict=True)}
     variant = next(v for v in store.plan["variants"] if v["label"] == label)
     for found in store.variant_measures(variant["id"]).values():
@@ -88,18 +93,19 @@ def _differences(entry: Hypothesis, table: Store) -> Samples:
     other = entry.against or frames.baseline(table.plan)["label"]
     against = samples(table, other, entry.measure)
     shared = [key for key in of if key in against]
-    if entry.relative:
-        return {key: float(np.log(of[key] / against[key])) for key in shared}
+    if entry.relative:  # of nothing there is no share
+        return {k: math.log(of[k] / against[k]) for k in shared if of[k] > 0 and against[k] > 0}
     return {key: of[key] - against[key] for key in shared}
 
 
 def _claim(entry: Hypothesis) -> Claim:
-    directions: dict[str, Any] = {"lower": "better", "higher": "worse"}
-    direction = directions.get(entry.direction, entry.direction)
-    share = entry.size / 100
-    margin = entry.size
+    said: Any = entry.direction.removeprefix("not ")
+    direction = {"lower": "better", "higher": "worse"}.get(said, said)
+    share, margin = entry.size / 100, entry.size
     if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
         margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
+    if entry.direction.startswith("not "):  # not worse by m: better than m worse
+        return Claim("worse" if direction == "better" else "better", -margin)
     return Claim(direction, margin)
 
 
@@ -130,5 +136,6 @@ def _claimed(entry: Hypothesis, base: str) -> str:
         return f"{entry.variant} is {how} {entry.value:g}{by}{what}"
     if entry.direction == "equivalent":
         return f"{entry.variant} equals {other} within {entry.margin}{what}"
-    by = f" by more than {entry.margin}" if entry.size else ""
+    by = f" by {'' if entry.direction.startswith('not ') else 'more than '}{entry.margin}"
+    by = by if entry.size else ""
     return f"{entry.variant} is {entry.direction} than {other}{by}{what}"

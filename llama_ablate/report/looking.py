@@ -16,14 +16,15 @@ Look = tuple[str, dict[str, Any]]
 def variant(store: Store, chosen: dict[str, Any]) -> Look:
     """Show a variant: its recipe, its runs, and everything measured of it."""
     runs = frames.runs(store)
-    of = runs[runs["variant"] == chosen["id"]]
+    every = runs[runs["variant"] == chosen["id"]]
+    of = frames.reported(every)
     measures = store.variant_measures(chosen["id"])
-    values = {**chosen, "runs": of.to_dict("records"), "measures": measures}
+    values = {**chosen, "runs": every.to_dict("records"), "measures": measures}
     numbers = [c for c in of.columns if of[c].dtype.kind == "f"]
     lines = [f"{chosen['label']} ({chosen['id']})", "", _recipe(chosen["model"]), ""]
     sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
     lines += [f"{key}: {chosen[key]:,}" for key in sizes]
-    lines += ["", tables.text(of[["id", "seed", "outcome", "reason"]].astype(str)), ""]
+    lines += ["", tables.text(every[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
     lines += [f"{name}: {_spread(list(of[name]))}" for name in numbers if of[name].notna().any()]
     for metric, found in measures.items():
         lines += ["", f"{metric}:"]
@@ -56,6 +57,9 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
     of_a, of_b = (ok[ok["variant"] == v["id"]].set_index("seed") for v in (a, b))
     seeds = sorted(set(of_a.index) & set(of_b.index))
     changed = {k: [a["model"][k], v] for k, v in b["model"].items() if a["model"][k] != v}
+    own = store.plan["experiment"]["train"]
+    trained = {**dict.fromkeys(a.get("train", {})), **dict.fromkeys(b.get("train", {}))}
+    changed |= {f"train.{k}": [v.get("train", {}).get(k, own[k]) for v in (a, b)] for k in trained}
     rows, effects = [], {}
     split = frames.reported_split(runs)
     for name in [c for c in ok.columns if c.endswith(("_nats", "_byte", "perplexity", "_s"))]:

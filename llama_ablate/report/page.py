@@ -29,7 +29,9 @@ def write(store: Store) -> Path:
     found = sections(store)
     for section in found:
         titled = f"{caption} {section.title}"
-        tables.save(section.cells, section.frame, titled, folder / "tables" / slug(section.title))
+        tables.save(
+            section.cells, section.frame, titled, folder / "tables" / slug(section.title, 160)
+        )
     drawn = []
     for name, draw, table in _figures(store):
         svg, _png = figures.save(draw(table), folder / "figures" / name)
@@ -56,7 +58,7 @@ def _figures(store: Store) -> list[tuple[str, Callable[[Store], Figure], Store]]
     if asked.get("sizes"):
         drawn.append(("ladder", curves.ladder, store))
     drawn += [
-        (f"effects_{slug(table.plan['table'])}", figures.effects, table)
+        (f"effects_{slug(table.plan['table'], 160)}", figures.effects, table)
         for table in store.tables[1:]
     ]
     return drawn

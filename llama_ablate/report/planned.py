@@ -102,10 +102,11 @@ def powered(pilot: Store, effect_nats: float, values: dict[str, Any]) -> list[di
     plan's table, the power 0.8. Seconds are the plan's own, scaled to so many seeds for all its
     variants. Raises ConfigError where the pilot has no variant with two paired seeds.
     """
-    alpha = 0.05 / max(1, len(values["variants"]) - 1)
+    alpha = 0.05 / max(1, sum(not v.get("role") for v in values["variants"]) - 1)
+    controls = {v["label"] for v in pilot.plan["variants"] if v.get("role")}
     seeds, rows = values["seeds"], []
     for label, differences in frames.differences(pilot).items():
-        if len(differences) < 2:
+        if len(differences) < 2 or label in controls:
             continue
         sd = statistics.stdev(differences)
         needed = seeds_for(effect_nats, sd, alpha=alpha)

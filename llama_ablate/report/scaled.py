@@ -30,7 +30,7 @@ def points(store: Store) -> pd.DataFrame:
             continue
         if plan["data"]["fingerprint"] != first["data"]["fingerprint"]:
             continue
-        frame = frames.reported(frames.runs(table))
+        frame = frames.ranked(frames.runs(table))
         split = frames.reported_split(frame)
         steps = {run["id"]: run["steps"] for run in plan["runs"]}
         per_step = plan["experiment"]["train"]["batch"] * plan["experiment"]["model"]["context"]

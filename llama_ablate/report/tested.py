@@ -15,8 +15,8 @@ Control = Literal["aa", "positive"]
 
 
 def reported_losses(store: Store) -> dict[str, dict[int, float]]:
-    """Return the reported loss by variant's id and seed, at each variant's chosen point."""
-    return frames.losses(store, frames.reported(frames.runs(store)))
+    """Return the reported loss by variant's id and seed, of what was tuned as it should be."""
+    return frames.losses(store, frames.ranked(frames.runs(store)))
 
 
 def factors(store: Store) -> pd.DataFrame:
@@ -35,7 +35,8 @@ def factors(store: Store) -> pd.DataFrame:
     if not names or not two or not seeds:
         return pd.DataFrame(columns=columns)
     levels = {v["id"]: [v["levels"][name] for name in names] for v in variants}
-    written = {name: _levels(variants, name) for name in names}
+    train = store.plan["experiment"]["train"]
+    written = {name: _levels(variants, name, train) for name in names}
     losses = {id_: [of[seed] for seed in sorted(seeds)] for id_, of in values.items()}
     rows = [
         (" x ".join(c.factors), "; ".join(written[f] for f in c.factors),
@@ -45,11 +46,12 @@ def factors(store: Store) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _levels(variants: list[dict[str, Any]], name: str) -> str:
+def _levels(variants: list[dict[str, Any]], name: str, train: dict[str, Any]) -> str:
     """Write a factor's two values: what level 0 was, and what level 1."""
     if name.startswith("train."):
         key = name.removeprefix("train.")
-        shown = {v["levels"][name]: v["train"][key] for v in variants}
+        own = train[key]
+        shown = {v["levels"][name]: v["train"].get(key, own) for v in variants}
     else:
         shown = {v["levels"][name]: v["model"][name] for v in variants}
     names = [s["name"] if isinstance(s, dict) else str(s) for s in (shown[0], shown[1])]
@@ -108,7 +110,9 @@ def winners(store: Store) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for table in store.tables:
         frame = frames.comparison(table)
-        frame = frame[(frame["role"] == "") & frame["loss_nats"].notna()]
+        full = frame["n"] == frame.loc[frame["baseline"], "n"].max()
+        fair = (frame["role"] == "") & frame["difference_nats"].notna() & full
+        frame = frame[fair & (frame["verdict"] != "diverged")]
         if frame.empty:
             continue
         best = frame.sort_values("loss_nats").iloc[0]

@@ -31,16 +31,16 @@ def choose(frame: pd.DataFrame) -> "pd.Series[bool]":
     if not several(frame):
         return pd.Series(data=True, index=frame.index)
     best = {variant: _best(of) for variant, of in frame.groupby("variant", sort=False)}
-    return frame["point"] == frame["variant"].map(best)
+    return frame["tuned"] == frame["variant"].map(best)
 
 
 def several(frame: pd.DataFrame) -> bool:
     """Return whether anything was tuned."""
-    return len(set(frame["point"])) > 1
+    return len(set(frame["tuned"])) > 1
 
 
 def _best(of: pd.DataFrame) -> str:
-    means = {str(p): _mean(part) for p, part in of.groupby("point", sort=False)}
+    means = {str(p): _mean(part) for p, part in of.groupby("tuned", sort=False)}
     return min(means, key=means.__getitem__)
 
 
@@ -54,7 +54,12 @@ def _mean(part: pd.DataFrame) -> tuple[bool, bool, float]:
 
 
 def unfinished(frame: pd.DataFrame) -> list[str]:
-    """Return the variants, by id, that have not been tried at every point with every seed."""
+    """Return the variants, by id, that have not been tried at every point with every seed.
+
+    Where nothing is tuned there is one point, and what has not finished is merely not there yet.
+    """
+    if not several(frame):
+        return []
     done = frame["outcome"].isin(DONE).groupby(frame["variant"]).all()
     return [str(variant) for variant, all_done in done.items() if not all_done]
 

@@ -172,7 +172,8 @@ class _Run:
             and self.steps - state.step < self.recipe.average * self.row_every
         ):
             for name, value in self.model.state_dict().items():
-                state.summed[name] = state.summed[name] + value if state.summands else value.clone()
+                before = state.summed[name].to(value.device) if state.summands else 0
+                state.summed[name] = before + value
             state.summands += 1
         return row
 

@@ -25,6 +25,8 @@ def finding(direction, margin, shift, noise=NOISE):
         ("worse", 0.0, 0.05, "supported"),
         ("worse", 0.0, -0.05, "refuted"),
         ("worse", 0.04, 0.01, "refuted"),
+        ("better", -0.04, 0.01, "supported"),  # not worse by 0.04
+        ("better", -0.04, 0.05, "refuted"),
         ("equivalent", 0.01, 0.0, "supported"),
         ("equivalent", 0.01, 0.05, "refuted"),
         ("equivalent", 0.01, -0.05, "refuted"),

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from llama_ablate.cli import main
-from llama_ablate.inquiry import CHECKS
+from llama_ablate.inquiry import CHECKS, Inquiry, ask
+from llama_ablate.report import claimed
 from llama_ablate.strict_json import read_json
 
 
@@ -72,6 +73,7 @@ def test_an_identity_holds_to_rounding(name):
         ("norm_rescaled", {"factor": -1.0}, 1),
         ("norm_rescaled", {"factor": 0.001, "eps": 1e-6}, 1),
         ("norm_mean", {}, 0.1),
+        ("divided_by_variance", {}, 1),  # vectors of deviation 3
         ("sinusoidal_shift_error", {}, 0.1),
         ("order_seen", {"layers": 2}, 0.1),
         ("order_seen", {"layers": 1, "position": "rope"}, 0.1),
@@ -116,6 +118,10 @@ def test_an_inquiry_says_what_it_found_beside_what_was_said(tmp_path, capsys):
         ("number: future_seen", "table: a, case: b, to: c", "needs a 'bench' in the file"),
         ("number: future_seen, ", "", "takes either a 'number'"),
         ("question:", "bench: {name: nroms}\nquestion:", "did you mean 'norms'?"),
+        ("name: kv_computations, what: mean", "name: preset_value, key: foo", "KeyError: 'foo'"),
+        ("name: kv_computations, what: mean", "name: kv_computations, new: 0", "ZeroDivisionErr"),
+        ("at_least: 99", "at_least: 99, at_most: 1", "at_least 99 is above at_most 1"),
+        ("question:", "bench: {name: norms, dtype: foo}\nquestion:", "allowed: bfloat16, float32"),
         ("question:", "bench: {name: norms, rounds: 2}\nquestion:", "bench.rounds"),
     ],
 )
@@ -126,6 +132,14 @@ def test_an_inquiry_that_makes_no_sense_is_one_line(tmp_path, capsys, old, new, 
     assert "asked.yaml:" in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_case_that_could_not_be_timed_is_undecided():
+    inquiry = Inquiry.check({"name": "x", "bench": {"name": "norms"}, "findings": [
+        {"table": "forward", "case": "a", "to": "b", "at_least": 1.0}]})  # fmt: skip
+    (row,) = ask(inquiry, lambda *_: (math.nan, math.nan, math.nan))
+    assert row["finding"] == "undecided"
+    assert claimed.number(row) == "not measured"
 
 
 def test_plan_says_that_an_inquiry_trains_nothing(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Tables, figures and the page, from records made by hand: the expected numbers are worked out."""
 
+import json
 import math
 import re
 
@@ -258,3 +259,27 @@ def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
     assert "tiny.yaml:" in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def hypothesized_of(store, **stated):
+    plan = store.plan
+    plan["experiment"]["hypotheses"] = [stated]
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    return hypothesized.hypotheses(store).iloc[0]
+
+
+def test_a_run_that_diverged_speaks_against_its_variant(store):
+    plan = store.plan
+    plan["data"]["vocab"] = 256
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    found = hypothesized_of(store, variant="wild", direction="worse", margin=None)
+    # Seeds 1 and 2 lost 0.3 each; seed 0 diverged and counts as chance, log 256, against 2.0.
+    assert found["n"] == 3
+    assert found["difference"] == pytest.approx((math.log(256) - 2.0 + 0.3 + 0.3) / 3)
+
+
+def test_a_share_of_nothing_is_not_measured(store):
+    found = hypothesized_of(store, variant="wild", measure="diverged", direction="lower",
+                            margin="5%")  # fmt: skip
+    assert found["n"] == 0
+    assert found["finding"] == "undecided"
