@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -163,8 +163,9 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
     """
     choices = [METRICS.resolve(name) for name in names]
     experiment = Experiment.model_validate(store.plan["experiment"])
-    wanted = experiment.model_copy(update={"measure": [c.entry() for c in choices]})
-    plan = make(Source.of(wanted))
+    asked = [*experiment.measure, *(choice.entry() for choice in choices)]
+    checked = make(Source.of(experiment.model_copy(update={"measure": asked})))
+    plan = replace(checked, measures=tuple(choices))
     if store.engine is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     engine = Engine.from_dict(store.engine)

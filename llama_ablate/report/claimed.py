@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import hypothesized, tables
+from llama_ablate.report import frames, hypothesized, tables
 from llama_ablate.results import Store
 from llama_ablate.strict_json import read_json
 
@@ -74,9 +74,10 @@ def verdict(found: Sequence[str]) -> str:
 
 
 def ledger(stated: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each claim: `id, kind, says, verdict, measured, experiments`.
+    """Return one row for each claim: `id, kind, says, verdict, note, measured, experiments`.
 
-    `stated` maps ids to `kind`, `says`, and `settled` for what no run decides and why. Raises
+    `stated` maps ids to `kind`, `says`, `settled` for what no run decides and why, and a `note` on
+    how a verdict is to be read. Raises
     ConfigError for a finding that names a claim which is not there.
     """
     by_claim: dict[str, list[Any]] = {id_: [] for id_ in stated}
@@ -97,6 +98,7 @@ def ledger(stated: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.D
                 "kind": entry["kind"],
                 "says": entry["says"],
                 "verdict": verdict([f.finding for f in of]) or entry.get("settled", "untested"),
+                "note": entry.get("note", ""),
                 "measured": "; ".join(f"{f.claim}: {f.measured} ({f.finding})" for f in of),
                 "experiments": ", ".join(dict.fromkeys(f.experiment for f in of)),
             }
@@ -111,7 +113,10 @@ def markdown(frame: pd.DataFrame, results: str) -> str:
             "id": frame["id"],
             "kind": frame["kind"],
             "the source says": frame["says"],
-            "verdict": frame["verdict"],
+            "verdict": [
+                f"{row.verdict}: {row.note}" if row.note else row.verdict
+                for row in frames.rows(frame)
+            ],
             "measured": frame["measured"],
             "records": [
                 ", ".join(f"[{name.split('-')[0]}]({results}/{name})" for name in said.split(", "))
