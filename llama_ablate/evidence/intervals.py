@@ -145,15 +145,6 @@ def seeds_to_tell(differences: Sequence[float], margin: float | None, alpha: flo
     return needed if needed <= _MANY else None
 
 
-def unpaired_factor(correlation: float) -> float:
-    """Return how many times the runs an unpaired design needs for the same interval.
-
-    The variance of a difference of two means of equal variance is 2 s^2 (1 - r) paired and 2 s^2
-    unpaired.
-    """
-    return 1 / (1 - correlation) if correlation < 1 else math.inf
-
-
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """Return the 95% interval of a share (Wilson 1927, JASA 22): sound for none and for all."""
     from scipy import stats

@@ -30,6 +30,8 @@ class Effect:
     #: Correlation over seeds of variant and baseline: what pairing takes out of the noise.
     correlation: float
     p: float
+    #: How many times the runs an unpaired design would need for the same interval.
+    saved: float = math.nan
 
 
 def summary(values: Sequence[float]) -> Summary:
@@ -46,7 +48,9 @@ def paired_effect(
 ) -> Effect:
     """Return the mean of `variant - baseline` over seeds, with a Student-t interval.
 
-    The two sequences hold the same seeds in the same order. With one seed there is no interval,
+    Unpaired, the variance would be the sum of both; `saved` is that over the variance of the
+    differences, 1 / (1 - r) where both are equal. The two sequences hold the same seeds in the same
+    order. With one seed there is no interval,
     and with zero spread the interval is the point itself. Raises ValueError for unequal lengths.
     """
     if len(variant) != len(baseline):
@@ -63,6 +67,7 @@ def paired_effect(
     correlation = float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else math.nan
     if error == 0:
         return Effect(mean, mean, mean, n, correlation, 1.0 if mean == 0 else 0.0)
+    saved = float((a.var(ddof=1) + b.var(ddof=1)) / difference.var(ddof=1))
     half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
     p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
-    return Effect(mean, mean - half, mean + half, n, correlation, p)
+    return Effect(mean, mean - half, mean + half, n, correlation, p, saved)

@@ -95,7 +95,8 @@ def comparison(store: Store) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     Columns: `label, role, point, outcome, n, loss_nats, sd_nats, difference_nats, low_nats,
-    high_nats, verdict, p_holm, equivalence_p, seeds_needed, correlation, p, perplexity,
+    high_nats, verdict, p_holm, equivalence_p, seeds_needed, correlation,
+    pairing_saves, p, perplexity,
     bits_per_byte, excess_nats, parameters, non_embedding, residual, solved, flops_per_token,
     train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
     decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
@@ -149,6 +150,7 @@ def comparison(store: Store) -> pd.DataFrame:
                 "equivalence_p": ruling.equivalence_p if ruling else math.nan,
                 "seeds_needed": (ruling.seeds_needed if ruling else None) or math.nan,
                 "correlation": effect.correlation if ruling else math.nan,
+                "pairing_saves": effect.saved if ruling else math.nan,
                 "p": effect.p if ruling else math.nan,
                 "perplexity": _mean(ok, f"{split}_perplexity"),
                 "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),

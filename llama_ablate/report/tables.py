@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence.intervals import unpaired_factor
 from llama_ablate.report import frames
 
 Rows = Sequence[Sequence[str]]
@@ -162,8 +161,8 @@ def _pairing(row: Any) -> str:
     """Write a correlation, and how many times the runs it saves."""
     if math.isnan(row.correlation):
         return ""
-    factor = unpaired_factor(row.correlation)
-    return f"{row.correlation:.2f}" + (f" ({factor:.1f}x)" if math.isfinite(factor) else "")
+    saved = "" if math.isnan(row.pairing_saves) else f" ({row.pairing_saves:.1f}x)"
+    return f"{row.correlation:.2f}{saved}"
 
 
 def _intervals(

@@ -13,7 +13,6 @@ from llama_ablate.evidence.intervals import (
     seeds_for,
     sign_flip,
     sign_flip_p,
-    unpaired_factor,
 )
 
 
@@ -134,14 +133,6 @@ def test_the_seeds_for_an_effect_are_the_fewest_that_reach_the_power():
     assert seeds_for(1.0, 0.0) == 2
     with pytest.raises(ValueError, match="an effect of 0"):
         seeds_for(0.0, 1.0)
-
-
-def test_pairing_saves_the_runs_that_the_prototype_counted():
-    """0.92 -> 12 times, 0.50 -> 2, 0.09 -> 1.1, as measured before this project."""
-    assert unpaired_factor(0.92) == pytest.approx(12.5)
-    assert unpaired_factor(0.5) == 2
-    assert unpaired_factor(0.09) == pytest.approx(1.1, abs=0.005)
-    assert unpaired_factor(1.0) == math.inf
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 9), (3, 9), (9, 9)])

@@ -69,3 +69,20 @@ def test_a_summary_leaves_out_what_is_not_finite():
     assert found.sd == pytest.approx(math.sqrt(2))
     assert math.isnan(summary([1.0]).sd)
     assert summary([]).n == 0
+
+
+@pytest.mark.parametrize(("r", "times"), [(0.92, 12.5), (0.5, 2.0), (0.09, 1.1)])
+def test_pairing_saves_the_runs_that_the_prototype_counted(r, times):
+    """0.92 -> 12 times, 0.50 -> 2, 0.09 -> 1.1, as measured before this project."""
+    generator = np.random.default_rng(0)
+    shared, own, other = generator.normal(0, 1, (3, 200_000))
+    a = math.sqrt(r) * shared + math.sqrt(1 - r) * own
+    b = math.sqrt(r) * shared + math.sqrt(1 - r) * other
+    assert paired_effect(list(a), list(b)).saved == pytest.approx(times, rel=0.01)
+
+
+def test_pairing_saves_little_where_the_spreads_differ_however_high_the_correlation():
+    effect = paired_effect([2.0, 4.0, 6.0], [0.1, 0.2, 0.3])
+    assert effect.correlation == pytest.approx(1)
+    # Variances 4 and 0.01; the differences 1.9, 3.8, 5.7 have 3.61.
+    assert effect.saved == pytest.approx(4.01 / 3.61)
