@@ -114,7 +114,7 @@ def _least(
         optimize.least_squares(
             lambda of: np.log(np.maximum(predicted(of), 1e-12)) - np.log(values),
             np.clip(start, low, high), loss="huber", f_scale=1e-3, bounds=(low, high),
-            x_scale="jac", xtol=1e-12, ftol=1e-12, gtol=1e-12,
+            x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10, max_nfev=200,
         )
         for start in starts
     ]  # fmt: skip
@@ -127,7 +127,7 @@ def fit(
     *,
     at: float,
     floor: float | None = None,
-    draws: int = 300,
+    draws: int = 200,
     seed: int = 0,
 ) -> Fit:
     """Return a law through the means over seeds, with bootstrap intervals.
