@@ -149,12 +149,12 @@ def _report(store: Store) -> Answer:
     from llama_ablate.report import frames, page, tables, warned
     from llama_ablate.report.sections import sections
 
-    written = page.write(store)
+    found = sections(store)
+    written = page.write(store, found)
     failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)
     for warning in warnings:
         sys.stderr.write(f"note: {warning}\n")
-    found = sections(store)
     first = found[0].table
     shown = [
         ("" if section.title == "Comparison" else f"{section.title}\n\n")

@@ -1,6 +1,5 @@
 """The ledger of claims beside what every experiment of a folder found of them."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,6 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames, hypothesized, tables
 from llama_ablate.results import Store
 from llama_ablate.strict_json import read_json
-
-#: How the findings of one claim add up, in words.
-_MIXED = "mixed"
 
 
 def findings(folder: Path) -> pd.DataFrame:
@@ -69,7 +65,7 @@ def verdict(found: Sequence[str]) -> str:
     if len(decided) == 1:
         return next(iter(decided))
     if decided:
-        return _MIXED
+        return "mixed"
     return "undecided" if "undecided" in found else "no verdict" if found else ""
 
 
@@ -77,8 +73,8 @@ def ledger(stated: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.D
     """Return one row for each claim: `id, kind, says, verdict, note, measured, experiments`.
 
     `stated` maps ids to `kind`, `says`, `settled` for what no run decides and why, and a `note` on
-    how a verdict is to be read. Raises
-    ConfigError for a finding that names a claim which is not there.
+    how a verdict is to be read. Raises ConfigError for a finding that names a claim which is not
+    there.
     """
     by_claim: dict[str, list[Any]] = {id_: [] for id_ in stated}
     for row in found.itertuples():
@@ -132,5 +128,4 @@ def markdown(frame: pd.DataFrame, results: str) -> str:
 def counted(frame: pd.DataFrame) -> dict[str, int]:
     """Return how many empirical claims have which verdict."""
     empirical = frame[frame["kind"].str.contains("E")]
-    counts: dict[str, int] = json.loads(empirical["verdict"].value_counts().to_json())
-    return counts
+    return {str(word): int(n) for word, n in empirical["verdict"].value_counts().items()}

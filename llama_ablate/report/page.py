@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from llama_ablate.experiment import slug
 from llama_ablate.report import curves, figures, frames, tables, warned
-from llama_ablate.report.sections import Section, sections
+from llama_ablate.report.sections import Section
 from llama_ablate.results import Store
 from llama_ablate.strict_json import to_json
 
@@ -21,18 +21,17 @@ _RUN_COLUMNS = ("variant", "tuned to", "seed", "outcome", "loss (nats)", "± (te
                 "train (s)", "peak memory", "reason")  # fmt: skip
 
 
-def write(store: Store) -> Path:
-    """Write the whole report of an experiment; return the page's path."""
+def write(store: Store, found: list[Section]) -> Path:
+    """Write the whole report of an experiment, its sections as given; return the page's path."""
     folder = store.report
     comparison = frames.comparison(store)
     caption = f"{store.plan['experiment']['name']}: {store.plan['question']}".strip(": ")
-    found = sections(store)
     for section in found:
         titled = f"{caption} {section.title}"
         tables.save(
             section.cells, section.frame, titled, folder / "tables" / slug(section.title, 160)
         )
-    drawn = []
+    drawn, names = [], []
     for name, draw, table in _figures(store):
         svg, _png = figures.save(draw(table), folder / "figures" / name)
         drawn.append(
@@ -42,7 +41,7 @@ def write(store: Store) -> Path:
                 "svg": base64.b64encode(svg.read_bytes()).decode(),
             }
         )
-    names = [name for name, _, _ in _figures(store)]
+        names.append(name)
     (folder / "report.md").write_text(_markdown(store, comparison, found, names), "utf-8")
     page = folder / "report.html"
     page.write_text(_html(store, comparison, found, drawn), "utf-8")

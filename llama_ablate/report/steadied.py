@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from llama_ablate.evidence.intervals import wilson
-from llama_ablate.report.tuned import DONE
+from llama_ablate.results import FINAL
 
 _NUMBERS = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
 
@@ -16,7 +16,7 @@ def steadiness(frame: pd.DataFrame) -> pd.DataFrame:
     Columns: `label, runs, diverged, share, low, high`, and the means of the numbers that a run
     notes while it trains. Empty where no run noted any.
     """
-    ended = frame[frame["outcome"].isin(DONE)]
+    ended = frame[frame["outcome"].isin(FINAL)]
     known = [name for name in _NUMBERS if name in ended]
     if ended.empty or not known:
         return pd.DataFrame()

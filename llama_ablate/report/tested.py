@@ -161,11 +161,8 @@ def controls(store: Store) -> dict[Control, tuple[bool, str]]:
 def believed(store: Store) -> tuple[bool, str]:
     """Return whether an experiment's controls are both there and hold, and what they say."""
     found = controls(store)
-    kinds: tuple[tuple[Control, str], ...] = (
-        ("aa", "an A/A arm"),
-        ("positive", "a positive control"),
-    )
-    missing = [what for kind, what in kinds if kind not in found]
+    kinds: dict[Control, str] = {"aa": "A/A arm", "positive": "positive control"}
+    missing = [what for kind, what in kinds.items() if kind not in found]
     if missing:
-        return False, f"it has no {' and no '.join(m.split(' ', 1)[1] for m in missing)}"
+        return False, f"it has no {' and no '.join(missing)}"
     return all(holds for holds, _ in found.values()), "; ".join(said for _, said in found.values())

@@ -11,8 +11,7 @@ import pandas as pd
 
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
-
-DONE = ("ok", "diverged")  # outcomes that say something about a point
+from llama_ablate.results import FINAL
 
 
 def point(tuned: dict[str, Any]) -> str:
@@ -46,7 +45,7 @@ def _best(of: pd.DataFrame) -> str:
 
 def _mean(part: pd.DataFrame) -> tuple[bool, bool, float]:
     """Order points: complete before incomplete, whole before diverged, then by loss."""
-    complete = bool(part["outcome"].isin(DONE).all())
+    complete = bool(part["outcome"].isin(FINAL).all())
     column = "validation_loss_nats"
     whole = bool((part["outcome"] == "ok").all()) and column in part
     loss = float(part[column].mean()) if whole else math.inf
@@ -60,7 +59,7 @@ def unfinished(frame: pd.DataFrame) -> list[str]:
     """
     if not several(frame):
         return []
-    done = frame["outcome"].isin(DONE).groupby(frame["variant"]).all()
+    done = frame["outcome"].isin(FINAL).groupby(frame["variant"]).all()
     return [str(variant) for variant, all_done in done.items() if not all_done]
 
 
@@ -70,7 +69,7 @@ def rates(frame: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
     Columns: `variant, label, seed, lr, loss_nats`. A run that diverged has the cap, as has a loss
     beyond it.
     """
-    frame = frame[frame["outcome"].isin(DONE)].copy()
+    frame = frame[frame["outcome"].isin(FINAL)].copy()
     frame["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in frame["tuned"]]
     column = f"{split}_loss_nats"
     losses = frame[column] if column in frame else pd.Series(math.nan, index=frame.index)
@@ -102,11 +101,11 @@ def ledger(frame: pd.DataFrame, split: str) -> pd.DataFrame:
         for key, value in json.loads(tuned).items():
             grid.setdefault(key, [])
             grid[key] += [value] if value not in grid[key] else []
+    ends = {key: _ends(values) for key, values in grid.items()}
     rows = []
     for label, of in frame.groupby("label", sort=False):
         chosen = of[of["chosen"]]
         best = json.loads(chosen["tuned"].iloc[0])
-        ends = {key: (_ends(values)) for key, values in grid.items()}
         edge = [key for key, value in best.items() if value in ends[key]]
         sensitive = chosen.get("lr_sensitivity_nats", pd.Series(dtype=float)).dropna()
         effect = paired_effect(list(sensitive), [0.0] * len(sensitive))
@@ -115,7 +114,7 @@ def ledger(frame: pd.DataFrame, split: str) -> pd.DataFrame:
             {
                 "label": label,
                 "trials": len(of),
-                "finished": int(of["outcome"].isin(DONE).sum()),
+                "finished": int(of["outcome"].isin(FINAL).sum()),
                 "diverged": int((of["outcome"] == "diverged").sum()),
                 "chosen": chosen["point"].iloc[0],
                 "edge": ", ".join(edge),

@@ -201,8 +201,7 @@ class _Run:
                 if stop():
                     self._put_back(*kept)
                     return True
-                down = (1 - self.recipe.min_lr) * (step - steps + fall) / fall
-                self._update(step, self.recipe.lr * (1 - down))
+                self._update(step, learning_rate(self.recipe, step, steps))
             for split, name in names.items():
                 cut = windows(self.tokens.split(split), self.context)
                 state.branches[name] = float(losses(self.model, cut, self.engine).mean())

@@ -8,7 +8,17 @@ import pandas as pd
 import pytest
 
 from llama_ablate.cli import main
-from llama_ablate.report import figures, frames, hypothesized, looking, page, tables, tested, warned
+from llama_ablate.report import (
+    figures,
+    frames,
+    hypothesized,
+    looking,
+    page,
+    sections,
+    tables,
+    tested,
+    warned,
+)
 from llama_ablate.results import Record, Store
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
@@ -128,7 +138,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
 
 
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
-    text = page.write(store).read_text("utf-8")
+    text = page.write(store, sections.sections(store)).read_text("utf-8")
     assert "default-src 'none'" in text
     assert set(re.findall(r"(?:src|href)=.(.{5})", text)) == {"data:"}
     assert "<script" not in text
