@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
+TORTURE := $(CURDIR)/results/reference/torture.jsonl
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test lint claims docs bench clean
+.PHONY: help install quickstart test engines torture lint claims docs bench clean
 
 help:            ## show this list
 	@grep -E '^[a-z]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -32,7 +33,15 @@ quickstart: $(STAMP) ## run experiments/quickstart.yaml and write its report
 test: $(STAMP)   ## lint, types, and the test suite
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 8
+
+engines: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
+	LLAMA_ABLATE_ENGINES=1 $(BIN)/pytest tests/engines
+
+torture: $(STAMP) ## the full tier of the reliability battery (most of an hour), and its table
+	rm -f $(TORTURE)
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines --timeout 7200
+	$(BIN)/python docs/generate.py
 
 lint: $(STAMP)   ## mend what ruff can mend, then check
 	$(BIN)/ruff check --fix .

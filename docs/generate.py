@@ -14,6 +14,7 @@ import yaml
 
 from llama_ablate import summary
 from llama_ablate.catalogue import markdown
+from llama_ablate.evidence.intervals import wilson
 from llama_ablate.report import claimed, tables, tested
 from llama_ablate.results import Store
 
@@ -29,6 +30,7 @@ def pages() -> dict[Path, str]:
         readme: {"components": markdown(), "summary": _summary()},
         systems: {"compared": _compared(), "benches": _benches()},
         claims: _claims(),
+        ROOT / "docs" / "reliability.md": {"torture": _torture()},
     }
     return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
 
@@ -122,6 +124,25 @@ def _benches() -> str:
             "",
         ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _torture() -> str:
+    """Return what `make torture` found last, with the bound that each count gives."""
+    file = REFERENCE / "torture.jsonl"
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    rows.sort(key=lambda row: (int(row["row"][1:]), row["test"]))
+    lines = ["| row | what was tried | trials | failures | chance of one, 95% |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for row in rows:
+        high = wilson(row["failures"], row["trials"])[1]
+        bound = 1 - 0.05 ** (1 / row["trials"]) if not row["failures"] else high
+        lines.append(f"| {row['row']} | {row['what']} | {row['trials']:,} | {row['failures']} | "
+                     f"< {100 * bound:.2g}% |")  # fmt: skip
+    took = sum({row["test"]: row["seconds"] for row in rows}.values())
+    return (
+        "\n".join(lines)
+        + f"\n\nTogether {took / 60:.0f} minutes, on two cores shared with other work.\n"
+    )
 
 
 def _script(path: Path) -> ModuleType:

@@ -1,6 +1,7 @@
 """The arguments of every command, with help and an example for each."""
 
 import argparse
+import math
 import re
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE",
+                        help="a Python file that registers components; repeatable")  # fmt: skip
     common.add_argument("--json", action="store_true", help="print one JSON document, nothing else")
 
     def add(name: str, help_: str, example: str) -> argparse.ArgumentParser:
@@ -78,8 +81,18 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--workers", type=int, metavar="N",
                          help="runs at a time (default: one a core, or one a GPU)")  # fmt: skip
     add_device(command)
-    command.add_argument("--launcher", choices=["local"], default="local",
-                         help="what starts the runs")  # fmt: skip
+    command.add_argument("--keep-weights", choices=["none", "best", "all"], default="all",
+                         help="of finished runs: none, each variant's best, or all (default: all; "
+                              "metrics can be added later where weights are kept)")  # fmt: skip
+    command.add_argument("--checkpoint-every", type=_seconds, default=30.0, metavar="SECONDS",
+                         help="what a crash may cost a run (default: 30)")  # fmt: skip
+    command.add_argument("--launcher", choices=["local", "ray", "slurm"], default="local",
+                         help="what starts the runs: see docs/launchers.md")  # fmt: skip
+    command.add_argument("--ray-address", metavar="HOST:PORT",
+                         help="a Ray cluster's head (default: a Ray of this machine)")  # fmt: skip
+    command.add_argument("--slurm", type=_flag, action="append", default=[],
+                         metavar="KEY[=VALUE]",
+                         help="an option of sbatch, such as time=4:00:00; repeatable")  # fmt: skip
 
     def add_table(command: argparse.ArgumentParser) -> None:
         what = "which of the experiment's tables (default: the first)"
@@ -115,3 +128,22 @@ def _nats(text: str) -> float:
     if number is None or float(number[1]) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
     return float(number[1])
+
+
+def _flag(text: str) -> tuple[str, str | bool]:
+    """Read an option of another program: KEY=VALUE, or KEY alone."""
+    found = re.fullmatch(r"-{0,2}([a-z][a-z-]*)(?:=([^\n]*))?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not KEY=VALUE or KEY")
+    return found[1], True if found[2] is None else found[2]
+
+
+def _seconds(text: str) -> float:
+    """Read a time above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return found

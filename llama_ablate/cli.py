@@ -1,12 +1,19 @@
 """The command line: arguments in, exit code out. `commands` does the work."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 
+from llama_ablate import plugins
 from llama_ablate.arguments import parser
 from llama_ablate.errors import ConfigError
+
+#: Signals that end a command as Ctrl-C does: what was done is kept.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
+    ends = {number: signal.signal(number, _interrupt) for number in _ENDS if _is_main_thread()}
     try:
+        plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
         print(answer.json if options.json else answer.text, flush=True)
     except BrokenPipeError:
@@ -33,9 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"llama-ablate: {_in_one_line(str(error))}{note}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
+        with suppress(OSError):  # the terminal may be what went away
+            sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
+    finally:
+        for number, handler in ends.items():
+            signal.signal(number, handler)
     return int(answer.code)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _in_one_line(text: str) -> str:

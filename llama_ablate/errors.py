@@ -5,6 +5,9 @@ from difflib import get_close_matches
 
 Where = tuple[str | int, ...]
 
+_LISTED = 24  # names that a sentence may list
+_COMPARED = 200  # letters of what was given: comparing takes their square
+
 
 class ConfigError(ValueError):
     """The user's input is wrong. The command prints one line and exits with code 2.
@@ -36,10 +39,16 @@ def dotted(where: Where) -> str:
 def nearest(given: object, allowed: Iterable[str]) -> str:
     """Return what is allowed, and the nearest match where there is one, as the end of a sentence.
 
+    Of a long list the nearest are named, and the others counted.
+
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
     """
     names = sorted(allowed)
-    close = get_close_matches(str(given), names, n=1, cutoff=0.5)
+    text = str(given)[:_COMPARED]
+    close = get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    return f"; allowed: {', '.join(names)}{hint}"
+    if len(names) <= _LISTED:
+        return f"; allowed: {', '.join(names)}{hint}"
+    listed = get_close_matches(text, names, n=_LISTED, cutoff=0.0)
+    return f"; allowed: {', '.join(listed)} and {len(names) - _LISTED:,} more{hint}"

@@ -57,14 +57,18 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
     `sets` are overrides in the form `train.lr=3e-4`, as given with `--set`.
     """
     path = Path(path)
-    marked = _over_base(load_yaml(path), path, (path,))
+    marked = load_yaml(path)
+    for text in sets:
+        if text.startswith("base="):
+            _override(marked, text)  # before the others, which change what the base says
+    marked = _over_base(marked, path, (path,))
     for text in sets:
         _override(marked, text)
     try:
         experiment = Experiment.check(marked.values)
     except ConfigError as error:
         raise marked.locate(error) from None
-    return Source(experiment, marked, path.read_text(encoding="utf-8"))
+    return Source(experiment, marked, marked.text)
 
 
 def is_inquiry(path: Path) -> bool:
@@ -108,27 +112,31 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         base = Marked({"model": recipe["model"]})
     elif name.endswith((".yaml", ".yml")):
         file = path.parent / name
-        if file.resolve() in {p.resolve() for p in seen}:
-            raise marked.locate(ConfigError(f"'{name}' is based on itself", ("base",)))
-        if not file.is_file():
-            raise marked.locate(ConfigError(f"there is no file '{file}'", ("base",)))
+        try:
+            circular = file.resolve() in {p.resolve() for p in seen}
+            there = file.is_file()
+        except (OSError, RuntimeError):  # a name that is too long, a link to itself
+            circular = there = False
+        if circular or not there:
+            message = f"'{name}' is based on itself" if circular else f"there is no file '{file}'"
+            raise marked.locate(ConfigError(message, ("base",)))
         base = _over_base(load_yaml(file), file, (*seen, file))
     else:
-        message = f"'{name}' is neither a preset nor a .yaml file{nearest(name, known)}"
+        message = f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, known)}"
         raise marked.locate(ConfigError(message, ("base",)))
 
     values: dict[str, Any] = dict(base.values)
-    marks: dict[Where, Mark] = dict(base.marks)
+    taken: set[Where] = set()
     for key, value in marked.values.items():
         merged = key in _MERGED and isinstance(value, dict) and isinstance(values.get(key), dict)
-        taken = [(key, inner) for inner in value] if merged else [(key,)]
-        # What is replaced is replaced whole: nothing of the base's entry may shine through.
-        marks = {w: m for w, m in marks.items() if not any(w[: len(t)] == t for t in taken)}
+        taken |= {(key, inner) for inner in value} if merged else {(key,)}
         values[key] = {**values[key], **value} if merged else value
+    # What is replaced is replaced whole: nothing of the base's entry may shine through.
+    marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
     if isinstance(own := marked.values.get("train"), dict) and {"tokens", "steps"} & own.keys():
         for budget in {"tokens", "steps"} - own.keys():
             values["train"].pop(budget, None)  # the file's own budget stands in for the base's
-    return Marked(values, marks | marked.marks)
+    return Marked(values, marks | marked.marks, marked.text)
 
 
 def _override(marked: Marked, text: str) -> None:

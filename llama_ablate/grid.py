@@ -181,10 +181,19 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
         axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
     for i, entry in enumerate(found.entries):
         at = ("variants", "entries", i)
-        for key in entry.keys() - {"label"}:
-            _check_key(key, (*at, key))
+        for key, value in entry.items():
+            if key == "label":
+                _check_label(value, (*at, key))
+            else:
+                _check_key(key, (*at, key))
         axes.append([Change(key, value, (*at, key)) for key, value in entry.items()])
     return axes
+
+
+def _check_label(label: Any, where: Where) -> None:
+    words = isinstance(label, str | int | float) and str(label)
+    if not words or len(words) > 80 or not words.isprintable():
+        raise ConfigError("a label is one line of 1 to 80 characters", where)
 
 
 def _check_key(key: str, where: Where) -> None:

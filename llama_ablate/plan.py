@@ -100,6 +100,7 @@ def make(source: Source) -> Plan:
         trials.points(experiment)
         _check_tuned(experiment, measures)
         conditions = tuple(_conditions(experiment, measures))
+        _check_measures(measures, conditions)
         _check_hypotheses(experiment, conditions)
         _check_seeds(experiment)
     except ConfigError as error:
@@ -231,6 +232,16 @@ def _check_hypotheses(experiment: Experiment, conditions: tuple[Condition, ...])
             if name is not None and name not in labels:
                 message = f"no variant is called '{name}'{nearest(name, labels)}"
                 raise ConfigError(message, ("hypotheses", i, key))
+
+
+def _check_measures(measures: tuple[Choice, ...], conditions: tuple[Condition, ...]) -> None:
+    from llama_ablate.measure import METRICS
+
+    for (i, choice), condition in itertools.product(enumerate(measures), conditions):
+        try:
+            METRICS.check(choice, condition.baseline.spec, condition.tokens)
+        except ConfigError as error:
+            raise error.under("measure", i) from None
 
 
 def _check_floor(measures: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

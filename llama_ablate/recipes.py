@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.registry import Entry
-from llama_ablate.validation import Section
+from llama_ablate.validation import Section, at, shown
 
 
 class Model(Section):
@@ -54,11 +54,11 @@ class Data(Section):
 class Train(Section):
     """The training recipe, the same for every variant."""
 
-    tokens: int | None = Field(None, gt=0)
-    steps: int | None = Field(None, gt=0)
-    batch: int = Field(32, gt=0)
-    accumulate: int = Field(1, gt=0)
-    lr: float = Field(1e-3, gt=0)
+    tokens: int | None = Field(None, gt=0, le=10**15)
+    steps: int | None = Field(None, gt=0, le=10**12)
+    batch: int = Field(32, gt=0, le=1 << 24)
+    accumulate: int = Field(1, gt=0, le=1 << 24)
+    lr: float = Field(1e-3, gt=0, le=1e30)
     min_lr: float = Field(0.1, ge=0, le=1)
     warmup: float = Field(0.05, ge=0, lt=1)
     weight_decay: float = Field(0.1, ge=0)
@@ -75,8 +75,8 @@ class Train(Section):
     average: int = Field(1, ge=1, le=50)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     kernel: Literal["auto", "math", "fused"] = "auto"
-    evals: int = Field(10, gt=0)
-    timeout_s: float | None = Field(None, gt=0)
+    evals: int = Field(10, gt=0, le=100_000)
+    timeout_s: float | None = Field(None, gt=0, le=1e9)
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -88,14 +88,15 @@ class Train(Section):
         if (self.tokens is None) == (self.steps is None):
             raise ValueError("needs exactly one of 'tokens' and 'steps': how long a run trains")
         if self.batch % self.accumulate:
-            raise ValueError(f"batch {self.batch} does not divide into {self.accumulate} parts")
+            raise at(f"batch {self.batch} does not divide into {self.accumulate} parts",
+                     "accumulate")  # fmt: skip
         if self.branches and self.schedule != "wsd":
-            raise ValueError(f"'branches' need the schedule 'wsd', not '{self.schedule}'")
+            raise at(f"'branches' need the schedule 'wsd', not '{self.schedule}'", "branches")
         if not all(0 < share < 1 for share in self.branches):
-            raise ValueError(f"branches {self.branches} must be shares between 0 and 1")
+            raise at(f"branches {shown(self.branches)} must be shares between 0 and 1", "branches")
         if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:
-            raise ValueError(f"the branch at {min(self.branches):g} would cool down before the "
-                             f"warm-up of {self.warmup:g} is over")  # fmt: skip
+            raise at(f"the branch at {min(self.branches):g} would cool down before the "
+                     f"warm-up of {self.warmup:g} is over", "branches")  # fmt: skip
         if self.branches and self.average > 1:
-            raise ValueError("'branches' and 'average' do not go together")
+            raise at("'branches' and 'average' do not go together", "average")
         return self

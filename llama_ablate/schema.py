@@ -1,13 +1,18 @@
 """What an experiment file may say: keys, types, defaults and allowed values."""
 
+import math
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.recipes import Data, Model, Train
 from llama_ablate.registry import Entry
-from llama_ablate.validation import Section
+from llama_ablate.validation import Section, at, shown
+
+#: What one experiment may come to, over all its tables: a plan of that size is made in seconds.
+MOST_VARIANTS = 2_000
+MOST_RUNS = 20_000
 
 
 def slug(text: str, longest: int = 40) -> str:
@@ -26,12 +31,14 @@ def _listed(given: object) -> object:
 
 def _without_repeats(given: list[Any]) -> list[Any]:
     if not given or len(given) > len(set(given)):
-        raise ValueError(f"{given} must name something, and nothing twice")
+        raise ValueError(f"{shown(given)} must name something, and nothing twice")
     return given
 
 
 Match = Literal["parameters", "flops", "kv_bytes", "none"]
 Budget = Literal["tokens", "flops", "seconds"]
+#: What names a variant or a table: as long as the label of a variant that changes everything.
+Named = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class Variants(Section):
@@ -42,7 +49,7 @@ class Variants(Section):
     entries: list[dict[str, Any]] = Field(default_factory=list)
     #: What is held equal by solving a size for it. Of several, each makes a table of its own.
     match: list[Match] = Field(default=["none"])
-    baseline: str | None = None
+    baseline: Named | None = None
 
     _one_match = field_validator("match", mode="before")(_listed)
     _no_repeats = field_validator("match")(_without_repeats)
@@ -52,46 +59,67 @@ class Variants(Section):
         if self.design == "list" and (self.axes or not self.entries):
             raise ValueError("design 'list' takes 'entries' (a list of mappings) and no 'axes'")
         if self.design == "path" and self.baseline:
-            raise ValueError("a path starts at its baseline: it takes no 'baseline'")
+            raise at("a path starts at its baseline: it takes no 'baseline'", "baseline")
         if self.design != "list" and self.entries:
-            raise ValueError(f"design '{self.design}' takes 'axes', not 'entries'")
+            raise at(f"design '{self.design}' takes 'axes', not 'entries'", "entries")
         return self
 
+    @property
+    def count(self) -> int:
+        """How many variants the design makes; counted, for there may be more than memory holds."""
+        levels = [len(values) for values in self.axes.values()]
+        return {
+            "one-at-a-time": 1 + sum(levels),
+            "path": 1 + sum(levels),
+            "product": math.prod(levels),
+            "fraction": 1 << max(len(levels) - 1, 0),
+            "list": len(self.entries),
+        }[self.design]
 
-_NUMBER = r"(\d*\.?\d+([eE][-+]?\d+)?)"
+
+_MARGIN = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)( nats|%| points)", re.ASCII)
+
+
+def _margin(given: object) -> tuple[float, str]:
+    """Read a number and its unit; (0, "") where they are none."""
+    found = _MARGIN.fullmatch(given) if isinstance(given, str) else None
+    if found is None or math.isinf(size := float(found[1])):
+        return 0.0, ""
+    return size, found[2]
 
 
 def _with_unit(given: object) -> object:
-    number = re.fullmatch(_NUMBER + " nats", str(given))
-    if given is not None and (number is None or float(number[1]) == 0):
-        raise ValueError(f"'{given}': must be a number above 0 and its unit, as '0.01 nats'")
+    size, unit = _margin(given)
+    if given is not None and (size == 0 or unit != " nats"):
+        raise ValueError(f"{shown(str(given))}: must be a number above 0 and its unit, as "
+                         "'0.01 nats'")  # fmt: skip
     return given
 
 
 def _with_some_unit(given: object) -> object:
-    if given is not None and not re.fullmatch(_NUMBER + r"( nats|%| points)", str(given)):
-        raise ValueError(f"'{given}': must be a number and its unit: '0.01 nats', '5%' of the "
-                         "other's, or '0.1 points' of what is neither")  # fmt: skip
+    if given is not None and not _margin(given)[1]:
+        raise ValueError(f"{shown(str(given))}: must be a number and its unit: '0.01 nats', '5%' "
+                         "of the other's, or '0.1 points' of what is neither")  # fmt: skip
     return given
 
 
 class Hypothesis(Section):
     """What is claimed before the runs: how two variants compare in a number, and who says so."""
 
-    variant: str
+    variant: Named
     #: Another variant's label; the baseline unless given.
-    against: str | None = None
+    against: Named | None = None
     #: In place of another variant: the number itself is compared with this one.
     value: float | None = None
     direction: Literal["better", "worse", "lower", "higher", "equivalent", "not better",
                        "not worse", "not lower", "not higher"]  # fmt: skip
     margin: str | None = None
     #: Which measured number, as `show` lists them; the reported loss unless given.
-    measure: str | None = None
+    measure: Named | None = None
     #: In which of the experiment's tables; the first unless given.
-    table: str | None = None
+    table: Named | None = None
     #: A table whose difference is taken from this one's: does the effect depend on the table?
-    minus: str | None = None
+    minus: Named | None = None
     source: str = ""
     said: str = ""
     #: The ids of the ledger's claims that this puts to the test.
@@ -102,28 +130,29 @@ class Hypothesis(Section):
     @model_validator(mode="after")
     def _makes_sense(self) -> "Hypothesis":
         if self.direction.startswith(("equivalent", "not ")) and not self.size:
-            raise ValueError(f"direction '{self.direction}' needs a margin, such as '0.01 nats'")
+            raise at(f"direction '{self.direction}' needs a margin, such as '0.01 nats'",
+                     "direction")  # fmt: skip
         if self.measure and self.direction.removeprefix("not ") in ("better", "worse"):
-            raise ValueError(f"direction '{self.direction}' is for the loss: of '{self.measure}' "
-                             "say lower, higher or equivalent")  # fmt: skip
+            raise at(f"direction '{self.direction}' is for the loss: of '{self.measure}' "
+                     "say lower, higher or equivalent", "direction")  # fmt: skip
         if self.value is not None and (
             self.against or self.minus or not self.measure or self.relative
         ):
-            raise ValueError("'value' takes a 'measure', a margin that is no percentage, and "
-                             "neither 'against' nor 'minus'")  # fmt: skip
+            raise at("'value' takes a 'measure', a margin that is no percentage, and "
+                     "neither 'against' nor 'minus'", "value")  # fmt: skip
         if self.relative and self.size >= 100:
-            raise ValueError(f"a margin of {self.margin}: must be below 100%")
+            raise at(f"a margin of {self.margin}: must be below 100%", "margin")
         return self
 
     @property
     def size(self) -> float:
         """The margin as a number; 0 where none is stated."""
-        return float(re.split(r"[ %]", self.margin)[0]) if self.margin else 0.0
+        return _margin(self.margin)[0]
 
     @property
     def relative(self) -> bool:
         """Whether the margin is a share of the other's number."""
-        return bool(self.margin and self.margin.endswith("%"))
+        return _margin(self.margin)[1] == "%"
 
 
 class Size(Section):
@@ -152,9 +181,16 @@ class Sizes(Section):
     models: list[Size] = Field(min_length=2)
     #: Training tokens for each non-embedding parameter of the baseline; `train` says it unless
     #: given.
-    tokens_per_parameter: float | None = Field(None, gt=0)
+    tokens_per_parameter: float | None = Field(None, gt=0, le=1e6)
     #: How the learning rate of the first size carries over: as it is, or in proportion to 1/dim.
     lr: Literal["same", "inverse-dim"] = "same"
+
+
+class Parallel(Section):
+    """How one run is spread over devices."""
+
+    #: Processes, each with its own device, that share every batch.
+    data: int = Field(1, gt=0, le=1024)
 
 
 Reseed = Literal["init", "order", "both", "none"]
@@ -188,7 +224,7 @@ class Experiment(Section):
     variants: Variants = Variants()
     data: Data = Data()
     #: In place of `data`: several texts, each with a table of its own.
-    texts: list[Data] = Field(default_factory=list)
+    texts: list[Data] = Field(default_factory=list, max_length=100)
     train: Train
     #: What a run's length is counted in: tokens as `train` says, or the FLOPs or measured seconds
     #: that the baseline spends on them. Of several, each makes a table of its own.
@@ -196,6 +232,7 @@ class Experiment(Section):
     #: Keys of `train`, and the values of each that every variant is tried with.
     tune: dict[str, list[Any]] = Field(default_factory=dict)
     sizes: Sizes | None = None
+    parallel: Parallel = Parallel()
     controls: Controls = Controls()
     seeds: int | list[int] = 3
     #: Differences smaller than this count as none: "0.01 nats".
@@ -209,7 +246,8 @@ class Experiment(Section):
         if isinstance(given, int) and not 0 < given <= 1000:
             raise ValueError(f"{given} seeds: must be 1 to 1000, or a list of seeds")
         if isinstance(given, list) and (not given or len(set(given)) < len(given)):
-            raise ValueError(f"the list of seeds {given} must not be empty or name a seed twice")
+            raise ValueError(f"the list of seeds {shown(given)} must not be empty or name a seed "
+                             "twice")  # fmt: skip
         if isinstance(given, list) and not all(0 <= seed < 2**32 for seed in given):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
         return given
@@ -217,6 +255,28 @@ class Experiment(Section):
     _margin = field_validator("margin", mode="before")(_with_unit)
     _one_budget = field_validator("budget", mode="before")(_listed)
     _no_repeats = field_validator("budget")(_without_repeats)
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> "Experiment":
+        tables = (
+            len(self.variants.match) * len(self.budget) * max(1, len(self.texts))
+            * (len(self.sizes.models) if self.sizes else 1)
+        )  # fmt: skip
+        controls = len(self.controls.aa) + bool(self.controls.positive)
+        variants = tables * (self.variants.count + controls)
+        if variants > MOST_VARIANTS:
+            raise at(f"more than {MOST_VARIANTS:,} variants in all tables together; split the "
+                     "experiment", "variants")  # fmt: skip
+        part = self.train.batch // self.train.accumulate
+        if part % self.parallel.data:
+            raise at(f"{self.parallel.data} processes cannot share {part} rows of a batch evenly",
+                     "parallel", "data")  # fmt: skip
+        points = math.prod(len(values) for values in self.tune.values())
+        if variants * points * len(self.seed_list) > MOST_RUNS:
+            raise at(f"more than {MOST_RUNS:,} runs: variants times tuned points times seeds; "
+                     "split the experiment",
+                     "tune" if points > len(self.seed_list) else "seeds")  # fmt: skip
+        return self
 
     @property
     def seed_list(self) -> tuple[int, ...]:

@@ -1,14 +1,21 @@
-"""Strict JSON, written in one step: what JSON lacks (NaN, infinities) becomes a word."""
+"""Strict JSON, written in one step: what JSON lacks (NaN, infinities) becomes a word.
 
+A sealed document ends with the SHA-256 of its place and its text: a changed bit is seen, and so is
+a document that was put where another belongs.
+"""
+
+import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llama_ablate import disk
 from llama_ablate.errors import ConfigError
+
+_SEAL = ',\n "sha256": "{}"\n}}\n'
+_SEAL_BYTES = len(_SEAL.format("0" * 64))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -21,31 +28,55 @@ def to_json(value: object) -> str:
     return json.dumps(_finite(value), indent=1, allow_nan=False, ensure_ascii=False)
 
 
+def sealed(value: Mapping[str, object], place: str) -> bytes:
+    """Return a document as strict JSON whose last key vouches for the rest, and for its place."""
+    text = to_json(value).removesuffix("\n}").encode()
+    return text + _SEAL.format(_digest(text, place)).encode()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
-    write_bytes(path, text.encode("utf-8"))
+    disk.replace(path, text.encode("utf-8"))
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file in one step: readers see the old content or the new, never half of it."""
-    handle, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
+def read_json(path: Path, place: str | None = None, *, unsealed: bool = True) -> Any:
+    """Read what `write_json` wrote. Raises ConfigError for a file that is not ours any more.
+
+    With `place`, of a sealed document, also for one that was changed or belongs elsewhere. What was
+    written before there were seals has none: `unsealed` says whether that will do.
+    """
+    return parse(path.read_bytes(), path, place, unsealed=unsealed)
+
+
+def parse(raw: bytes, path: Path, place: str | None = None, *, unsealed: bool = True) -> Any:
+    """Return what the content of a file says, as `read_json` does."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote. Raises ConfigError for a file that is not ours any more."""
-    try:
-        return _infinite(json.loads(path.read_text(encoding="utf-8")))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        value = _infinite(json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
+    # A seal with one bit changed is a broken seal, not none.
+    has_seal = sum(byte in b"0123456789abcdef" for byte in raw[-68:-4]) > 61
+    if place is not None and (has_seal or not unsealed):
+        text = raw[:-_SEAL_BYTES]
+        if raw != text + _SEAL.format(_digest(text, place)).encode():
+            raise ConfigError(f"{path}: damaged, not what was written there")
+        del value["sha256"]
+    return value
+
+
+def _digest(text: bytes, place: str) -> str:
+    return hashlib.sha256(place.encode() + b"\n" + text).hexdigest()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -111,7 +111,7 @@ def text(values: dict[str, Any], about: experiment.About) -> str:
     """Return a summary for a terminal."""
     import pandas as pd
 
-    from llama_ablate.report import tables
+    from llama_ablate.report import planned, tables
 
     rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
     heads = {
@@ -134,16 +134,11 @@ def text(values: dict[str, Any], about: experiment.About) -> str:
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"FLOPs at context {values['context']:,}: matrix products, scores dense",
         f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-        f"{size:,} bytes = {_binary(size)}",
+        f"{size:,} bytes = {planned.size(size, 5)}",
     ]
     lines += [f"source: {about.source}"] if about.source else []
     lines += [f"note: {note}" for note in about.notes]
     return "\n".join(lines)
-
-
-def _binary(size: int) -> str:
-    power = min(3, max(0, size.bit_length() - 1) // 10)
-    return f"{size / (1 << 10 * power):.5g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 def _name(entry: Any) -> str:

@@ -21,19 +21,33 @@ class Section(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
+            found = [(_path(values, wrong), wrong) for wrong in error.errors()]
             # An unknown key often *causes* the missing one (a typo in it), so it is told first.
-            found = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-            location = tuple(key for key in found["loc"] if not _is_type_tag(key))
-            if found["type"] in ("missing", "extra_forbidden"):
-                location = found["loc"]
-            raise ConfigError(_sentence(cls, found), (*where, *location)) from None
+            first, _ = min(found, key=lambda pair: pair[1]["type"] != "extra_forbidden")
+            # Of a union's members, the one that got furthest is the one that was meant.
+            within = [pair for pair in found if pair[0][: len(first)] == first]
+            path, wrong = max(within, key=lambda pair: len(pair[0]))
+            raise ConfigError(_sentence(cls, wrong), (*where, *path)) from None
 
 
-def _is_type_tag(key: str | int) -> bool:
-    # Inside a union pydantic adds the member's name to the path: ('seeds', 'list[int]', 0).
-    return isinstance(key, str) and (
-        "[" in key or key in ("int", "float", "str", "bool", "dict", "list", "none")
-    )
+def at(message: str, *where: str | int) -> ConfigError:
+    """Return what a validator raises for a mistake that stands at a key of its section."""
+    return ConfigError(message, where)
+
+
+def _path(values: Any, found: ErrorDetails) -> Where:
+    """Return the keys that lead to a mistake; within a union, pydantic's path names a type too."""
+    path: list[str | int] = []
+    for key in found["loc"]:
+        try:
+            values = values[key]
+        except (LookupError, TypeError):
+            continue
+        path.append(key)
+    if found["type"] == "missing":
+        path.append(found["loc"][-1])
+    cause = found.get("ctx", {}).get("error")
+    return (*path, *cause.where) if isinstance(cause, ConfigError) else tuple(path)
 
 
 def _sentence(model: type[BaseModel], found: ErrorDetails) -> str:
@@ -74,6 +88,7 @@ def _keys_at(model: Any, loc: tuple[str | int, ...]) -> list[str]:
 
 
 def _section_of(annotation: Any) -> Any:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+    """Look through `Section | None` and `list[Section]`."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
         return next((a for a in typing.get_args(annotation) if a is not type(None)), None)
     return annotation

@@ -1,5 +1,6 @@
 """What all tests share: small recipes, a cache of their own, one thread."""
 
+import json
 import os
 from pathlib import Path
 
@@ -28,6 +29,18 @@ def make_spec(**changes):
     slots = {slot: changes.pop(slot, entry) for slot, entry in LLAMA.items()}
     resolved = {slot: REGISTRIES[slot].resolve(entry) for slot, entry in slots.items()}
     return ModelSpec(**{**SMALL, **changes}, **resolved)
+
+
+@pytest.fixture
+def unsealed():
+    """Read a document as it would be without a seal, for a test to change and write again."""
+
+    def read(file):
+        values = json.loads(file.read_text("utf-8"))
+        del values["sha256"]
+        return values
+
+    return read
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_a_full_disk_is_one_line(experiment_file, tmp_path, monkeypatch, capsys)
     def full(*_args, **_more):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("llama_ablate.launch.local.run_grid", full)
+    monkeypatch.setattr("llama_ablate.launch.queue.Queue.work", full)
     assert main(["run", str(experiment_file()), "--results", str(tmp_path / "r")]) == 2
     err = capsys.readouterr().err
     assert "No space left on device; what is finished is kept" in err
@@ -275,3 +275,15 @@ def test_a_power_that_cannot_be_planned_is_told_in_one_line(
     err = capsys.readouterr().err
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_model_that_does_not_fit_this_machine_is_told_with_its_place(
+    command, experiment_file, tmp_path, capsys
+):
+    file = experiment_file(model="{dim: 65536, layers: 1, heads: 2, context: 16}")
+    more = ["--results", str(tmp_path / "r")] if command == "run" else []
+    assert main([command, str(file), "--device", "cpu", *more]) == 2
+    said = capsys.readouterr().err
+    assert "tiny.yaml:2:1: model: training one layer needs" in said
+    assert said.count("\n") == 1

@@ -59,7 +59,7 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
         assert record.numbers["test_loss_nats"] < 7
         assert record.engine["threads"] == 1
         assert record.peak_memory_bytes >= 0
-        assert store.weights(record.id)
+        assert store.runs.weights(record.id)
     report = Path(said["report"])
     assert report.is_file()
     names = {f.name for f in (report.parent / "figures").iterdir()}
@@ -106,29 +106,56 @@ def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
     assert main(["status", str(tmp_path / "both" / "tiny")]) == 1
 
 
-def test_a_killed_worker_is_one_failed_run_that_the_next_command_does_again(
+def workers_of(launcher, store):
+    """Return the processes at work on runs: children of the fork server that write a run's log."""
+    found = psutil.Process(launcher.pid).children(recursive=True)
+    planned = {run["id"] for run in Store(store).plan["runs"]}
+    return [p for p in found if any(Path(f.path).parent.name in planned for f in p.open_files())]
+
+
+def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
     experiment_file, tmp_path
 ):
     file = experiment_file(train=LONG)
     launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.PIPE)
-    logs = tmp_path / "tiny" / "working"
-
-    def workers():
-        # Runs are the children of the fork server that hold a run's log open.
-        found = psutil.Process(launcher.pid).children(recursive=True)
-        return [p for p in found if any(str(logs) in f.path and "engine" not in f.path
-                                        for f in p.open_files())]  # fmt: skip
-
-    wait_for(lambda: len(workers()) == 2)
-    workers()[0].kill()
+    wait_for((tmp_path / "tiny" / "plan.json").exists)
+    wait_for(lambda: len(workers_of(launcher, tmp_path / "tiny")) == 2)
+    workers_of(launcher, tmp_path / "tiny")[0].kill()
     _out, err = launcher.communicate(timeout=120)
-    assert launcher.returncode == 1, err
-    outcomes = [r.outcome for r in Store.open(tmp_path / "tiny").records()]
-    assert sorted(outcomes) == ["ok", "ok", "ok", "oom"]
-    assert "SIGKILL" in next(r.reason for r in Store.open(tmp_path / "tiny").records() if not r.ok)
-    assert run(file, tmp_path) == 0
+    assert launcher.returncode == 0, err
     assert run(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
+    assert not list((tmp_path / "tiny" / "working").iterdir())
+
+
+def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_on(
+    experiment_file, tmp_path
+):
+    file = experiment_file(train=LONG, seeds="1")
+    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.PIPE)
+    store = tmp_path / "tiny"
+    wait_for((store / "plan.json").exists)
+    doomed = Store(store).plan["runs"][0]["id"]
+    killed = set()
+    while launcher.poll() is None:
+        for process in psutil.Process(launcher.pid).children(recursive=True):
+            try:
+                logs = [f.path for f in process.open_files()]
+            except psutil.Error:
+                continue
+            if str(store / "working" / doomed / "log") in logs:
+                killed.add(process.pid)
+                process.kill()
+        time.sleep(0.02)
+    assert launcher.returncode == 1, launcher.stderr.read()
+    launcher.stderr.close()
+    assert len(killed) == 3
+    records = {r.id: r for r in Store(store).records()}
+    assert records[doomed].outcome == "error"
+    assert "SIGKILL" in records[doomed].reason
+    assert [r.outcome for id_, r in records.items() if id_ != doomed] == ["ok"]
+    assert run(file, tmp_path) == 0
+    assert not list((store / "failed").iterdir())
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -140,7 +167,7 @@ def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path
         start_new_session=True,
     )  # fmt: skip
     logs = tmp_path / "tiny" / "working"
-    wait_for(lambda: len([p for p in logs.glob("*.log") if p.stem != "engine"]) >= 2)
+    wait_for(lambda: len([p for p in logs.glob("*/log") if p.parent.name != "engine"]) >= 2)
     time.sleep(0.4)
     family = psutil.Process(launcher.pid).children(recursive=True)
     os.kill(launcher.pid, how)
@@ -155,7 +182,7 @@ def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path
     assert run(file, tmp_path) == 0
     assert run(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
-    assert not list(logs.glob("*.checkpoint"))
+    assert not list(logs.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -176,7 +203,7 @@ def test_an_exception_becomes_a_typed_outcome(experiment_file, tmp_path, monkeyp
     (record,) = store.records()
     import shutil
 
-    shutil.rmtree(store.folder(record.id))
+    shutil.rmtree(store.runs.folder(record.id))
 
     def fail(*_args, **_more):
         raise error
@@ -207,19 +234,17 @@ def _dies(_report):
 
 
 def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
-    with pytest.raises(RuntimeError, match="ended with code 3: the last words"):
+    with pytest.raises(ChildProcessError, match="ended with code 3: the last words"):
         processes.call(_dies, log=tmp_path / "x.log")
 
 
 def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, capsys):
-    file = experiment_file(measure="[perplexity]")
-    assert run(file, tmp_path) == 0
+    assert run(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
+    taken = [r.measures["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]
+    assert run(experiment_file(measure="[]"), tmp_path) == 0
     store = Store.open(tmp_path / "tiny")
-    before = [record.numbers for record in store.records()]
-    for path in tmp_path.glob("tiny/runs/*/measures/perplexity.json"):
-        path.unlink()
     assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
-    assert [record.numbers for record in store.records()] == before
+    assert [record.measures["perplexity"] for record in store.records()] == taken
     assert all(store.variant_measures(v["id"])["kv_cache"] for v in store.plan["variants"])
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2

@@ -53,9 +53,9 @@ def test_every_value_knows_its_line_and_column():
         ("- 1\n- 2", "f:1:1: expected `key: value` lines"),
         ("", "f:1:1: expected `key: value` lines"),
         ("just words", "f:1:1: expected `key: value` lines"),
-        ("a: \x07", "f: not valid YAML"),
+        ("a: \x07", "f:1:4: not valid YAML"),
         ("? [1, 2]\n: 3", "f:1:3: a key must be one plain word"),
-        ("a: " + "[" * 5000 + "]" * 5000, "f: nested too deeply"),
+        ("a: " + "[" * 5000 + "]" * 5000, "f:1:28: nested too deeply"),
     ],
 )  # fmt: skip
 def test_what_people_write_by_mistake_is_refused_with_its_place(text, message):

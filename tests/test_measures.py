@@ -75,6 +75,45 @@ def test_the_standard_error_is_that_of_window_means(subject):
     assert measure("perplexity", found)["test_loss_se_nats"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "where", "message"),
+    [
+        ("length", {"times": [-1]}, "times", "times [-1] must be whole numbers of 1 or more"),
+        ("length", {"times": []}, "times", "times [] must be whole numbers of 1 or more"),
+        ("kv_cache", {"context": -5}, "context", "context -5 must be from 1 to the text's"),
+        ("kv_cache", {"context": 10**30}, "context", "must be from 1 to the text's 3"),
+        ("train_speed", {"seconds": -1.0}, "seconds", "seconds -1: must be from 0 to 600"),
+        ("train_speed", {"seconds": 1e300}, "seconds", "seconds 1e+300: must be from 0 to 600"),
+        ("decode_speed", {"seconds": 1e300}, "seconds", "must be from 0 to 600, for each turn"),
+        ("decode_speed", {"batch": [0]}, "batch", "batch [0] must be whole numbers of 1 or more"),
+        ("decode_speed", {"batch": []}, "batch", "batch [] must be whole numbers of 1 or more"),
+        ("decode_speed", {"batch": [10**9]}, "batch", "the largest batch of the longest context"),
+        ("decode_speed", {"context": [10**9]}, "context", "has 8000000000 tokens, and the text 3"),
+        ("decode_speed", {"context": [-4]}, "context", "context -4 must be longer than new 8"),
+        ("decode_speed", {"new": 0}, "new", "new 0 must be 1 or more"),
+        ("decode_speed", {"new": 24}, "new", "context 24 must be longer than new 24"),
+    ],
+)
+def test_options_that_cannot_be_measured_are_refused_before_they_are(
+    spec, tokens, name, options, where, message
+):
+    choice = METRICS.resolve({"name": name, **options})
+    with pytest.raises(ConfigError) as caught:
+        METRICS.check(choice, spec(vocab=256), tokens)
+    assert message in caught.value.message
+    assert caught.value.where == (where,)
+
+
+def test_every_metric_takes_its_own_defaults(spec, tokens):
+    for name in METRICS:
+        METRICS.check(METRICS.resolve(name), spec(vocab=256), tokens)
+
+
+def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject):
+    values = measure("decode_speed", subject(context=16), batch=[1])
+    assert {key.split("_")[-4] for key in values} == {"c16"}
+
+
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mqa"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_measured_cache_bytes_equal_the_closed_form(subject, attention, precision):
@@ -188,7 +227,7 @@ def test_length_leaves_out_what_a_scheme_or_a_split_cannot_reach(subject):
     learned = measure("length", subject(position="learned"), times=[1, 2])
     assert "loss_2x_sliding_nats" in learned
     assert "loss_2x_extended_nats" not in learned
-    assert measure("length", subject(), times=[100_000]) == {}
+    assert measure("length", subject(), times=[100_000, 10**30]) == {}
     with pytest.raises(ConfigError, match="must be whole numbers of 1 or more"):
         measure("length", subject(), times=[0])
 

@@ -1,11 +1,14 @@
 """From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
 
+from dataclasses import replace
+
 import pytest
 
 from llama_ablate import experiment
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count
 from llama_ablate.plan import make
+from llama_ablate.training import engine
 
 FFN = "{axes: {feedforward: [relu]}}"
 
@@ -177,6 +180,9 @@ WRONG = [
     ({"hypotheses": "[{variant: baseline, direction: better, measure: x}]"}, "say lower, higher"),
     ({"hypotheses": "[{variant: baseline, direction: better, table: x}]"}, "is called 'x'"),
     ({"hypotheses": "[{variant: baseline, direction: better, margin: 3}]"}, "and its unit"),
+    ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
+    ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
+    ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
 ]  # fmt: skip
 
 
@@ -188,3 +194,28 @@ def test_what_cannot_be_planned_is_one_line_with_its_place(planned, sections, me
     assert message in text
     assert "tiny.yaml:" in text
     assert "\n" not in text
+
+
+def test_a_layer_that_memory_cannot_hold_is_refused_before_it_is_made(spec, monkeypatch):
+    def never(*_):
+        pytest.fail("a model was made")
+
+    monkeypatch.setattr(engine, "init_weights", never)
+    wide = spec(dim=1 << 20, heads=16, head_dim=1 << 16)
+    train = experiment.Train.check({"steps": 1, "batch": 4})
+    needed = 16 * count(replace(wide, layers=1)).parameters / 1e9
+    with pytest.raises(ConfigError, match=f"training one layer needs {needed:,.1f} GB of") as seen:
+        engine.choose(wide, train, "cpu")
+    assert "GB are free (cpu)" in seen.value.message
+    assert seen.value.where == ("model",)
+
+
+def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others():
+    labels = [f"relu-width={i}" for i in range(2000)]
+    said = nearest("relu-width=1234x" + "y" * 100_000, labels)
+    assert len(said) < 1000
+    assert said.endswith(" and 1,976 more")
+    said = nearest("relu-width=1234x", labels)
+    assert said.startswith("; allowed: relu-width=1234, ")
+    assert said.endswith("1,976 more; did you mean 'relu-width=1234'?")
+    assert nearest("b", ["c", "a"]) == "; allowed: a, c"

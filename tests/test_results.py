@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from llama_ablate import disk
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import CURVE, Record, Store
 from llama_ablate.strict_json import read_json, to_json, write_json
@@ -24,16 +25,16 @@ def store(tmp_path):
     return found
 
 
-def weights(path):
-    path.write_bytes(b"weights")
+def weights(file):
+    file.write(b"weights")
 
 
 def test_a_committed_record_reads_back_as_it_was(store):
     store.commit(RECORD, [ROW, ROW | {"validation_loss_nats": math.nan}], weights)
     assert store.record(RECORD.id) == RECORD
     assert store.records() == [RECORD]
-    assert store.weights(RECORD.id).read_bytes() == b"weights"
-    curve = store.curve(RECORD.id)
+    assert store.runs.weights(RECORD.id).read_bytes() == b"weights"
+    curve = store.runs.curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
 
@@ -48,7 +49,9 @@ def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
     import hashlib
 
     folder = store.commit(RECORD, [ROW], weights)
-    manifest = read_json(folder / "manifest.json")
+    place = folder.relative_to(store.root).as_posix()
+    manifest = read_json(folder / "manifest.json", f"{place}/manifest.json", unsealed=False)
+    assert manifest.pop("measures") == {"perplexity": "sealed"}
     assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
     for name, said in manifest.items():
         content = (folder / name).read_bytes()
@@ -64,10 +67,14 @@ def test_the_first_final_record_stays(store):
 
 @pytest.mark.parametrize("outcome", ["error", "oom", "timeout", "cancelled"])
 def test_a_record_that_is_not_final_gives_way(store, outcome):
-    store.commit(replace(RECORD, outcome=outcome, reason="why"), [], None)
+    for _ in range(2):
+        store.commit(replace(RECORD, outcome=outcome, reason="why"), [], None)
+        assert store.record(RECORD.id).outcome == outcome
+    assert len(list((store.root / "failed").iterdir())) == 2
     store.commit(RECORD, [], None)
     assert store.record(RECORD.id).ok
     assert len(list((store.root / "runs").iterdir())) == 1
+    assert not list((store.root / "failed").iterdir())
 
 
 @pytest.mark.parametrize("failing", ["curve", "weights", "rename"])
@@ -80,7 +87,7 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypat
         fail()
 
     if failing == "rename":
-        monkeypatch.setattr("pathlib.Path.rename", fail)
+        monkeypatch.setattr(disk, "place", fail)
     with pytest.raises(OSError, match="No space left"):
         store.commit(
             RECORD,
@@ -91,10 +98,11 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypat
     assert store.record(RECORD.id) is None
 
 
-def test_a_commit_removes_the_checkpoint_that_it_replaces(store):
-    store.checkpoint(RECORD.id).write_bytes(b"state")
-    store.commit(RECORD, [], None)
-    assert not store.checkpoint(RECORD.id).exists()
+def test_a_commit_removes_the_folder_in_which_the_run_was_at_work(store):
+    claim = store.claim(RECORD.id)
+    (claim.folder / "checkpoint-7-x.pt").write_bytes(b"state")
+    store.commit(RECORD, [], None, claim)
+    assert not store.working(RECORD.id).exists()
 
 
 def test_json_is_strict_and_keeps_numbers_that_it_lacks(tmp_path):
@@ -130,9 +138,10 @@ def test_writing_replaces_a_file_in_one_step_or_not_at_all(tmp_path, monkeypatch
 
 def test_measures_can_be_added_to_a_finished_run_and_to_a_variant(store):
     store.commit(RECORD, [], None)
-    store.add_run_measure(RECORD.id, "more", {"x": 2.0})
+    with store.alone("measure") as claim:
+        store.runs.add_measure(claim, RECORD.id, "more", {"x": 2.0})
+        store.add_variant_measure(claim, "a label", "v1", "speed", {"values": {"y": 3.0}})
     assert store.record(RECORD.id).numbers["x"] == 2.0
-    store.add_variant_measure("a label", "v1", "speed", {"values": {"y": 3.0}})
     assert store.variant_measures("v1") == {"speed": {"values": {"y": 3.0}}}
 
 

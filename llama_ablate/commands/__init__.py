@@ -6,11 +6,11 @@ from llama_ablate.commands.experiments import (
     measure,
     plan,
     report,
-    run,
     show,
     status,
 )
 from llama_ablate.commands.models import attention, bench, export, generate, rope, summary
+from llama_ablate.commands.running import run
 
 __all__ = [
     "attention",

@@ -1,11 +1,12 @@
 """Commands about experiments and their results."""
 
-import sys
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.results import Store
 
@@ -31,8 +32,12 @@ def plan(options: Namespace) -> Answer:
 
         return outline(options)
     device = pick_device(options.device)
-    made = make(experiment.load(options.file, tuple(options.sets)))
-    engine = choose(made.baseline.spec, made.experiment.train, device, rounds=1)
+    source = experiment.load(options.file, tuple(options.sets))
+    made = make(source)
+    try:
+        engine = choose(made.baseline.spec, made.experiment.train, device, rounds=1)
+    except ConfigError as error:  # it does not fit this machine
+        raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
     workers = local.default_workers(device)
     values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
@@ -45,62 +50,26 @@ def plan(options: Namespace) -> Answer:
     return Answer(text, values)
 
 
-def run(options: Namespace) -> Answer:
-    """Train, measure and report an experiment; continue one that was stopped."""
-    from llama_ablate import experiment
-    from llama_ablate.launch import processes
-
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
-    if experiment.is_inquiry(options.file):
-        from llama_ablate.commands.inquiries import inquire
-
-        return inquire(options)
-    source = experiment.load(options.file, tuple(options.sets))
-    processes.warm()  # before the imports below, which take as long as the server's own
-    from llama_ablate.launch import local
-    from llama_ablate.launch.progress import Bar, Progress
-    from llama_ablate.plan import make
-    from llama_ablate.training.engine import Engine, pick_device
-
-    device = pick_device(options.device)
-    made = make(source)
-    workers = options.workers or local.default_workers(device)
-    store = Store(options.results / made.experiment.slug)
-    notes = "".join(f"# --set {text}\n" for text in options.sets)
-    store.prepare()
-    train = made.experiment.train
-    engine = Engine.from_dict(
-        store.kept(
-            "engine",
-            f"device {device}, precision {train.precision}, kernel {train.kernel}",
-            lambda: local.choose_engine(made, device, store.log("engine")).to_dict(),
-        )
-    )
-    made = made.paced(local.pace(store, engine))
-    store.create({**made.to_dict(), "engine": engine.to_dict()}, notes + source.text)
-    with Progress(made.experiment.name, min(workers, len(made.runs))) as progress:
-        local.run_grid(store, made, engine, workers, progress)
-    with Bar("measuring, variants in turn") as bar:
-        local.measure_variants(store, made, engine, bar.update)
-    return _report(store)
-
-
 def status(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant."""
-    from llama_ablate.report import frames, tables
-
     store = Store.open(options.folder)
-    runs = frames.every_run(store)
-    outcomes = runs.groupby("label", sort=False)["outcome"].agg(frames.outcomes).reset_index()
-    total = frames.outcomes(runs["outcome"])
-    bad = runs[~runs["outcome"].isin(["ok", "pending"])]
-    lines = [f"{store.root}: {len(runs)} runs: {total}", "", tables.text(outcomes)]
-    lines += [f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in frames.rows(bad)]
-    counts = runs["outcome"].value_counts().to_dict()
-    columns = ["id", "label", "seed", "outcome", "reason"]
-    values = {"runs": runs[columns].to_dict("records"), "outcomes": counts}
-    return Answer("\n".join(lines), values, code=1 if len(bad) else 0)
+    runs = store.outcomes()
+    counts = Counter(run["outcome"] for run in runs)
+    by_label: dict[str, Counter[str]] = {}
+    for run in runs:
+        by_label.setdefault(run["label"], Counter())[run["outcome"]] += 1
+    width = max(map(len, by_label), default=0)
+    lines = [f"{store.root}: {len(runs)} runs: {_counted(counts)}", ""]
+    lines += [f"{label:{width}}  {_counted(of)}" for label, of in by_label.items()]
+    bad = [run for run in runs if run["outcome"] not in ("ok", "running", "pending")]
+    lines += [""] * bool(bad)
+    lines += [f"{r['label']} s{r['seed']}: {r['outcome']}: {r['reason']}" for r in bad]
+    return Answer("\n".join(lines), {"runs": runs, "outcomes": counts}, code=1 if bad else 0)
+
+
+def _counted(counts: "Counter[str]") -> str:
+    order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
 def show(options: Namespace) -> Answer:
@@ -131,46 +100,18 @@ def compare(options: Namespace) -> Answer:
 
 def measure(options: Namespace) -> Answer:
     """Take metrics of runs that have finished, from their weights."""
-    from llama_ablate.launch import local
+    from llama_ablate.launch import measuring
     from llama_ablate.launch.progress import Bar
 
     store = Store.open(options.folder)
     with Bar("measuring") as bar:
-        local.measure_again(store, options.metrics, bar.update)
-    return _report(store)
+        measuring.measure_again(store, options.metrics, bar.update)
+    return reported(store)
 
 
 def report(options: Namespace) -> Answer:
     """Write the report of what has finished so far."""
-    return _report(Store.open(options.folder))
-
-
-def _report(store: Store) -> Answer:
-    from llama_ablate.report import frames, page, tables, warned
-    from llama_ablate.report.sections import sections
-
-    found = sections(store)
-    written = page.write(store, found)
-    failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
-    warnings = warned.warnings(store)
-    for warning in warnings:
-        sys.stderr.write(f"note: {warning}\n")
-    first = found[0].table
-    shown = [
-        ("" if section.title == "Comparison" else f"{section.title}\n\n")
-        + tables.text(section.cells)
-        for section in found
-        if section.key == "comparison" or section.table in ("", first)
-        if section.key != "steadiness"
-    ]
-    lines = [*shown, f"{page.answer(frames.comparison(store))}\nreport: {written}"]
-    values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in found:
-        rows = section.frame.to_dict("records")
-        of = {"table": section.table} if section.table else {}
-        values.setdefault(section.key, []).extend([{**of, **row} for row in rows])
-    values |= {"report": str(written), "warnings": warnings}
-    return Answer("\n\n".join(lines), values, code=1 if failed else 0)
+    return reported(Store.open(options.folder))
 
 
 def _table(options: Namespace) -> Store:

@@ -6,10 +6,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from llama_ablate.data.sources import Nats, Symbols, at_least
+from llama_ablate.data.sources import SYMBOLS, Nats, Symbols, at_least, within
 from llama_ablate.errors import ConfigError
 
 _DENSE = 4096  # histories up to which the stationary distribution is solved for directly
+_TABLE = 1 << 24  # probabilities of one table: 128 MiB
+_ORDER = 23  # of two symbols, the fewest there are, a longer history is more than such a table
+_STATES = 1 << 10  # hidden ones: the filter takes their square at each token
+_PRODUCTS = 1 << 33  # of walking to a stationary distribution, before it is given up: a minute
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Markov:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes that make no source, or a table too large to hold."""
-        at_least(2, vocab=self.vocab)
-        at_least(1, order=self.order)
-        if self.vocab ** (self.order + 1) > 1 << 24:
+        within(2, SYMBOLS, vocab=self.vocab)
+        within(1, _ORDER, order=self.order)
+        if self.vocab ** (self.order + 1) > _TABLE:
+            blamed = "order" if self.order > 1 else "vocab"  # no order is less than 1
             raise ConfigError(f"vocab {self.vocab} to the power of order {self.order} + 1 is more "
-                              "than 16,777,216 probabilities", ("order",))  # fmt: skip
+                              f"than {_TABLE:,} probabilities", (blamed,))  # fmt: skip
+        at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
 
     @property
@@ -54,7 +60,7 @@ class Markov:
             solved = np.linalg.solve(equations, np.eye(states)[-1])
             return np.asarray(np.maximum(solved, 0) / np.maximum(solved, 0).sum())
         now = np.full(states, 1 / states)
-        for _ in range(100_000):
+        for _ in range(min(100_000, _PRODUCTS // self.table.size)):
             joint = (now[:, None] * self.table).reshape(self.vocab, -1)
             after = (now + joint.sum(0)) / 2  # the oldest is forgotten; lazily, against cycles
             if np.abs(after - now).sum() < 1e-13:
@@ -115,7 +121,12 @@ class HiddenMarkov:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes that make no source."""
-        at_least(2, vocab=self.vocab, states=self.states)
+        within(2, SYMBOLS, vocab=self.vocab)
+        within(2, _STATES, states=self.states)
+        if self.states * self.vocab > _TABLE:
+            raise ConfigError(f"states {self.states} times vocab {self.vocab} is more than "
+                              f"{_TABLE:,} probabilities", ("states",))  # fmt: skip
+        at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
 
     @property
@@ -137,8 +148,13 @@ class HiddenMarkov:
         """Return the symbols of a stretch of the hidden chain."""
         hidden = self.chain.sample(generator, length)
         cumulative, uniform = self.emission.cumsum(1), generator.random(length)
-        found = (cumulative[hidden] < uniform[:, None]).sum(1)
-        return np.asarray(np.minimum(found, self.vocab - 1), np.int64)
+        found = np.empty(length, np.int64)
+        # State by state: a row of the table for every token of a long stretch would be gigabytes.
+        order = hidden.argsort(kind="stable")
+        starts = np.searchsorted(hidden[order], np.arange(1, self.states))
+        for state, places in enumerate(np.split(order, starts)):
+            found[places] = np.searchsorted(cumulative[state], uniform[places])
+        return np.minimum(found, self.vocab - 1)
 
     def floor(self, windows: Symbols) -> Nats:
         """Return the exact loss by the forward filter, from the stationary distribution."""

@@ -1,10 +1,14 @@
 """Corpora: where text comes from, and how it is split into train, validation and test."""
 
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from llama_ablate.registry import Registry
 CORPORA = Registry("corpus")
 SPLITS = ("train", "validation", "test")
 SEPARATOR = "\0"  # between documents: a character that text files may not hold
+_ENTRIES = 200_000  # files and folders to look through: a few seconds, and more than data sets have
 
 
 @dataclass(frozen=True)
@@ -127,26 +132,72 @@ def hub(
 
 
 def _expand(path: str) -> list[Path]:
-    root = Path(path).expanduser()
-    if root.is_dir():
-        found = sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
-        if not found:
-            raise ConfigError(f"the folder '{path}' holds no files")
-        return found
-    if any(c in path for c in "*?["):
-        anchor = Path(root.anchor) if root.is_absolute() else Path()
-        found = sorted(p for p in anchor.glob(str(root.relative_to(anchor))) if p.is_file())
-        if not found:
-            raise ConfigError(f"no file matches '{path}'")
-        return found
+    """Return the files that a path names: one, all of a folder, or those that fit a pattern."""
+    try:
+        root = Path(path).expanduser()
+        if root.is_dir():
+            found = [p for p in _matches(root, ("**", "*")) if not p.name.startswith(".")]
+            if not found:
+                raise ConfigError(f"the folder '{path}' holds no files", ("path",))
+            return sorted(found)
+        if any(c in path for c in "*?[") and "\0" not in path:  # no name holds a NUL
+            anchor = Path(root.anchor) if root.is_absolute() else Path()
+            found = sorted(_matches(anchor, root.relative_to(anchor).parts))
+            if not found:
+                raise ConfigError(f"no file matches '{path}'", ("path",))
+            return found
+    except OSError as error:
+        reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
+        raise ConfigError(reason, ("path",)) from None
+    except RuntimeError as error:  # of a '~' whose home is not known
+        raise ConfigError(f"'{path}': {error}", ("path",)) from None
     return [root]
+
+
+def _matches(root: Path, pattern: Sequence[str]) -> set[Path]:
+    """Return the files below `root` that fit a pattern, `**` standing for folders of any depth."""
+    if any("**" in part and part != "**" for part in pattern):
+        raise ConfigError("in a pattern '**' stands alone between slashes", ("path",))
+    found, looked_at, ahead = set(), count(1), [(root, tuple(pattern))]
+    while ahead:
+        place, parts = ahead.pop()
+        if parts:
+            ahead += _steps(place, parts, looked_at)
+        elif place.is_file():
+            found.add(place)
+    return found
+
+
+def _steps(
+    folder: Path, parts: tuple[str, ...], looked_at: Iterator[int]
+) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield where the first part of a pattern leads from a folder, with the parts left from there.
+
+    What is looked at is counted: pathlib would walk a whole disk, and then say that nothing fits.
+    `**` does not follow links, so there are no circles.
+    """
+    first, rest = parts[0], parts[1:]
+    if first == "**":
+        yield folder, rest
+    elif not any(c in first for c in "*?["):
+        yield folder / first, rest
+        return
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if next(looked_at) > _ENTRIES:
+                message = f"more than {_ENTRIES:,} files and folders would be looked through"
+                raise ConfigError(f"{message}: name a smaller folder, or one .jsonl", ("path",))
+            if first == "**" and entry.is_dir(follow_symlinks=False):
+                yield folder / entry.name, parts
+            elif first != "**" and fnmatchcase(entry.name, first):
+                yield folder / entry.name, rest
 
 
 def _documents(file: Path, field: str) -> Iterator[str]:
     """Yield the documents of a file. Raises ConfigError if it is missing, empty or not text."""
-    if not file.is_file():
-        raise ConfigError(f"there is no file '{file}'")
     try:
+        if not file.is_file():
+            raise ConfigError(f"there is no file '{file}'")
         if file.stat().st_size == 0:
             raise ConfigError(f"the file '{file}' is empty")
         if file.suffix in (".jsonl", ".json", ".parquet"):

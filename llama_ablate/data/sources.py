@@ -17,6 +17,11 @@ from llama_ablate.errors import ConfigError
 Symbols = NDArray[np.int64]
 Nats = NDArray[np.float64]
 
+#: The largest alphabet: streams write a symbol as a letter, and there are not many more in a row.
+SYMBOLS = 1 << 15
+_KEYS = 1 << 12  # each reset draws the values of all of them anew
+_LAG = 1_000_000  # far behind any context, and each symbol up to it is a chain of its own
+
 
 class Source(Protocol):
     """A stationary process over `alphabet` symbols."""
@@ -39,7 +44,18 @@ def at_least(least: int, **counts: int) -> None:
     """Raise ConfigError for an option that is too small."""
     for name, value in counts.items():
         if value < least:
-            raise ConfigError(f"{name} {value}: must be {least} or more", (name,))
+            raise ConfigError(f"{name} {value!s:.60}: must be {least} or more", (name,))
+
+
+def within(least: int, most: int, **counts: int) -> None:
+    """Raise ConfigError for an option that is too small, or larger than can be held or waited for.
+
+    Without an upper bound a typo of some zeros takes all memory, or does not end.
+    """
+    at_least(least, **counts)
+    for name, value in counts.items():
+        if value > most:
+            raise ConfigError(f"{name} {value!s:.60}: must be {most:,} or less", (name,))
 
 
 def _share(**shares: float) -> None:
@@ -59,8 +75,8 @@ class LagCopy:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes that make no source."""
-        at_least(2, vocab=self.vocab)
-        at_least(1, lag=self.lag)
+        within(2, SYMBOLS, vocab=self.vocab)
+        within(1, _LAG, lag=self.lag)
         _share(noise=self.noise)
 
     @property
@@ -113,8 +129,8 @@ class Recall:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for sizes that make no source."""
-        at_least(1, keys=self.keys)
-        at_least(2, values=self.values)
+        within(1, _KEYS, keys=self.keys)
+        within(2, SYMBOLS - 1 - self.keys, values=self.values)  # the alphabet has both
         _share(reset=self.reset)
 
     @property

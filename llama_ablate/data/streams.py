@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 
 from llama_ablate.data.chains import HiddenMarkov, Markov
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
-from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least
+from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least, within
 from llama_ablate.registry import Choice
 
-_FIRST = 0x4E00  # the code point of symbol 0: twenty thousand letters follow it
+#: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
+#: them, at 0xD800, lie the surrogates, which no text can hold.
+_FIRST = 0x4E00
+_TOKENS = 20_000_000  # a minute of drawing them one by one, and a gigabyte on the way to a text
 _HELD_OUT = 20  # validation and test are each this part of the training text
 
 #: The corpora that have a source; its fields are options of the corpus, by the same names.
@@ -80,7 +83,7 @@ def recall(
 
 
 def _stream(source: Source, tokens: int, seed: int) -> Corpus:
-    at_least(1000, tokens=tokens)
+    within(1000, _TOKENS, tokens=tokens)
     at_least(0, seed=seed)
     lengths = (tokens, tokens // _HELD_OUT, tokens // _HELD_OUT)
     texts = {

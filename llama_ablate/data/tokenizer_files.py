@@ -198,11 +198,15 @@ def _from_tokenizer_json(data: bytes) -> BPE:
 
 def read(path: Path) -> Tokenizer:
     """Return the tokenizer of a file. Raises ConfigError where it is none, or damaged."""
-    if not path.is_file():
-        raise ConfigError(f"there is no tokenizer file '{path}'")
-    if path.stat().st_size > _LARGEST:
-        raise ConfigError(f"the tokenizer file '{path}' is larger than {_LARGEST >> 20} MiB")
-    data = path.read_bytes()
+    try:
+        if not path.is_file():
+            raise ConfigError(f"there is no tokenizer file '{path}'")
+        if path.stat().st_size > _LARGEST:
+            raise ConfigError(f"the tokenizer file '{path}' is larger than {_LARGEST >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        reason = f"the tokenizer file '{path}' cannot be read: {error.strerror}"
+        raise ConfigError(reason) from None
     try:
         return _reader(path, data)(data)
     except ConfigError as error:
@@ -225,7 +229,10 @@ def file_tokens(*, path: str = "") -> Maker:
     """Take another model's tokenizer: its tokenizer.json, tokenizer.model or tokenizer.bin."""
     if not path:
         raise ConfigError("needs 'path': a tokenizer.json, tokenizer.model or tokenizer.bin")
-    tokenizer = read(Path(path).expanduser())
+    try:
+        tokenizer = read(Path(path).expanduser())
+    except RuntimeError as error:  # of a '~' whose home is not known
+        raise ConfigError(f"'{path}': {error}") from None
     identity = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()[:16]
     return Maker(lambda _: tokenizer, identity)
 

@@ -1,8 +1,8 @@
 """The store of tokens: written once, read through a memory map, batches a function of (seed, k)."""
 
+import hashlib
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate import disk
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
@@ -22,6 +23,7 @@ from llama_ablate.registry import Choice, Entry, Registry
 from llama_ablate.spec import digest
 
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
+_SUMS = "sums.json"
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,27 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     # A tokenizer that was read from a file is what the file held, wherever it lies.
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
+    if (folder / "manifest.json").is_file() and not _whole(folder):
+        disk.remove_tree(folder)  # a copy that went wrong, a disk that did: made again
     if not (folder / "manifest.json").is_file():
         _write(folder, text, maker.make(text), key, corpus.entry())
     return load(folder)
+
+
+def _whole(folder: Path) -> bool:
+    """Return whether the files are as they were written; older stores have no sums to tell by."""
+    file = folder / _SUMS
+    if not file.is_file():
+        return True
+    try:
+        sums = json.loads(file.read_text("utf-8"))
+        for name, digest in sums.items():
+            with (folder / name).open("rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
+                    return False
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:
@@ -124,7 +144,7 @@ def cache_folder() -> Path:
 
 def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.make(folder.parent)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     except OSError as error:
         raise ConfigError(
@@ -133,21 +153,21 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
         ) from None
     try:
         kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
-        counts, sizes = {}, {}
+        counts, sizes, sums = {}, {}, {}
         for name, part in text.splits.items():
             ids = tokenizer.encode_documents(part).astype(kind)
-            ids.tofile(partial / f"{name}.bin")
+            sums[f"{name}.bin"] = disk.write(partial / f"{name}.bin", ids.tobytes())
             counts[name], sizes[name] = len(ids), len(part.encode())
         manifest = {
             "fingerprint": key, "corpus": text.fingerprint, "vocab": tokenizer.vocab,
             "counts": counts, "bytes": sizes, "entry": entry,
         }  # fmt: skip
-        (partial / "tokenizer.json").write_text(tokenizer.to_json(), "utf-8")
-        (partial / "manifest.json").write_text(json.dumps(manifest), "utf-8")
-        try:
-            partial.rename(folder)
-        except OSError:
-            if not (folder / "manifest.json").is_file():  # not beaten by another process: a fault
-                raise
+        for name, content in (
+            ("tokenizer.json", tokenizer.to_json()),
+            ("manifest.json", json.dumps(manifest)),
+        ):
+            sums[name] = disk.write(partial / name, content.encode("utf-8"))
+        disk.write(partial / _SUMS, json.dumps(sums).encode())
+        disk.place(partial, folder)  # beaten by another process: it has written the same
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        disk.remove_tree(partial)

@@ -91,14 +91,11 @@ def open_spec(path: Path) -> ModelSpec:
 
 
 def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
-    try:
-        record, file = store.record(run_id), store.weights(run_id)
-    except (TypeError, KeyError, ValueError) as error:
-        raise ConfigError(
-            f"the record of run {run_id} in '{store.root}' is damaged: {error}"
-        ) from None
+    record, file = store.record(run_id), store.runs.weights(run_id)
     if record is None or file is None:
-        why = f"ended {record.outcome}" if record else "has not finished"
+        why = "has not finished"
+        if record:
+            why = "did not keep them" if record.ok else f"ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
     data = store.table_of(run_id).plan["data"]
     try:
@@ -119,7 +116,7 @@ def _run_id(store: Store, name: str) -> str:
             if name == run["id"]:
                 return name
             named = name in (run["variant"], variants[run["variant"]])
-            if named and store.weights(run["id"]):
+            if named and store.runs.weights(run["id"]):
                 return str(run["id"])
     if name in {*variants, *variants.values()}:
         raise ConfigError(f"no run of '{name}' in '{store.root}' has weights: none has finished, "

@@ -11,6 +11,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from llama_ablate import plugins
+from llama_ablate.errors import ConfigError
+
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]
 
@@ -33,11 +36,13 @@ def warm() -> None:
         forkserver.ensure_running()
 
 
-def start(task: Task, *arguments: Any, gpu: int | None = None, log: Path) -> "Child":
+def start(task: Task, *arguments: Any, gpus: str = "", log: Path) -> "Child":
     """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = context().Process(  # type: ignore[attr-defined]
-        target=_child, args=(theirs, str(log), gpu, task, arguments), daemon=False
+        target=_child,
+        args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
+        daemon=False,
     )
     process.start()
     theirs.close()
@@ -49,7 +54,8 @@ def call(
 ) -> Any:
     """Run `task(report, *arguments)` in a fresh process and return what it returns.
 
-    Raises RuntimeError where the process died, with the end of what it printed.
+    Raises the ConfigError that the task raises; ChildProcessError where the process died, with the
+    end of what it printed.
     """
     child = start(task, *arguments, log=log)
     try:
@@ -60,9 +66,12 @@ def call(
                 child.process.join()
                 printed = log.read_text("utf-8", "replace") if log.is_file() else ""
                 last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-                raise RuntimeError(
+                raise ChildProcessError(
                     f"the process ended with code {child.process.exitcode}: {last}"
                 ) from None
+            if kind == "refused":
+                child.process.join()
+                raise value
             if kind == "result":
                 child.process.join()
                 return value
@@ -98,18 +107,44 @@ class Child:
         self.process.close()
 
 
+def ended_by(code: int, *, oom: bool) -> str:
+    """Say how a process ended, from its exit code as `subprocess` has it."""
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    hint = ": the system had run out of memory" if oom else ""
+    return f"the process ended by {name}{hint}"
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes this system has killed so far for want of memory."""
+    try:
+        lines = Path("/proc/vmstat").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
 def _child(
-    connection: Connection, log: str, gpu: int | None, task: Task, arguments: tuple[Any, ...]
+    connection: Connection,
+    log: str,
+    gpus: str,
+    loaded: dict[str, str],
+    task: Task,
+    arguments: tuple[Any, ...],
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+
+    plugins.again(loaded)
 
     def report(value: Any) -> None:
         connection.send(("progress", value))
 
-    connection.send(("result", task(report, *arguments)))
+    try:
+        connection.send(("result", task(report, *arguments)))
+    except ConfigError as error:
+        connection.send(("refused", error))
     connection.close()

@@ -6,6 +6,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from llama_ablate.results import Record
+
 _GRID = "{desc}: {percentage:3.0f}%|{bar}| {n:.1f}/{total_fmt} runs [{elapsed}, {remaining} left]"
 _WORKER = "  {desc:28.28s} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps{postfix}"
 
@@ -19,7 +21,6 @@ class Progress:
         self._grid: Any = None
         self._bars: list[Any] = []
         self._fractions: dict[int, float] = {}
-        self._labels: dict[int, str] = {}
         self._steps: dict[int, int] = {}
         self._began = time.monotonic()
 
@@ -36,28 +37,30 @@ class Progress:
 
     def start(self, slot: int, label: str, steps: int) -> None:
         """Show that a worker took up a run of so many steps."""
-        self._labels[slot], self._fractions[slot], self._steps[slot] = label, 0.0, steps
+        self._fractions[slot], self._steps[slot] = 0.0, steps
         if slot < len(self._bars):
             self._bars[slot].reset(total=steps)
             self._bars[slot].set_description_str(label)
 
-    def step(self, slot: int, step: int, loss: float) -> None:
+    def step(self, slot: int, step: int, loss: float | None) -> None:
         """Show how far a worker is."""
         self._fractions[slot] = step / self._steps[slot]
         if slot < len(self._bars):
             bar = self._bars[slot]
             bar.n = step
-            bar.set_postfix_str(f"loss {loss:.3f}")
+            if loss is not None:
+                bar.set_postfix_str(f"loss {loss:.3f}")
             self._draw_grid()
 
-    def finish(self, slot: int, outcome: str, reason: str) -> None:
-        """Show that a worker's run ended."""
-        self._fractions.pop(slot, None)
+    def finish(self, slot: int | None, label: str, record: Record) -> None:
+        """Show that a run ended, on one of our workers or (no slot) on another launcher's."""
+        if slot is not None:
+            self._fractions.pop(slot, None)
         self._done += 1
-        what = f"{self._labels[slot]} {outcome}" + (f": {reason}" if reason else "")
+        what = f"{label} {record.outcome}" + (f": {record.reason}" if record.reason else "")
         if self._bars_wanted:
             self._draw_grid()
-            if outcome != "ok":
+            if not record.ok:
                 tqdm.write(what, file=sys.stderr)
         else:
             passed = time.monotonic() - self._began
@@ -99,6 +102,9 @@ class Bar:
         """Show `done` of `total`."""
         if self._bar is None:
             self._bar = tqdm(
-                total=total, desc=self._name, mininterval=0.1 if sys.stderr.isatty() else 10
+                total=total,
+                desc=self._name,
+                delay=1,  # what is quickly done needs no bar
+                mininterval=0.1 if sys.stderr.isatty() else 10,
             )
         self._bar.update(done - self._bar.n)

@@ -1,20 +1,24 @@
-"""One process, one run: build, train, measure, commit. It is told two strings and a device index.
+"""One process, one run: build, train, measure, commit. It is told two strings.
 
 Everything else is read from the results folder, so that any launcher can start it.
 """
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from llama_ablate import plugins
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
@@ -24,23 +28,84 @@ from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.plan import open_tokens
 from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
+from llama_ablate.results.claims import Claim
 from llama_ablate.training.engine import Engine, settle
 from llama_ablate.training.loop import Trained, train
+from llama_ablate.training.ranks import Ranks, is_lost, join
+
+_STOPPED = 75  # "try again" in sysexits.h
 
 Report = Callable[[int, float], None]
 
 
-def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome:
+def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome | None:
     """Train one run of a planned experiment, and commit its record. Never raises for the run.
 
-    A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process.
+    A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process. None
+    where another process has the run, or has taken it over from this one.
     """
     store = Store(root).table_of(run_id)
+    plugins.again(store.settings.plugins)
+    ranks = join()
+    wanted = Engine.from_dict(store.engine or {}).ranks
+    if wanted > ranks.count:
+        return _spread(store, run_id, wanted)
+    claim = store.claim(run_id) if ranks.first else None
+    if not ranks.agreed(claim is not None)[0]:
+        return None
+    try:
+        with claim or nullcontext():
+            outcome = _run(store, run_id, claim, ranks, report)
+    except _TakenOver:
+        return None
+    ranks.leave()
+    return outcome
+
+
+def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
+    """Start the ranks of a run, and wait for them. If one is lost, all end, and are lost together.
+
+    They are started once: what is lost is tried again by the queue, from the checkpoint.
+    """
+    stop = _stop_signal(None)
+    words = [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "--max-restarts",
+        "0",
+        "-m",
+        "llama_ablate.launch.worker",
+        str(store.root),
+        run_id,
+    ]
+    ours = {"LLAMA_ABLATE_PARENT": ""}  # a rank's parent is torchrun
+    with store.log(run_id).open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603  fixed words
+            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            env=os.environ | ours, start_new_session=True,
+        )  # fmt: skip
+    try:
+        while process.poll() is None and not stop():
+            time.sleep(0.1)
+    finally:
+        process.terminate()  # to it alone: it passes the word on, and waits
+        process.wait()
+    if process.returncode and not stop():
+        raise ChildProcessError(f"torchrun ended with exit code {process.returncode}")
+    return "cancelled" if stop() else None
+
+
+def _run(
+    store: Store, run_id: str, claim: Claim | None, ranks: Ranks, report: Report
+) -> Outcome | None:
     plan = store.plan
     entry = next(r for r in plan["runs"] if r["id"] == run_id)
     variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
     experiment = Experiment.model_validate(plan["experiment"])
     recipe = Train.model_validate({**plan["experiment"]["train"], **entry["train"]})
+    settings = store.settings
     engine = Engine.from_dict(store.engine or {})
     settle(engine.threads)
     peak = PeakMemory(engine.device)
@@ -56,10 +121,14 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
             steps=entry["steps"],
             seed=entry["order_seed"],
             engine=engine,
-            saved=store.checkpoint(run_id),
+            saved=store.working(run_id),
+            checkpoint_s=settings.checkpoint_s,
             progress=_at_most_every(0.2, report),
-            stop=_stop_signal(),
+            stop=_stop_signal(claim),
+            ranks=ranks,
         )
+        if claim is None:  # what is left to do is for the first rank
+            return trained.outcome
         memory = peak.read()
         if trained.outcome == "ok":
             subject = Subject(model, tokens, recipe, engine)
@@ -68,10 +137,14 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
                 if METRICS.per(choice.name) == "run":
                     measures[choice.name] = METRICS.measure(choice, subject)
         measures["training"] = trained.numbers
-    except Exception as error:  # noqa: BLE001  whatever it was, the other runs go on
+    except _TakenOver:
+        raise
+    except Exception as error:  # whatever it was, the other runs go on
+        if claim is None or is_lost(error):
+            raise
         memory = peak.read()
         trained = _failed(error)
-    if trained.outcome == "cancelled":
+    if trained.outcome == "cancelled" or claim is None:
         return trained.outcome
     record = Record(
         id=run_id,
@@ -91,22 +164,21 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         environment=environment(),
         measures=measures,
     )
-    kept = partial(save_weights, model) if model is not None and trained.outcome == "ok" else None
-    store.commit(record, trained.curve, kept)
-    return trained.outcome
+    keep = model is not None and trained.outcome == "ok" and settings.keep_weights != "none"
+    kept = partial(save_weights, model) if model is not None and keep else None
+    return trained.outcome if store.commit(record, trained.curve, kept, claim) else None
 
 
-def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> None:
-    """Take per-run metrics of a finished run from its weights, and add them to it."""
-    record, file = store.record(run_id), store.weights(run_id)
+def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, float]]:
+    """Take per-run metrics of a finished run from its weights."""
+    record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
     tokens = open_tokens(store.table_of(run_id).plan["data"])
     engine = Engine.from_dict(record.engine)
     model = engine.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), engine)
-    for choice in choices:
-        store.add_run_measure(run_id, choice.name, METRICS.measure(choice, subject))
+    return {choice.name: METRICS.measure(choice, subject) for choice in choices}
 
 
 def _failed(error: Exception) -> Trained:
@@ -125,19 +197,36 @@ def _failed(error: Exception) -> Trained:
     return Trained("error", f"{type(error).__name__}: {text} ({where})")
 
 
-def _stop_signal() -> Callable[[], bool]:
-    """Return a function that says whether this process was asked to stop, or lost its parent."""
+class _TakenOver(Exception):  # noqa: N818  no error: another process has the run now
+    """Somebody thought that this process was gone."""
+
+
+def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
+    """Return a function that says whether this process was asked to stop, or lost its parent.
+
+    It raises _TakenOver where the claim is lost: then nothing more may be written.
+    """
     asked: list[int] = []
-    parent = os.getppid()
+    parent = _parent()
 
     def remember(number: int, _frame: Any) -> None:
         asked.append(number)
 
-    try:
-        signal.signal(signal.SIGTERM, remember)
-    except ValueError:  # not the main thread: a program that embeds us handles its own signals
-        return lambda: False
-    return lambda: bool(asked) or os.getppid() != parent
+    def stop() -> bool:
+        if claim and not claim.held:
+            raise _TakenOver
+        return bool(asked) or os.getppid() != parent
+
+    if threading.current_thread() is threading.main_thread():
+        # USR2: a queue wants the machine back. HUP: the terminal was closed.
+        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP):
+            signal.signal(number, remember)
+    return stop
+
+
+def _parent() -> int:
+    """Return whose child this is: an engine tells, since it may be gone before anybody looks."""
+    return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
 
 
 def _at_most_every(seconds: float, report: Report) -> Report:
@@ -150,3 +239,19 @@ def _at_most_every(seconds: float, report: Report) -> Report:
             report(step, loss)
 
     return maybe
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do a run as a program: `python -m llama_ablate.launch.worker RESULTS RUN`.
+
+    Exit codes: 0 it has a record or is another's, 75 it was stopped and goes on when started again.
+    """
+    results, run_id = sys.argv[1:] if arguments is None else arguments
+    if os.getppid() != _parent():
+        return _STOPPED
+    outcome = run(Path(results), run_id)
+    return _STOPPED if outcome == "cancelled" and "TORCHELASTIC_RUN_ID" not in os.environ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.spec import ModelSpec
 from llama_ablate.training.loop import losses, windows
 
 _TEXTS = 16  # longer ones take their square in time: so many of each length are enough
@@ -31,7 +33,13 @@ def loss_by_position(subject: Subject) -> dict[str, float]:
     return values
 
 
-@METRICS.add("length", per="run")
+def _check_times(_spec: ModelSpec, _tokens: Tokens, *, times: Sequence[int]) -> None:
+    if not times or min(times) < 1:
+        message = f"length: times {[*times]!s:.60} must be whole numbers of 1 or more"
+        raise ConfigError(message, ("times",))
+
+
+@METRICS.add("length", per="run", check=_check_times)
 def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> dict[str, float]:
     """Held-out loss at multiples of the training context: extending it, and sliding within it.
 
@@ -40,15 +48,13 @@ def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> dict
     Both see the same predictions, so their difference is what length itself does. A scheme that
     ends (learned positions) has no `extended` beyond its table.
     """
-    if not times or any(multiple < 1 for multiple in times):
-        raise ConfigError(f"length: times {list(times)} must be whole numbers of 1 or more")
     context, half = subject.model.spec.context, subject.model.spec.context // 2
     text = subject.tokens.split(subject.tokens.heldout[-1])
     values: dict[str, float] = {}
     for multiple in times:
-        whole = windows(text, multiple * context)[0][:_TEXTS]
-        if whole.shape[1] != multiple * context + 1:
+        if multiple * context >= len(text):
             continue  # the split is shorter than one text of this length
+        whole = windows(text, multiple * context)[0][:_TEXTS]
         sliding = _last(subject, whole[:, -context - 1 :], half)
         values[f"loss_{multiple}x_sliding_nats"] = float(sliding.mean())
         try:

@@ -6,10 +6,20 @@ import sys
 import psutil
 import torch
 
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.spec import ModelSpec
 
 
-@METRICS.add("kv_cache", per="variant")
+def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> None:
+    most = tokens.counts["train"]
+    if context is not None and not 1 <= context <= most:
+        message = f"kv_cache: context {context!s:.60} must be from 1 to the text's {most:,} tokens"
+        raise ConfigError(message, ("context",))
+
+
+@METRICS.add("kv_cache", per="variant", check=_check_cache)
 def kv_cache(subject: Subject, *, context: int | None = None) -> dict[str, float]:
     """Bytes of the cache after a prefill of one sequence, from its live tensors."""
     model = subject.model.to(subject.engine.dtype)

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from llama_ablate.data.tokens import Tokens
+from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.registry import Registry
+from llama_ablate.registry import Choice, Registry
+from llama_ablate.spec import ModelSpec
 from llama_ablate.training.engine import Engine
 
 Per = Literal["run", "variant"]
+_SECONDS = 600  # of one turn: there are several, of every variant
+#: A metric's own check: of a recipe, its text and the metric's options, before anything is trained.
+Check = Callable[..., None]
 Metric = TypeVar("Metric", bound=Callable[..., dict[str, float]])
 
 
@@ -34,20 +39,40 @@ class Metrics(Registry):
     def __init__(self) -> None:
         super().__init__("metric")
         self._per: dict[str, Per] = {}
+        self._checks: dict[str, Check] = {}
 
-    def add(self, name: str, *, per: Per) -> Callable[[Metric], Metric]:
-        """Enter a metric (a decorator) under `name`."""
+    def add(self, name: str, *, per: Per, check: Check | None = None) -> Callable[[Metric], Metric]:
+        """Enter a metric (a decorator) under `name`.
+
+        `check` is called with a recipe, its text and the metric's options, at planning and before
+        each measurement. It raises ConfigError for an option that cannot be measured.
+        """
         self._per[name] = per
+        if check:
+            self._checks[name] = check
         return self.register(name)
 
     def per(self, name: str) -> Per:
         """Return whether a metric belongs to a run or to a variant."""
         return self._per[name]
 
-    def measure(self, choice: Any, subject: Subject) -> dict[str, float]:
+    def check(self, choice: Choice, spec: ModelSpec, tokens: Tokens) -> None:
+        """Raise ConfigError where a metric's options cannot be measured of a recipe and a text."""
+        if choice.name in self._checks:
+            self._checks[choice.name](spec, tokens, **dict(choice.options))
+
+    def measure(self, choice: Choice, subject: Subject) -> dict[str, float]:
         """Take a metric of a subject."""
+        self.check(choice, subject.model.spec, subject.tokens)
         values: dict[str, float] = self.get(choice.name)(subject, **dict(choice.options))
         return values
+
+
+def check_seconds(seconds: float) -> None:
+    """Raise ConfigError for seconds of a turn that are none, or that nobody would wait for."""
+    if not 0 <= seconds <= _SECONDS:
+        message = f"seconds {seconds:g}: must be from 0 to {_SECONDS}, for each turn"
+        raise ConfigError(message, ("seconds",))
 
 
 METRICS = Metrics()

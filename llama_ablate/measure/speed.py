@@ -5,14 +5,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
+from llama_ablate.spec import ModelSpec
 from llama_ablate.training.engine import update
 from llama_ablate.training.optimizer import make_optimizer
 
 
-@METRICS.add("train_speed", per="variant")
+def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
+    check_seconds(seconds)
+
+
+@METRICS.add("train_speed", per="variant", check=_check_train)
 def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
     model, train, engine = subject.model, subject.train, subject.engine
@@ -32,7 +38,40 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
     }
 
 
-@METRICS.add("decode_speed", per="variant")
+def _check_decode(
+    spec: ModelSpec,
+    tokens: Tokens,
+    *,
+    batch: Sequence[int],
+    context: Sequence[int],
+    new: int,
+    seconds: float,
+) -> None:
+    if not batch or min(batch) < 1:
+        raise ConfigError(f"decode_speed: batch {[*batch]!s:.60} must be whole numbers of 1 or "
+                          "more", ("batch",))  # fmt: skip
+    if new < 1:
+        raise ConfigError(f"decode_speed: new {new!s:.60} must be 1 or more", ("new",))
+    check_seconds(seconds)
+    needed, there = max(batch) * max(_lengths(spec, context, new)), tokens.counts["train"]
+    if needed > there:
+        raise ConfigError(
+            f"decode_speed: the largest batch of the longest context has {needed!s:.60} tokens, "
+            f"and the text {there:,} to train on", ("context" if context else "batch",),
+        )  # fmt: skip
+
+
+def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]:
+    """Return the contexts to decode in: those asked for, or of the usual two what `new` fits in."""
+    usual = [length for length in (spec.context // 2, spec.context) if length > new]
+    for length in context or usual or [spec.context]:
+        if length <= new:
+            message = f"decode_speed: context {length!s:.60} must be longer than new {new!s:.60}"
+            raise ConfigError(message, ("context" if context else "new",))
+    return context or usual
+
+
+@METRICS.add("decode_speed", per="variant", check=_check_decode)
 def decode_speed(
     subject: Subject,
     *,
@@ -43,16 +82,15 @@ def decode_speed(
 ) -> dict[str, float]:
     """Prefill and decode tokens per second over batch and context, with and without cache.
 
-    `context` counts the tokens in the cache when decoding ends (half of the training context and
-    all of it, unless given); the last `new` of them are decoded one at a time, the others are
-    prefilled at once. Without a cache every token costs a forward pass over all before it.
+    `context` counts the tokens in the cache when decoding ends (unless given, half of the training
+    context and all of it, where longer than `new`); the last `new` of them are decoded one at a
+    time, the others are prefilled at once. Without a cache every token costs a forward pass over
+    all before it.
     """
     model, engine = subject.model, subject.engine
     model = model.to(engine.dtype).eval()
     values: dict[str, float] = {}
-    for length in context or (model.spec.context // 2, model.spec.context):
-        if not 0 < new < length:
-            raise ConfigError(f"decode_speed: context {length} must be longer than new {new}")
+    for length in _lengths(model.spec, context, new):
         for size in batch:
             text = subject.tokens.split("train")[: size * length].astype("int64")
             tokens = torch.from_numpy(text).view(size, length).to(engine.device)

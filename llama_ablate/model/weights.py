@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
+from llama_ablate.disk import Writer
 from llama_ablate.model.decoder import Decoder
 
 
-def save_weights(model: Decoder, path: Path) -> None:
-    """Write a model's parameters; a tied head is written once."""
+def save_weights(model: Decoder, file: Writer) -> None:
+    """Write a model's parameters to an open file; a tied head is written once."""
     state = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    save_file(state, path)
+    file.write(save(state))
 
 
 def load_weights(model: Decoder, path: Path) -> Decoder:

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from llama_ablate import disk
 from llama_ablate.errors import ConfigError
-from llama_ablate.strict_json import write_bytes
 
 Array = NDArray[np.floating]
 
@@ -45,7 +45,7 @@ class Maps:
         steps = {name: getattr(self, name) for name in _STEPS}
         content = BytesIO()
         np.savez_compressed(content, labels=np.array(self.labels), title=self.title, **steps)
-        write_bytes(file, content.getvalue())
+        disk.replace(file, content.getvalue())
         return file
 
     def head(self, layer: int, head: int) -> Figure:

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from llama_ablate import disk
 from llama_ablate.report import frames
 from llama_ablate.results import Store
-from llama_ablate.strict_json import write_bytes
 
 _MANY = 12  # variants beyond which a legend no longer helps
 _BASELINE = "#333333"
@@ -144,7 +144,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     written = []
     for ending, content in drawn.items():
         target = base.with_name(base.name + ending)
-        write_bytes(target, content.getvalue())
+        disk.replace(target, content.getvalue())
         written.append(target)
     return written
 

@@ -80,7 +80,7 @@ def curves(store: Store) -> pd.DataFrame:
     points = [
         {"label": run.label, "seed": run.seed, "outcome": run.outcome, **row}
         for run in rows(shown)
-        for row in store.curve(run.id)
+        for row in store.runs.curve(run.id)
     ]
     columns = None if points else ["label", "seed", "outcome", "tokens"]
     return pd.DataFrame(points, columns=columns)

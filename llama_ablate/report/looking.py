@@ -39,11 +39,11 @@ def run(store: Store, run_id: str) -> Look:
     if record is None:
         entry = next(r for r in store.plan["runs"] if r["id"] == run_id)
         return f"{run_id}: pending", {**entry, "outcome": "pending"}
-    curve = store.curve(run_id)
-    values = {**vars(record), "curve": curve, "folder": str(store.folder(run_id))}
+    curve = store.runs.curve(run_id)
+    values = {**vars(record), "curve": curve, "folder": str(store.runs.folder(run_id))}
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     last = pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}") if curve else pd.DataFrame()
-    lines = [head, f"{store.folder(run_id)}", "", _recipe(record.model), ""]
+    lines = [head, f"{store.runs.folder(run_id)}", "", _recipe(record.model), ""]
     lines += [f"{name}: {value:.6g}" for name, value in record.numbers.items()]
     if len(last):
         lines += ["", tables.text(last)]

@@ -1,6 +1,7 @@
 """A plan as a table: what would be trained, how large it is, and how long it would take."""
 
 import statistics
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,10 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import detectable, seeds_for
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
+
+_BYTES = 4  # of a parameter: weights are kept in float32
+_RECORD = 32 << 10  # a record, its curve and measures, with room to spare
+_KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
 def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -33,6 +38,7 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
         "training_flops": sum(flops.values()),
         "predicted_s": seconds,
         "workers": workers,
+        "disk_bytes": disk_bytes(plan, workers),
         "engine": engine,
         "tables": [
             {key: table[key] for key in ("table", "match", "budget", "data", "steps",
@@ -41,6 +47,34 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
         ],
         **{key: plan[key] for key in ("data", "match", "steps", "tokens_per_run", "variants")},
     }  # fmt: skip
+
+
+def disk_bytes(plan: dict[str, Any], workers: int, done: Collection[str] = ()) -> dict[str, int]:
+    """Return the most bytes that the runs not yet done will take, by what weights are kept.
+
+    A checkpoint holds weights and two moments; a run at work has two of them and writes a third.
+    """
+    weights: dict[str, int] = {}
+    runs: dict[str, str] = {}
+    for table in [plan, *plan.get("others", [])]:
+        weights |= {v["id"]: _BYTES * v["parameters"] for v in table["variants"]}
+        runs |= {r["id"]: r["variant"] for r in table["runs"] if r["id"] not in done}
+    largest = sorted((3 * 3 * weights[variant] for variant in runs.values()), reverse=True)
+    working = sum(largest[:workers]) + _RECORD * len(runs)
+    return {
+        "none": working,
+        "best": working + sum(weights[variant] for variant in set(runs.values())),
+        "all": working + sum(weights[variant] for variant in runs.values()),
+    }
+
+
+def size(count: float, digits: int = 3) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.{digits}g} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
 
 
 def text(values: dict[str, Any]) -> str:
@@ -67,6 +101,8 @@ def text(values: dict[str, Any]) -> str:
             f"predicted: about {_duration(values['predicted_s'])} with {values['workers']} "
             f"worker(s) on {engine['device']}, {engine['precision']}, {engine['kernel']} kernel "
             f"({engine['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
+            "disk: up to "
+            + ", ".join(f"{size(n)} with {_KEPT[k]}" for k, n in values["disk_bytes"].items()),
         ]
     )
 

@@ -1,34 +1,63 @@
-"""The state of an unfinished run: all that it takes to go on with identical numbers."""
+"""The state of an unfinished run: all that it takes to go on with identical numbers.
 
-import os
+A checkpoint's name says its step and the hash of its content: which is the latest does not depend
+on a clock, and one that was damaged is passed over for the one before.
+"""
+
+import hashlib
+import re
+import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
+from llama_ablate import disk
 
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint in one step: a stop in the middle leaves the one before."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+_KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
 
-def load(path: Path) -> dict[str, Any] | None:
-    """Return a checkpoint, or None where there is none that can be read.
+def save(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Write a checkpoint in one step: a stop in the middle leaves the ones before."""
+    whole = folder / f".partial-{step}"
+    disk.remove(whole)
+    digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
+    disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
+    for _step, path in _found(folder)[_KEPT:]:
+        disk.remove(path)
+
+
+def load(folder: Path) -> dict[str, Any] | None:
+    """Return the latest checkpoint that is as it was written, or None where there is none.
 
     Only tensors and plain values are accepted; no code in the file is ever run.
     """
-    if not path.is_file():
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a foreign file is dealt with here, not remarked on
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # noqa: BLE001  a damaged file can fail in any way that unpickling knows
-        return None  # the run starts again, which costs time and no correctness
-    return state
+    for _step, path in _found(folder):
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if not path.name.endswith(f"-{digest[:32]}.pt"):
+                raise ValueError("its content is not what its name says")  # noqa: TRY301
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a foreign file is dealt with here
+                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # noqa: BLE001  a damaged file can fail in any way there is
+            sys.stderr.write(f"{path.name} is damaged and passed over: {error}\n")
+        else:
+            return state
+    return None
+
+
+def latest(folder: Path) -> int:
+    """Return the step of the latest checkpoint; 0 where there is none."""
+    return next((step for step, _ in _found(folder)), 0)
+
+
+def _found(folder: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints and their steps, the latest first."""
+    if not folder.is_dir():
+        return []
+    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted(((int(m[1]), path) for m, path in named if m), reverse=True)

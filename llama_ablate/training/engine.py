@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.spec import ModelSpec
 from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.ranks import ALONE, Ranks
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _PROBE_TOKENS = 4096
@@ -34,6 +36,8 @@ class Engine:
     threads: int = 1
     precision: str = "float32"
     kernel: Kernel = "fused"
+    #: Processes that share the batches of one run.
+    ranks: int = 1
     #: FLOP/s of a training step of one layer, measured when this engine was chosen.
     flops_per_s: float = 0.0
     #: Median seconds of that step for everything that was tried.
@@ -93,26 +97,28 @@ def pick_device(asked: str) -> str:
     return asked
 
 
-def loss_of(model: Decoder, tokens_BT1: Tensor) -> Tensor:
+def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
     logits_BTV = model(tokens_BT1[:, :-1])
     return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT1[:, 1:].flatten())
 
 
 def update(
-    model: Decoder,
+    model: nn.Module,
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Tensor],
     train: Train,
     engine: Engine,
+    ranks: Ranks = ALONE,
 ) -> tuple[Tensor, Tensor]:
     """Do one optimizer step over micro-batches; return loss and gradient norm before clipping."""
     total = torch.zeros((), device=engine.device)
     for part in parts:
         with engine.autocast():
-            loss = loss_of(model, part) / len(parts)
+            loss = loss_of(model, ranks.share(part)) / len(parts)
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
+    total = ranks.mean(total)
     norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip or math.inf)
     optimizer.step()
     optimizer.zero_grad()
@@ -127,6 +133,15 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
     """
     settle(threads)
     one = replace(spec, layers=1)
+    # Weights, gradients and the optimizer's two moments, of four bytes each.
+    needed = 16 * count(one).parameters
+    free = (torch.cuda.mem_get_info()[0] if device == "cuda" else
+            psutil.virtual_memory().available)  # fmt: skip
+    if needed > free:
+        raise ConfigError(
+            f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
+            f"moments alone; {free / 1e9:,.1f} GB are free ({device})", ("model",),
+        )  # fmt: skip
     batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // spec.context))
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
     if len(kernels) > 1 and batch * spec.heads * spec.context**2 > _PROBE_SCORES:

@@ -25,11 +25,11 @@ from llama_ablate.training.optimizer import (
     make_optimizer,
     set_learning_rate,
 )
+from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.spikes import steadiness
 
 _ROWS = 100  # of a learning curve
 _CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
-_CHECKPOINT_S = 30.0
 
 Row = dict[str, float]
 Progress = Callable[[int, float], None]
@@ -74,24 +74,28 @@ def train(
     seed: int,
     engine: Engine,
     saved: Path | None = None,
+    checkpoint_s: float = 30.0,
     progress: Progress = lambda _step, _loss: None,
     stop: Stop = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> Trained:
     """Train a model in place for `steps` steps, and say how that ended.
 
-    With `saved`, the state is kept there every half minute and when `stop` says so, and a call
-    that finds a state there goes on from it: the numbers are those of an uninterrupted run.
+    With `saved`, the state is kept in that folder every `checkpoint_s` seconds and when `stop` says
+    so, and a call that finds one there goes on from it: the numbers are those of an uninterrupted
+    run. With `ranks`, every one of them calls this with the same arguments, and does its share.
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
     engine.prepare(model)
     optimizer = make_optimizer(model, recipe)
     state = _resume(saved, model, optimizer)
-    run = _Run(model, optimizer, tokens, recipe, steps, seed, engine)
+    run = _Run(model, optimizer, tokens, recipe, steps, seed, engine, ranks)
     began = last_saved = time.perf_counter()
     while state.step < steps:
-        now, stopping = time.perf_counter(), stop()
+        now = time.perf_counter()
         late = recipe.timeout_s is not None and now - began > recipe.timeout_s
-        if saved and (stopping or late or now - last_saved > _CHECKPOINT_S):
+        stopping, late = ranks.agreed(ranks.first and stop(), late)
+        if saved and ranks.first and (stopping or late or now - last_saved > checkpoint_s):
             run.save(saved, state)
             last_saved = now
         if stopping:
@@ -127,8 +131,10 @@ class _Run:
         steps: int,
         seed: int,
         engine: Engine,
+        ranks: Ranks,
     ) -> None:
         self.model, self.optimizer, self.engine = model, optimizer, engine
+        self.ranks, self.trained = ranks, ranks.wrap(model)
         self.tokens, self.recipe, self.steps, self.seed = tokens, recipe, steps, seed
         self.context = model.spec.context
         self.row_every = -(-steps // _ROWS)
@@ -151,7 +157,7 @@ class _Run:
             self.tokens.batch(self.seed, step, self.recipe.batch, self.context)
         )
         parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
-        return update(self.model, self.optimizer, parts, self.recipe, self.engine)
+        return update(self.trained, self.optimizer, parts, self.recipe, self.engine, self.ranks)
 
     def row(self, state: _State) -> Row:
         """Add a row to the curve: means since the last one, and held-out loss now and then."""
@@ -198,7 +204,7 @@ class _Run:
                 continue
             kept = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
             for step in range(steps - fall, steps):
-                if stop():
+                if self.ranks.agreed(self.ranks.first and stop())[0]:
                     self._put_back(*kept)
                     return True
                 self._update(step, learning_rate(self.recipe, step, steps))
@@ -212,11 +218,11 @@ class _Run:
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
 
-    def save(self, path: Path, state: _State) -> None:
+    def save(self, folder: Path, state: _State) -> None:
         """Write all that the next process needs."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(path, values)
+        checkpoint.save(folder, state.step, values)
 
 
 def _resume(saved: Path | None, model: Decoder, optimizer: torch.optim.Optimizer) -> _State:

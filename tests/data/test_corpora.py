@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_ablate.data import corpora
 from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus, files, hub, python_stdlib
 from llama_ablate.errors import ConfigError
 
@@ -139,11 +140,18 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b'{"text": 3}\n', "x.jsonl"), "'text' holds int, not text"),
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
+        (lambda t: {"path": str(t / "**x")}, "'**' stands alone between slashes"),
+        (lambda t: {"path": str(t / ("x" * 900))}, "cannot be read: File name too long"),
+        (lambda t: {"path": str(t / ("x" * 900) / "*")}, "cannot be read: File name too long"),
+        (lambda t: {"path": str(t), "train": "x" * 900, "validation": "a"}, "File name too long"),
+        (lambda _: {"path": "~nobody_of_this_name/x"}, "home directory"),
+        (lambda t: {"path": f"{t}/a\0b/*"}, "there is no file"),
         (lambda t: {"path": str(t), "train": "a"}, "needs 'train' and 'validation' together"),
         (lambda t: broken(t, b"text") | {"splits": [0.5, 0.6, 0]}, "[0.5, 0.6, 0]: must be three"),
         (lambda t: broken(t, b"text") | {"splits": [0.9, 0.1]}, "splits [0.9, 0.1]: must be three"),
         (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
     ],
+    ids=range(21),
 )  # fmt: skip
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(ConfigError) as caught:
@@ -159,6 +167,41 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
         files(**broken(tmp_path, b"text"))
+
+
+def test_a_folder_that_may_not_be_read_is_refused_at_its_option(tmp_path, monkeypatch):
+    def refuse(_folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied") as caught:
+        files(path=str(tmp_path))
+    assert caught.value.where == ("path",)
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.txt", "*/nothing", "**/nothing"])
+def test_a_walk_over_too_many_files_ends_whatever_it_looks_for(tmp_path, monkeypatch, pattern):
+    write_folder(tmp_path / "folder")
+    for i in range(60):
+        (tmp_path / str(i)).mkdir()
+    monkeypatch.setattr(corpora, "_ENTRIES", 50)
+    with pytest.raises(ConfigError, match="more than 50 files and folders would be looked") as seen:
+        files(path=str(tmp_path / pattern))
+    assert seen.value.where == ("path",)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["**/*.txt", "*/*.txt", "a/**/b*/*", "[ab]/?.txt", "../*/a/1.txt", "**/b/**/*"]
+)
+def test_a_pattern_names_what_pathlib_says_in_its_order(tmp_path, monkeypatch, pattern):
+    for name in ("a/1.txt", "b/2.txt", "a/b/3.txt", "a/c/bb/4.txt", "a/c/bb/d/5.txt", "a/.h.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, "utf-8")
+    (tmp_path / "a" / "circle").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    expected = sorted(p for p in Path().glob(pattern) if p.is_file())
+    assert expected
+    assert corpora._expand(pattern) == expected
 
 
 def test_every_corpus_is_documented():

@@ -134,9 +134,48 @@ def test_the_stationary_distribution_found_by_walking_is_that_found_by_solving(m
         (lambda: HiddenMarkov(8, 1, 0.1, 0), "states 1: must be 2 or more"),
         (lambda: Recall(0, 4, 0.1), "keys 0: must be 1 or more"),
         (lambda: Recall(4, 4, -0.1), "reset -0.1: must be from 0 to 1"),
+        (lambda: LagCopy(40_000, 3, 0.1), "vocab 40000: must be 32,768 or less"),
+        (lambda: LagCopy(10**30, 3, 0.1), "vocab 10{30}: must be 32,768 or less"),
+        (lambda: LagCopy(10**1000, 3, 0.1), "vocab 10{59}: must be 32,768 or less"),
+        (lambda: LagCopy(8, 10**9, 0.1), "lag 1000000000: must be 1,000,000 or less"),
+        (lambda: Markov(8, 99_999_999_999, 0.1, 0), "order 99999999999: must be 23 or less"),
+        (lambda: Markov(8, 1, 0.1, -1), "table_seed -1: must be 0 or more"),
+        (lambda: HiddenMarkov(8, 2, 0.1, -1), "table_seed -1: must be 0 or more"),
+        (lambda: HiddenMarkov(8, 10**6, 0.1, 0), "states 1000000: must be 1,024 or less"),
+        (lambda: HiddenMarkov(30_000, 1000, 0.1, 0), "states 1000 times vocab 30000 is more than"),
+        (lambda: Recall(10**11, 4, 0.1), "keys 100000000000: must be 4,096 or less"),
+        (lambda: Recall(100, 10**30, 0.1), "values 10{30}: must be 32,667 or less"),
     ],
-    ids=range(8),
+    ids=range(19),
 )
-def test_sizes_that_make_no_source_are_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
+def test_sizes_that_make_no_source_are_refused_at_the_option_to_blame(make, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         make()
+    assert caught.value.where == (message.split()[0],) or message.startswith("vocab 64 to")
+    assert "\n" not in caught.value.message
+
+
+def test_a_table_too_large_is_blamed_on_the_order_only_where_a_lower_one_would_do():
+    for order, blamed in ((2, "order"), (1, "vocab")):
+        with pytest.raises(ConfigError) as caught:
+            Markov(5000, order, 0.1, 0)
+        assert caught.value.where == (blamed,)
+
+
+def test_a_hidden_chain_emits_as_its_table_says():
+    """Symbol by symbol, each is the first whose cumulative probability reaches what was drawn."""
+    source = HiddenMarkov(7, 5, 0.5, 2)
+    symbols = source.sample(GENERATOR(3), 2000)
+    again = GENERATOR(3)
+    hidden, uniform = source.chain.sample(again, 2000), again.random(2000)
+    cumulative = source.emission.cumsum(1)
+    expected = (cumulative[hidden] < uniform[:, None]).sum(1)
+    assert np.array_equal(symbols, np.minimum(expected, 6))
+
+
+def test_a_chain_that_mixes_too_slowly_is_given_up_after_a_bounded_amount_of_work(monkeypatch):
+    monkeypatch.setattr(chains, "_DENSE", 0)
+    monkeypatch.setattr(chains, "_PRODUCTS", 1000)
+    with pytest.raises(ConfigError, match="mixes too slowly") as caught:
+        _ = Markov(6, 2, 0.05, 3).stationary
+    assert caught.value.where == ("concentration",)

@@ -1,15 +1,16 @@
-import json
 import math
 
 import numpy as np
 import pytest
 
 from llama_ablate.cli import main
+from llama_ablate.data import streams
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.report import frames, warned
 from llama_ablate.results import Store
+from llama_ablate.strict_json import sealed
 
 ENTRIES = [
     {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},
@@ -44,6 +45,21 @@ def test_ids_are_symbols_even_where_some_never_occur(tmp_path):
     assert made.floor(ids).min() == pytest.approx(-math.log(1 - 0.1 + 0.1 / 2000))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [{"name": "lag-copy", "vocab": 1 << 15}, {"name": "recall", "keys": 4000, "values": 28_767}],
+    ids=["lag-copy", "recall"],
+)
+def test_the_largest_alphabet_is_written_and_read_without_a_surrogate(entry, tmp_path):
+    made = prepared({**entry, "tokens": 200_000}, cache=tmp_path)
+    assert made.source.alphabet == 1 << 15
+    symbols = streams.symbols_of(
+        made.tokenizer.characters, np.asarray(made.split("train"), np.int64)
+    )
+    assert 32_000 < symbols.max() < 1 << 15
+    assert symbols.min() >= 0
+
+
 def test_ordinary_text_and_byte_tokens_have_no_floor(book):
     assert prepared({"name": "files", "path": str(book)}).source is None
     assert prepared(ENTRIES[0], tokenizer="bytes").source is None
@@ -72,14 +88,14 @@ def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, 
     assert record["test_excess_se_nats"] > 0
 
 
-def test_a_loss_below_the_floor_is_reported_as_a_leak(experiment_file, tmp_path):
+def test_a_loss_below_the_floor_is_reported_as_a_leak(unsealed, experiment_file, tmp_path):
     data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
     assert run(experiment_file, tmp_path, data=data) == 0
     root = tmp_path / "results" / "tiny"
     file = next(root.glob("runs/*/measures/excess_loss.json"))
-    values = json.loads(file.read_text("utf-8"))
+    values = unsealed(file)
     values["test_excess_nats"] = -4 * values["test_excess_se_nats"]
-    file.write_text(json.dumps(values), "utf-8")
+    file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
     assert any("something leaks" in warning for warning in warned.warnings(Store(root)))
 
 
@@ -90,8 +106,13 @@ def test_a_loss_below_the_floor_is_reported_as_a_leak(experiment_file, tmp_path)
         ("{corpus: lag-copy, tokenizer: bytes}", "and the tokenizer 'chars'"),
         ("{corpus: {name: lag-copy, lag: 0}, tokenizer: chars}", "data.corpus.lag: lag 0: must"),
         ("{corpus: {name: markov, vocab: 400, order: 3}, tokenizer: chars}", "data.corpus.order"),
+        (
+            "{corpus: {name: lag-copy, tokens: 2000000000}, tokenizer: chars}",
+            "data.corpus.tokens: tokens 2000000000: must be 20,000,000 or less",
+        ),
+        ("{corpus: {name: recall, tokens: 1000000000}, tokenizer: chars}", "20,000,000 or less"),
     ],
-    ids=["text", "bytes", "lag", "table"],
+    ids=["text", "bytes", "lag", "table", "tokens", "recall"],
 )
 def test_a_floor_that_cannot_be_is_refused_before_any_training(
     data, message, experiment_file, tmp_path, capsys

@@ -213,6 +213,26 @@ def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path)
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("x" * 900, "cannot be read: File name too long"), ("~nobody_here/x", "home directory")],
+    ids=["long", "home"],
+)
+def test_a_tokenizer_path_that_the_system_refuses_is_told_at_its_key(
+    experiment_file, capsys, path, message
+):
+    from llama_ablate.cli import main
+
+    tokenizer = f"{{name: file, path: {path}}}"
+    file = experiment_file(data=f"{{corpus: lag-copy, tokenizer: {tokenizer}}}")
+    assert main(["plan", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "tiny.yaml:3:" in err
+    assert "data.tokenizer: " in err
+    assert err.count("\n") == 1
+
+
 def test_a_tokenizer_file_that_is_not_there_is_told_at_its_key(experiment_file, capsys):
     from llama_ablate.cli import main
 

@@ -140,3 +140,16 @@ def test_an_empty_held_out_split_is_refused(tmp_path):
     corpus = CORPORA.resolve({"name": "files", "path": str(file), "splits": [1.0, 0.0, 0.0]})
     with pytest.raises(ConfigError, match="the validation split of 'files' would be empty"):
         store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "tokenizer.json", "manifest.json", "sums.json"])
+def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    tokenizer = TOKENIZERS.resolve("bytes")
+    made = store.prepare(corpus, tokenizer, tmp_path / "cache")
+    whole = (made.folder / name).read_bytes()
+    for content in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
+        (made.folder / name).write_bytes(content)
+        again = store.prepare(corpus, tokenizer, tmp_path / "cache")
+        assert again == made
+        assert (made.folder / name).read_bytes() == whole

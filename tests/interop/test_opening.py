@@ -157,7 +157,9 @@ def test_what_is_no_model_is_told_apart_by_what_a_model_would_have(where, tmp_pa
         open_model(tmp_path / where)
 
 
-def test_a_finished_run_is_opened_by_label_id_or_folder(experiment_file, tmp_path, capsys):
+def test_a_finished_run_is_opened_by_label_id_or_folder(
+    unsealed, experiment_file, tmp_path, capsys
+):
     out = tmp_path / "results"
     assert main(["run", str(experiment_file()), "--results", str(out)]) == 0
     capsys.readouterr()
@@ -174,8 +176,9 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(experiment_file, tmp_pat
     with pytest.raises(ConfigError, match="is a whole experiment; name one of its variants"):
         open_model(root)
     text = (root / "plan.json").read_text("utf-8")
+    changed = json.dumps(unsealed(root / "plan.json"))
     (root / "plan.json").write_text(
-        text.replace('"label": "baseline"', '"label": "base/line"'), "utf-8"
+        changed.replace('"label": "baseline"', '"label": "base/line"'), "utf-8"
     )
     assert open_model(root / "base" / "line").model.spec == opened[0].model.spec
     (root / "plan.json").write_text("[]", "utf-8")
@@ -184,7 +187,7 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(experiment_file, tmp_pat
     (root / "plan.json").write_text(text, "utf-8")
     weights = folder / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
-    with pytest.raises(ConfigError, match=r"weights\.safetensors' is damaged"):
+    with pytest.raises(ConfigError, match=r"weights\.safetensors: damaged, not what"):
         open_model(folder)
 
 

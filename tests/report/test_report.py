@@ -71,14 +71,15 @@ def store(tmp_path):
             ]  # fmt: skip
             found.commit(record(key, seed, loss), curve, None)
         speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
-        found.add_variant_measure(LABELS[key], key, "train_speed", {
-            "values": {"train_tokens_per_s": speed}, "samples": {"train_tokens_per_s": [speed]},
-            "error": ""})  # fmt: skip
-        cached = {f"decode_cached_b{b}_c{c}_tokens_per_s": speed * b / c
-                  for b in (1, 8) for c in (64, 128)}  # fmt: skip
-        found.add_variant_measure(LABELS[key], key, "decode_speed", {
-            "values": cached, "samples": {k: [v, v] for k, v in cached.items()},
-            "error": ""})  # fmt: skip
+        with found.alone("measure") as claim:
+            found.add_variant_measure(claim, LABELS[key], key, "train_speed", {
+                "values": {"train_tokens_per_s": speed}, "samples": {"train_tokens_per_s": [speed]},
+                "error": ""})  # fmt: skip
+            cached = {f"decode_cached_b{b}_c{c}_tokens_per_s": speed * b / c
+                      for b in (1, 8) for c in (64, 128)}  # fmt: skip
+            found.add_variant_measure(claim, LABELS[key], key, "decode_speed", {
+                "values": cached, "samples": {k: [v, v] for k, v in cached.items()},
+                "error": ""})  # fmt: skip
     return found
 
 
@@ -103,7 +104,7 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
 def test_runs_without_a_record_are_pending(store):
     import shutil
 
-    shutil.rmtree(store.folder("bb1"))
+    shutil.rmtree(store.runs.folder("bb1"))
     frame = frames.runs(store)
     assert frame.set_index("id").loc["bb1", "outcome"] == "pending"
     assert any("1 of 9 planned runs have not finished" in w for w in warned.warnings(store))
@@ -113,7 +114,7 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
     assert len(warned.warnings(store)) == 1  # the diverged run alone
     import shutil
 
-    shutil.rmtree(store.folder("bb1"))
+    shutil.rmtree(store.runs.folder("bb1"))
     engine = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, engine=engine), [], None)
     told = " ".join(warned.warnings(store))

@@ -135,11 +135,11 @@ def test_hypotheses_reach_any_number_and_any_table(rich):
     assert found["finding"][5] == "undecided"
 
 
-def test_a_claim_has_no_verdict_unless_both_controls_hold(rich):
+def test_a_claim_has_no_verdict_unless_both_controls_hold(unsealed, rich):
     holds, why = tested.believed(rich.tables[0])
     finding = hypothesized.hypotheses(rich)["finding"][0]
     assert (finding == "no verdict") == (not holds)
-    plan = json.loads(rich.plan_file.read_text("utf-8"))
+    plan = unsealed(rich.plan_file)
     assert "A/A" in why
     for variant in plan["variants"]:
         variant["role"] = ""
@@ -159,7 +159,7 @@ def test_a_variant_that_was_tried_less_is_not_ranked(rich):
     table = rich.tables[0]
     frame = frames.runs(table)
     lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.0001}')].iloc[0]["id"]
-    folder = rich.folder(lost)
+    folder = rich.runs.folder(lost)
     hidden = folder.parent.parent / "hidden"
     shutil.move(folder, hidden)
     try:

@@ -1,3 +1,5 @@
+import hashlib
+import io
 import math
 
 import numpy as np
@@ -62,7 +64,7 @@ def test_a_run_that_stops_twice_goes_on_with_identical_numbers(spec, tokens, tmp
         return spec(**{slot: name}, **sizes)
 
     whole, expected = trained(make, tokens)
-    saved = tmp_path / "run.checkpoint"
+    saved = tmp_path
     for last_step in (7, 13):
         calls = iter(range(1000))
         _model, part = trained(make, tokens, saved=saved, stop=lambda c=calls: next(c) == 7)
@@ -107,7 +109,7 @@ def test_a_run_that_takes_longer_than_it_may_times_out(spec, tokens):
 
 def test_a_run_that_timed_out_goes_on_from_where_it_was(spec, tokens, tmp_path):
     _model, expected = trained(spec, tokens)
-    saved = tmp_path / "run.checkpoint"
+    saved = tmp_path
     done = None
     for _ in range(100):
         _model, done = trained(spec, tokens, saved=saved, timeout_s=0.03)
@@ -116,20 +118,25 @@ def test_a_run_that_timed_out_goes_on_from_where_it_was(spec, tokens, tmp_path):
     assert numbers(done.curve) == numbers(expected.curve)
 
 
-def test_damaged_checkpoints_and_foreign_files_start_the_run_again(spec, tokens, tmp_path):
-    saved = tmp_path / "run.checkpoint"
+def test_damaged_checkpoints_and_foreign_files_start_the_run_again(spec, tokens, tmp_path, capsys):
+    saved = tmp_path
     _model, expected = trained(spec, tokens)
     calls = iter(range(1000))
     trained(spec, tokens, saved=saved, stop=lambda: next(calls) == 7)
-    whole = saved.read_bytes()
-    for content in (b"", b"junk", whole[: len(whole) // 2], whole[:-1]):
-        saved.write_bytes(content)
+    (file,) = saved.glob("checkpoint-7-*.pt")
+    whole = file.read_bytes()
+    flipped = bytes([*whole[:5000], whole[5000] ^ 1, *whole[5001:]])
+    for content in (b"", b"junk", whole[: len(whole) // 2], whole[:-1], flipped):
+        for other in saved.iterdir():
+            other.unlink()
+        file.write_bytes(content)
         assert checkpoint.load(saved) is None
+        assert "is damaged and passed over" in capsys.readouterr().err
         _model, done = trained(spec, tokens, saved=saved)
         assert numbers(done.curve) == numbers(expected.curve)
 
 
-def test_a_checkpoint_never_runs_code(tmp_path):
+def test_a_checkpoint_never_runs_code(tmp_path, capsys):
     import os
     import pickle
 
@@ -138,9 +145,13 @@ def test_a_checkpoint_never_runs_code(tmp_path):
             return os.system, (f"touch {tmp_path / 'ran'}",)
 
     for write in (lambda f: pickle.dump(Payload(), f), lambda f: torch.save({"x": Payload()}, f)):
-        with (tmp_path / "evil").open("wb") as file:
-            write(file)
-        assert checkpoint.load(tmp_path / "evil") is None
+        content = io.BytesIO()
+        write(content)
+        digest = hashlib.sha256(content.getvalue()).hexdigest()
+        (tmp_path / f"checkpoint-7-{digest[:32]}.pt").write_bytes(content.getvalue())
+    assert checkpoint.latest(tmp_path) == 7
+    assert checkpoint.load(tmp_path) is None
+    assert capsys.readouterr().err.count("passed over") == 2
     assert not (tmp_path / "ran").exists()
 
 

@@ -75,7 +75,7 @@ def test_branches_leave_the_run_as_it_is(spec, tokens):
 def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, recipe, after):
     whole, expected = trained(spec, tokens, steps=40, **recipe)
     calls = iter(range(10_000))
-    saved = tmp_path / "run.checkpoint"
+    saved = tmp_path
     _, first = trained(spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after,
                        **recipe)  # fmt: skip
     assert first.outcome == "cancelled"

@@ -1,0 +1,160 @@
+"""The command `run`: from an experiment file to records and a report, on the engine asked for."""
+
+import shutil
+import sys
+from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from llama_ablate import plugins
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import Settings, Store
+
+if TYPE_CHECKING:
+    from llama_ablate.launch.queue import Launcher
+
+_BARS = 32  # more would fill any terminal
+_EXTRAS = {"ray": "ray", "slurm": "submitit"}
+
+
+def run(options: Namespace) -> Answer:
+    """Train, measure and report an experiment; continue one that was stopped."""
+    from llama_ablate import experiment
+    from llama_ablate.launch import processes
+
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
+    if experiment.is_inquiry(options.file):
+        from llama_ablate.commands.inquiries import inquire
+
+        return inquire(options)
+    _check_launcher(options)
+    source = experiment.load(options.file, tuple(options.sets))
+    processes.warm()  # before the imports below, which take as long as the server's own
+    from llama_ablate.launch import local, measuring
+    from llama_ablate.launch.progress import Bar, Progress
+    from llama_ablate.launch.queue import Queue
+    from llama_ablate.plan import make
+    from llama_ablate.training.engine import Engine, pick_device
+
+    device = pick_device(options.device)
+    made = make(source)
+    if options.keep_weights == "best" and all(c.name != "perplexity" for c in made.measures):
+        raise ConfigError("--keep-weights best: the best are chosen by the validation loss; "
+                          "'measure' needs 'perplexity'")  # fmt: skip
+    store = Store(options.results / made.experiment.slug)
+    notes = "".join(f"# --set {text}\n" for text in options.sets)
+    store.prepare()
+    train = made.experiment.train
+    try:
+        chosen = store.kept(
+            "engine",
+            f"device {device}, precision {train.precision}, kernel {train.kernel}",
+            lambda: measuring.choose_engine(made, device, store.log("engine")).to_dict(),
+        )
+    except ConfigError as error:  # it does not fit this machine
+        raise source.locate(error) from None
+    engine = Engine.from_dict(chosen)
+    engine = replace(engine, ranks=made.experiment.parallel.data)
+    made = made.paced(measuring.pace(store, engine))
+    settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
+    planned = {**made.to_dict(), "engine": engine.to_dict(), "settings": asdict(settings)}
+    planned_for = min(
+        options.workers or local.default_workers(device, engine.ranks), len(made.runs)
+    )
+    _check_room(store, planned, planned_for)
+    store.create(planned, notes + source.text)
+    ids = [run.id for run in made.runs]
+    with Bar("verifying what is there") as bar:
+        for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
+            sys.stderr.write(f"note: damaged, kept as '{damaged}', and trained again\n")
+    store.sweep()
+    with (
+        _launcher(options, store, device, engine.ranks) as launcher,
+        Progress(made.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
+    ):
+        Queue(store, made, engine, settings, progress).work(launcher)
+    store.sweep(unfinished=False)  # where a worker came late to what another had finished
+    with Bar("measuring, variants in turn") as bar:
+        measuring.measure_variants(store, made, engine, bar.update)
+    return reported(store)
+
+
+def _check_room(store: Store, plan: dict[str, Any], workers: int) -> None:
+    """Raise ConfigError where the disk has less room than the runs will need."""
+    from llama_ablate.report import planned
+
+    done = store.runs.final_ids()
+    needed = planned.disk_bytes(plan, workers, done)
+    free = shutil.disk_usage(store.root).free
+    keep = plan["settings"]["keep_weights"]
+    if needed[keep] > free:
+        raise ConfigError(
+            f"the runs need up to {planned.size(needed[keep])} in '{store.root}', and "
+            f"{planned.size(free)} are free; with --keep-weights best "
+            f"{planned.size(needed['best'])}, with none {planned.size(needed['none'])}"
+        )
+
+
+def _check_launcher(options: Namespace) -> None:
+    """Raise ConfigError for a launcher that is not installed, and for options of another one."""
+    name = options.launcher
+    if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
+        raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")
+    for given, flag, of in (
+        (options.ray_address, "--ray-address", "ray"),
+        (options.slurm, "--slurm", "slurm"),
+    ):
+        if given and name != of:
+            raise ConfigError(f"{flag} goes with --launcher {of}, not {name}")
+
+
+def _launcher(
+    options: Namespace, store: Store, device: str, ranks: int
+) -> "AbstractContextManager[Launcher]":
+    """Return the engine that is asked for; it is there inside `with`."""
+    if options.launcher == "ray":
+        from llama_ablate.launch.ray import Ray
+
+        return Ray(store, device, options.workers, options.ray_address, ranks)
+    if options.launcher == "slurm":
+        from llama_ablate.launch.slurm import Slurm
+
+        return Slurm(store, device, options.workers, dict(options.slurm), ranks)
+    from llama_ablate.launch import local
+
+    workers = options.workers or local.default_workers(device, ranks)
+    return nullcontext(local.Local(store, device, workers, ranks))
+
+
+def reported(store: Store) -> Answer:
+    """Write the report of what has finished, and say what is in it."""
+    from llama_ablate.report import frames, page, tables, warned
+    from llama_ablate.report.sections import sections
+
+    found = sections(store)
+    with store.alone("report"):
+        written = page.write(store, found)
+    failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
+    warnings = warned.warnings(store)
+    for warning in warnings:
+        sys.stderr.write(f"note: {warning}\n")
+    first = found[0].table
+    shown = [
+        ("" if section.title == "Comparison" else f"{section.title}\n\n")
+        + tables.text(section.cells)
+        for section in found
+        if section.key == "comparison" or section.table in ("", first)
+        if section.key != "steadiness"
+    ]
+    lines = [*shown, f"{page.answer(frames.comparison(store))}\nreport: {written}"]
+    values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
+    for section in found:
+        rows = section.frame.to_dict("records")
+        of = {"table": section.table} if section.table else {}
+        values.setdefault(section.key, []).extend([{**of, **row} for row in rows])
+    values |= {"report": str(written), "warnings": warnings}
+    return Answer("\n\n".join(lines), values, code=1 if failed else 0)

@@ -1,0 +1,153 @@
+"""Files that survive a crash: written beside their place, flushed to the disk, renamed once.
+
+Everything goes through `os` of this module and nothing else, so that a test can stand in for the
+disk: fail, crash or lose power at any call.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+Content = bytes | Callable[["Writer"], Any]
+_CHUNK = 1 << 20
+
+
+class Writer:
+    """A new file that is open for writing, and the SHA-256 of what has been written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._sum = sha256()
+        self._held = bytearray()
+
+    def write(self, content: Any) -> int:
+        """Write some bytes; a crumb is held back until there is a megabyte."""
+        view = memoryview(content).cast("B")
+        self._held += view
+        if len(self._held) >= _CHUNK:
+            self.flush()
+        return len(view)
+
+    def flush(self) -> None:
+        """Hand over what is held back."""
+        self._sum.update(self._held)
+        rest = memoryview(bytes(self._held))
+        self._held.clear()
+        while rest:
+            rest = rest[os.write(self._handle, rest[:_CHUNK]) :]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, in hex."""
+        return self._sum.hexdigest()
+
+    def close(self) -> None:
+        """Flush to the disk, and close."""
+        try:
+            self.flush()
+            os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+
+def write(path: Path, content: Content) -> str:
+    """Write a new file to the disk, and return its SHA-256. A file of that name is an error."""
+    file = Writer(path)
+    try:
+        try:
+            content(file) if callable(content) else file.write(content)
+        finally:
+            file.close()
+    except BaseException:
+        remove(path)
+        raise
+    return file.digest
+
+
+def replace(path: Path, content: Content, aside: Path | None = None) -> str:
+    """Write a file in one step: readers see the old one or the new one, never half of it.
+
+    Until it is whole it lies `aside`, in a folder of the same file system; returns its SHA-256.
+    """
+    partial = (aside or path.parent) / f".partial-{secrets.token_hex(8)}"
+    try:
+        digest = write(partial, content)
+        os.replace(partial, path)
+    finally:
+        remove(partial)
+    sync(path.parent)
+    return digest
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those above it that are missing."""
+    if os.path.isdir(folder):
+        return
+    make(folder.parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    sync(folder.parent)
+
+
+def place(partial: Path, target: Path) -> bool:
+    """Give a finished folder its name, unless there is one of that name: the first one wins.
+
+    POSIX: a folder never replaces one that is not empty.
+    """
+    for below, _folders, _files in os.walk(partial):
+        sync(Path(below))
+    try:
+        os.rename(partial, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    sync(target.parent)
+    return True
+
+
+def move(folder: Path, place: Path) -> None:
+    """Give a folder another name."""
+    os.rename(folder, place)
+    sync(folder.parent)
+    sync(place.parent)
+
+
+def sync(folder: Path) -> None:
+    """Flush a folder's list of names to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all in it, if it is there; what others put there meanwhile stays."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except FileNotFoundError:
+        return
+    for path, is_folder in found:
+        remove_tree(Path(path)) if is_folder else remove(Path(path))
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise

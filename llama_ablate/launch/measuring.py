@@ -1,0 +1,156 @@
+"""What is measured of variants and machines, each time in a fresh process of its own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llama_ablate.condition import Condition
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import Experiment, Source, Train
+from llama_ablate.grid import Variant
+from llama_ablate.launch import processes, worker
+from llama_ablate.launch.environment import environment
+from llama_ablate.measure import METRICS
+from llama_ablate.measure.interleaved import Arm, interleaved
+from llama_ablate.model.decoder import spec_from
+from llama_ablate.plan import Pace, Plan, make, open_tokens
+from llama_ablate.results import Store
+from llama_ablate.spec import digest
+from llama_ablate.training import engine as engines
+from llama_ablate.training.engine import Engine
+
+_KEY = "measure"  # one process at a time measures: two would slow each other
+
+
+def choose_engine(plan: Plan, device: str, log: Path) -> Engine:
+    """Measure, in a fresh process, how this machine computes the experiment's baseline fastest."""
+    spec, train = plan.baseline.spec, plan.experiment.train
+    found: Engine = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
+    return found
+
+
+def pace(store: Store, engine: Engine) -> Pace:
+    """Return the seconds of a step of each variant, from an interleaved pass that is kept."""
+
+    def measured(condition: Condition) -> list[float]:
+        arms = [_arm(v, condition) for v in condition.variants]
+        key = digest([[v.id for v in condition.variants], arms[0]["train"], engine.to_dict()])
+        speed = METRICS.resolve("train_speed")
+
+        def measure() -> list[float]:
+            values: list[dict[str, Any]] = processes.call(
+                _measure, arms, [speed.entry()], engine.to_dict(), 5, log=store.log("pace")
+            )
+            speeds = [of[speed.name]["values"]["train_tokens_per_s"] for of in values]
+            return [arm["train"]["batch"] * arm["spec"]["context"] / s
+                    for arm, s in zip(arms, speeds, strict=True)]  # fmt: skip
+
+        found: list[float] = store.kept("pace", key, measure)
+        return found
+
+    return measured
+
+
+def measure_variants(
+    store: Store,
+    plan: Plan,
+    engine: Engine,
+    progress: Callable[[int, int], None],
+    rounds: int = 5,
+) -> None:
+    """Take the per-variant metrics of all variants in one interleaved pass.
+
+    If any variant lacks any, all are measured again: ratios hold within a pass only.
+    """
+    choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
+    arms = [variant for variant, _ in plan.arms]
+    mark = digest([v.id for v in arms] + [c.entry() for c in choices] + [rounds])
+    with store.alone(_KEY) as claim:
+        if all(
+            store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
+            for v in arms
+            for c in choices
+        ):
+            return
+        total = rounds * len(arms)
+        found = processes.call(
+            _measure,
+            [_arm(variant, condition) for variant, condition in plan.arms],
+            [c.entry() for c in choices],
+            engine.to_dict(),
+            rounds,
+            log=store.log(_KEY),
+            report=lambda done: progress(done, total),
+        )
+        extra = {"pass": mark, "engine": engine.to_dict(), "environment": environment()}
+        for variant, metrics in zip(arms, found, strict=True):
+            for name, values in metrics.items():
+                store.add_variant_measure(
+                    claim, variant.label, variant.id, name, {**values, **extra}
+                )
+
+
+def _arm(variant: Variant, condition: Condition) -> dict[str, Any]:
+    """Return what a process needs to measure a variant, as plain values."""
+    train = condition.experiment.train.model_dump(mode="json")
+    return {"spec": variant.spec.to_dict(), "train": {**train, **condition.train, **variant.train},
+            "data": condition.text}  # fmt: skip
+
+
+def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
+    """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
+
+    Raises ConfigError for an unknown metric, or where the corpus has changed.
+    """
+    choices = [METRICS.resolve(name) for name in names]
+    experiment = Experiment.model_validate(store.plan["experiment"])
+    asked = [*experiment.measure, *(choice.entry() for choice in choices)]
+    checked = make(Source.of(experiment.model_copy(update={"measure": asked})))
+    plan = replace(checked, measures=tuple(choices))
+    if store.engine is None:
+        raise ConfigError(f"'{store.root}' has no finished runs to measure")
+    engine = Engine.from_dict(store.engine)
+    per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
+    finished = list({r.id: r for t in store.tables for r in t.records() if r.ok}.values())
+    with store.alone(_KEY) as claim:
+        for done, record in enumerate(finished if per_run else [], 1):
+            if store.runs.weights(record.id) is None:
+                what = f"'{record.label}' s{record.seed} has no weights to measure"
+                raise ConfigError(f"{what}: they were not kept (run --keep-weights)")
+            arguments = (str(store.root), record.id, per_run)
+            measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
+            for name, values in measured.items():
+                store.runs.add_measure(claim, record.id, name, values)
+            progress(done, len(finished))
+    if len(per_run) < len(choices):
+        measure_variants(store, plan, engine, progress)
+
+
+def _measure_run(
+    _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
+) -> dict[str, dict[str, float]]:
+    return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
+
+
+def _choose(
+    _report: Callable[[Any], None], spec: dict[str, Any], train: dict[str, Any], device: str
+) -> Engine:
+    return engines.choose(spec_from(spec), Train.model_validate(train), device)
+
+
+def _measure(
+    report: Callable[[Any], None],
+    arms: list[dict[str, Any]],
+    entries: list[Any],
+    engine: dict[str, Any],
+    rounds: int,
+) -> list[dict[str, dict[str, Any]]]:
+    return interleaved(
+        [Arm(spec_from(arm["spec"]), Train.model_validate(arm["train"]), open_tokens(arm["data"]))
+         for arm in arms],
+        [METRICS.resolve(entry) for entry in entries],
+        Engine.from_dict(engine),
+        rounds=rounds,
+        report=report,
+    )  # fmt: skip

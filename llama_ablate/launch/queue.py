@@ -1,0 +1,189 @@
+"""The queue of a grid: what is to be done, who is at it, what is tried again.
+
+Launchers start processes and say when they are gone, no more. Whether a run is done is read from
+the store, and so is whether another command has it; what is lost goes on from its checkpoint.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llama_ablate.launch.environment import environment
+from llama_ablate.launch.progress import Progress
+from llama_ablate.plan import Plan
+from llama_ablate.results import FINAL, Record, Settings, Store
+from llama_ablate.results.claims import Watch
+from llama_ablate.training import checkpoint
+from llama_ablate.training.engine import Engine
+from llama_ablate.trials import Run
+
+_TRIES = 3  # of a run that is lost without having come further
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A process that ended: why, in words, and whether memory ran out."""
+
+    run: str
+    why: str = ""
+    oom: bool = False
+
+
+@dataclass
+class News:
+    """What an engine tells of its processes: how far they are, and which are gone.
+
+    How far is a step and its loss, or None for the loss where only a checkpoint tells the step.
+    """
+
+    steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    gone: list[Gone] = field(default_factory=list)
+
+
+class Launcher(Protocol):
+    """An engine: starts the worker for a run somewhere, and says when it is gone."""
+
+    slots: int
+
+    def submit(self, runs: Sequence[str]) -> None:
+        """Start workers for these runs, at most as many as slots are free."""
+
+    def poll(self) -> News:
+        """Wait a moment, and return what has happened."""
+
+    def stop(self) -> None:
+        """Have all workers write checkpoints and leave; return when none is left."""
+
+
+class Queue:
+    """The runs of a plan that have no final record, on their way to one."""
+
+    def __init__(
+        self, store: Store, plan: Plan, engine: Engine, settings: Settings, progress: Progress
+    ) -> None:
+        self._store, self._plan, self._progress = store, plan, progress
+        self._engine, self._settings = engine, settings
+        self._runs = {run.id: run for run in plan.runs}
+        #: Runs that somebody is at, and what became of our own process for it, if there was one.
+        self._elsewhere: dict[str, Gone | None] = {}
+        self._watch = Watch()
+        self._slots: dict[str, int] = {}
+        #: Of every submitted run: its failed record before, the tries in vain, how far it was.
+        self._before: dict[str, object] = {}
+        self._tries: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+
+    def work(self, launcher: Launcher) -> None:
+        """Bring every run to its record. On an interrupt workers write checkpoints first.
+
+        A run that diverges, fails, runs out of memory or is lost again and again ends with a record
+        that says so, and the others go on.
+        """
+        final = self._store.runs.final_ids()
+        pending = deque(run for run in self._runs if run not in final)
+        self._progress.begin(total=len(self._runs), done=len(self._runs) - len(pending))
+        free = list(range(launcher.slots))[::-1]
+        try:
+            while pending or self._slots or self._elsewhere:
+                chosen: list[str] = []
+                while pending and len(chosen) < len(free):
+                    run = pending.popleft()
+                    if self._watch.waits(self._store.working(run)):
+                        self._elsewhere[run] = None
+                    else:
+                        chosen.append(run)
+                for run in chosen:
+                    self._start(run, free.pop())
+                if chosen:
+                    launcher.submit(chosen)
+                news = launcher.poll()
+                for run, (step, loss) in news.steps.items():
+                    self._progress.step(self._slots[run], step, loss)
+                for gone in news.gone:
+                    if self._again(gone):
+                        pending.append(gone.run)
+                    free.append(self._slots.pop(gone.run))
+                pending.extend(self._returned())
+        except BaseException:
+            launcher.stop()
+            raise
+
+    def _start(self, run: str, slot: int) -> None:
+        self._slots[run] = slot
+        self._before[run] = self._store.runs.folder(run)
+        self._progress.start(slot, self._label(run), self._runs[run].steps)
+
+    def _again(self, gone: Gone) -> bool:
+        """Take note of a process that is gone; return whether its run is to be started again."""
+        store, run = self._store, gone.run
+        if self._watch.waits(store.working(run)):  # on another machine also a dead one, for a lease
+            self._elsewhere[run] = gone
+            return False
+        # Looked at after the claim: who commits a run gives its claim up afterwards.
+        folder = store.runs.folder(run)
+        if folder is not None and folder != self._before.get(run):
+            self._finish(store.runs.read(folder))
+            return False
+        reached = checkpoint.latest(store.working(run))
+        further = reached > self._reached.get(run, 0)
+        self._tries[run] = 1 if further else self._tries.get(run, 0) + 1
+        self._reached[run] = reached
+        if self._tries[run] < _TRIES and not gone.oom:
+            return True
+        record = self._lost(self._runs[run], gone)
+        if store.commit(record, [], None) is None:  # somebody has it, or has just done it
+            self._elsewhere[run] = gone
+        else:
+            self._finish(record)
+        return False
+
+    def _finish(self, record: Record) -> None:
+        self._tries.pop(record.id, None)
+        self._reached.pop(record.id, None)
+        self._progress.finish(self._slots.get(record.id), self._label(record.id), record)
+        self._keep_best(record)
+
+    def _keep_best(self, record: Record) -> None:
+        """Drop the weights of a variant's other runs, where only its best are kept."""
+        if self._settings.keep_weights == "best":
+            of = [run.id for run in self._plan.runs if run.variant.id == record.variant]
+            self._store.runs.keep_best(of)
+
+    def _label(self, run: str) -> str:
+        planned = self._runs[run]
+        tuned = "".join(f" {k}={v}" for k, v in planned.tuned.items())
+        return f"{planned.variant.label} s{planned.seed}{tuned}"
+
+    def _returned(self) -> list[str]:
+        """Return the runs that nobody is at any more and that are to be tried again."""
+        back = []
+        for run, gone in list(self._elsewhere.items()):
+            if self._watch.waits(self._store.working(run)):
+                continue
+            del self._elsewhere[run]
+            record = self._store.record(run)
+            if record and record.outcome in FINAL:
+                self._progress.finish(None, self._label(run), record)
+            elif gone is None or self._again(gone):
+                back.append(run)
+        return back
+
+    def _lost(self, run: Run, gone: Gone) -> Record:
+        return Record(
+            id=run.id,
+            label=run.variant.label,
+            variant=run.variant.id,
+            seed=run.seed,
+            outcome="oom" if gone.oom else "error",
+            reason=f"{gone.why}; see {self._store.log(run.id).parent.name}/log",
+            steps_done=self._reached.get(run.id, 0),
+            tokens_done=0,
+            train_s=0.0,
+            peak_memory_bytes=0,
+            model=run.variant.spec.to_dict(),
+            train={**self._plan.experiment.train.model_dump(mode="json"), **run.train},
+            data=next(c for c in self._plan.conditions if run in c.runs).tokens.fingerprint,
+            engine=self._engine.to_dict(),
+            environment=environment(),
+        )

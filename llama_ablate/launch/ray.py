@@ -1,0 +1,166 @@
+"""Runs on a Ray cluster, or on a Ray of this machine alone: a task for a run.
+
+Ray finds room and says what is lost. It tries nothing again: that is the queue's. Ray is told when
+it is imported who may talk to it, so that is done first.
+"""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import local, remote
+from llama_ablate.launch.queue import Gone, News
+from llama_ablate.results import Store
+from llama_ablate.training import checkpoint
+
+_POLL_S = 0.5
+#: How long the head may be silent. After 60 s Ray itself would end this process, without a word.
+_PATIENCE_S = 15.0
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",  # who may hand in a task may run anything
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_task_oom_retries": "0",
+}
+#: For a Ray of this machine alone: it listens on the loopback address, to whoever has the token.
+_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+class Ray:
+    """Workers as tasks of Ray, connected to inside `with`."""
+
+    def __init__(
+        self, store: Store, device: str, workers: int | None, address: str | None, ranks: int = 1
+    ) -> None:
+        self._store, self._cuda, self._address = store, device == "cuda", address
+        self.slots = workers or local.default_workers(device, ranks)
+        self._ranks = ranks
+        self._workers = workers
+        self._tasks: dict[Any, str] = {}
+
+    def __enter__(self) -> "Ray":
+        """Connect. Raises ConfigError or OSError where that cannot be done."""
+        host = self._address.rpartition(":")[0] if self._address else "127.0.0.1"
+        for name, value in (_ENVIRONMENT | (_ALONE if _loopback(host) else {})).items():
+            os.environ.setdefault(name, value)
+        if not self._address and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        if self._address and not _answers(self._address):
+            raise ConfigError(f"--ray-address {self._address}: nobody answers there")
+        import ray as imported
+
+        self._ray = ray = cast("Any", imported)
+        self._quiet = contextlib.ExitStack()
+        # What happens to nodes is printed, pages of it, where our own answer is to stand.
+        nowhere = self._quiet.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        self._quiet.enter_context(contextlib.redirect_stdout(nowhere))
+        ends = signal.getsignal(signal.SIGTERM)
+        alone = {
+            "num_cpus": self.slots * self._ranks,
+            "num_gpus": self.slots * self._ranks if self._cuda else 0,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+        try:
+            ray.init(
+                address=self._address or "local",
+                log_to_driver=False,
+                logging_level="CRITICAL",
+                **({} if self._address else alone),
+            )
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            self._quiet.close()
+            said = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"--launcher ray: {said}") from None
+        signal.signal(signal.SIGTERM, ends)  # Ray has put its own there
+        self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
+        if self._address and not self._workers:
+            there = ray.cluster_resources().get("GPU" if self._cuda else "CPU", 0)
+            self.slots = max(1, int(there) // self._ranks)
+        gpus = self._ranks if self._cuda else 0
+        self._work = ray.remote(
+            num_cpus=self._ranks, num_gpus=gpus, max_retries=0, max_calls=1
+        )(remote.work)  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ray.shutdown()
+        self._quiet.close()
+
+    def submit(self, runs: Sequence[str]) -> None:
+        """Hand in a task for each of these runs."""
+        root = str(self._store.root.resolve())
+        self._tasks |= {self._work.remote(root, run): run for run in runs}
+
+    def poll(self) -> News:
+        """Wait until a task ends, at most half a second. Raises OSError where the head is gone."""
+        if _answers(self._head):
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > _PATIENCE_S:
+            raise OSError(f"Ray's head at {self._head} has not answered for {_PATIENCE_S:.0f} s")
+        news = News()
+        for task in self._ended(_POLL_S):
+            run = self._tasks.pop(task)
+            try:
+                _code, why, oom = self._ray.get(task)
+            except self._ray.exceptions.LocalRayletDiedError:
+                raise OSError("the Ray node that this machine is has died") from None
+            except self._ray.exceptions.RayError as error:
+                oom = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+                why = f"Ray: {self._in_words(error)}"
+            news.gone.append(Gone(run, why, oom))
+        for run in self._tasks.values():
+            if step := checkpoint.latest(self._store.working(run)):
+                news.steps[run] = (step, None)
+        return news
+
+    def stop(self) -> None:
+        """Cancel the tasks: their workers write checkpoints and leave."""
+        for task in self._tasks:
+            self._ray.cancel(task)
+        deadline = time.monotonic() + remote.GRACE_S
+        try:
+            while self._tasks and _answers(self._head) and time.monotonic() < deadline:
+                for task in self._ended(_POLL_S):
+                    del self._tasks[task]
+        except KeyboardInterrupt:
+            sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+
+    def _in_words(self, error: Exception) -> str:
+        """Name what happened without the addresses of machines, which Ray's sentences hold."""
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # of our own code, over there
+            return str(error).strip().rpartition("\n")[2]
+        return type(error).__name__
+
+    def _ended(self, seconds: float) -> list[Any]:
+        if not self._tasks:
+            time.sleep(seconds)
+            return []
+        tasks = list(self._tasks)
+        ended: list[Any] = self._ray.wait(tasks, num_returns=len(tasks), timeout=seconds)[0]
+        return ended
+
+
+def _answers(address: str) -> bool:
+    """Return whether somebody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,71 @@
+"""The worker of a run as a process of its own, wherever an engine has found room for it.
+
+Engines run this on their machines: it imports nothing that takes long, and is told two strings.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from llama_ablate.launch.processes import ended_by, out_of_memory_kills
+from llama_ablate.results import Store
+
+#: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
+GRACE_S = 20.0
+
+
+def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple[int, str, bool]:
+    """Run the worker; return its exit code, how it ended in words, and whether memory ran out.
+
+    Where `stop` says so, or an exception does (a cancelled task's), it writes a checkpoint first.
+    """
+    kills = out_of_memory_kills()
+    with Store(Path(root)).log(run).open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603  fixed words
+            [sys.executable, "-m", "llama_ablate.launch.worker", root, run],
+            env=os.environ | {"LLAMA_ABLATE_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        while process.poll() is None and not stop():
+            time.sleep(0.1)  # in short naps, in which an exception can come through
+    finally:
+        _end(process)
+    code = process.returncode
+    oom = code == -signal.SIGKILL and out_of_memory_kills() > kills
+    return code, ended_by(code, oom=oom), oom
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def job(root: str, run: str) -> str:
+    """Run the worker as a job of Slurm; return how it ended.
+
+    SIGUSR2 says that Slurm wants the machine back, soon or by the job's time limit: the worker
+    writes a checkpoint, and the job queues itself again, whether or not there is still a launcher.
+    After SIGTERM, which is how a job is cancelled, it does not.
+    """
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR2):  # in the place of submitit's own handlers
+        signal.signal(number, lambda n, _frame: asked.append(n))
+    code, how, _oom = work(root, run, lambda: bool(asked))
+    if code and asked and signal.SIGTERM not in asked:
+        # An element of an array is named so: the plain number of one of them is all of the array.
+        array, element = (os.environ.get(f"SLURM_ARRAY_{k}_ID") for k in ("JOB", "TASK"))
+        itself = f"{array}_{element}" if array else os.environ["SLURM_JOB_ID"]
+        subprocess.run(["scontrol", "requeue", itself], check=False, timeout=60)  # noqa: S603, S607  Slurm's
+    return how

@@ -1,0 +1,208 @@
+"""Runs as jobs of Slurm, in arrays, through submitit.
+
+Whether a job is there is asked of `squeue`, since accounting may be off, and what submitit pickles
+is not waited for, since a killed job leaves none. A job that is not in the queue is gone; what
+became of its run is read from the store. Every job bears the name of the results folder, so that
+also those can be found that a launcher which was killed had no time to take note of.
+"""
+
+import contextlib
+import io
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import remote
+from llama_ablate.launch.queue import Gone, News
+from llama_ablate.results import Store
+from llama_ablate.results.claims import taken
+from llama_ablate.spec import digest
+from llama_ablate.training import checkpoint
+
+_POLL_S = 2.0
+#: How long Slurm may be silent: a controller that is started again answers after a minute or so.
+_PATIENCE_S = 180.0
+_ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
+_HOUR = 60  # minutes, after which a job queues itself again and goes on
+_ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+          "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
+
+#: The job's file is put in its place after it was submitted, unless its launcher was killed just
+#: then: submitit would hold the machine for a minute.
+_WAIT = """\
+me=${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID}}
+for second in $(seq 20); do
+  test -e {folder}/"${{me:-$SLURM_JOB_ID}}"_submitted.pkl && break
+  test "$second" -lt 20 || exit 1
+  sleep 1
+done"""
+
+
+class _Unanswered(Exception):  # noqa: N818  no error yet: controllers are started again
+    """Slurm did not do as it was told."""
+
+
+class Slurm:
+    """Workers as jobs of Slurm. Of launchers on the same results one is at work at a time."""
+
+    slots = _ARRAY
+
+    def __init__(
+        self,
+        store: Store,
+        device: str,
+        workers: int | None,
+        options: Mapping[str, str | bool],
+        ranks: int = 1,
+    ) -> None:
+        self._store, self._workers = store, workers
+        self._options = {key.replace("-", "_"): value for key, value in options.items()}
+        self._share = {"cpus_per_task": ranks}
+        if device == "cuda":
+            self._share["gpus_per_node"] = ranks
+        self._name = f"llama-ablate-{digest(str(store.root.resolve()), 16)}"
+        self._unsent: list[str] = []
+        self._jobs: dict[str, str] = {}  # by run
+        self._refused, self._left = "", True
+
+    def __enter__(self) -> "Slurm":
+        """Take the folder, and out of the queue what a launcher that was killed has left there.
+
+        Jobs of it that run go on: the store knows whose their runs are.
+        """
+        os.environ.setdefault("SUBMITIT_LOG_LEVEL", "ERROR")
+        import submitit
+
+        self._submitit = submitit
+        self._turns = contextlib.ExitStack()
+        if taken(self._store.working("slurm")):
+            sys.stderr.write("note: waiting for another command that has these runs at Slurm\n")
+        self._claim = self._turns.enter_context(self._store.alone("slurm"))
+        self._folder = self._claim.folder.resolve() / "jobs"
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # who may write here may run anything
+        self._heard = time.monotonic()
+        try:
+            _tell("scancel", f"--name={self._name}", "--state=PENDING")
+            self._executor = submitit.AutoExecutor(
+                self._folder, cluster="slurm", slurm_python=f"exec {shlex.quote(sys.executable)}"
+            )
+            self._executor.update_parameters(
+                name=self._name,
+                timeout_min=_HOUR,
+                **self._share,
+                stderr_to_stdout=True,
+                slurm_setup=[_WAIT.format(folder=shlex.quote(str(self._folder)))],
+                slurm_use_srun=False,
+                slurm_array_parallelism=self._workers or _ARRAY,
+                slurm_additional_parameters={
+                    "signal": "B:USR2@90",
+                    "requeue": True,
+                    **self._options,
+                    "job_name": self._name,
+                },
+            )
+        except (_Unanswered, RuntimeError) as error:
+            self._turns.close()
+            raise ConfigError(f"--launcher slurm: {error}") from None
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Give the folder up, and remove it unless jobs may still look for their files there."""
+        if kind is None:
+            self.stop()
+        if self._left:
+            self._claim.release()
+        self._turns.close()
+
+    def submit(self, runs: Sequence[str]) -> None:
+        """Hand in a job for each of these runs, with the next poll."""
+        self._unsent += runs
+
+    def poll(self) -> News:
+        """Wait two seconds, and look at the queue. Raises OSError where Slurm remains silent."""
+        try:
+            if self._unsent:
+                self._send()
+            time.sleep(_POLL_S)
+            states = self._states()
+        except _Unanswered as error:
+            if time.monotonic() - self._heard > _PATIENCE_S:
+                raise OSError(f"Slurm has not answered for {_PATIENCE_S:.0f} s: {error}") from None
+            time.sleep(_POLL_S)
+            return News()
+        self._heard = time.monotonic()
+        news = News()
+        for run, job in list(self._jobs.items()):
+            state = states.get(job, "not in the queue")
+            if state in _ENDED or job not in states:
+                del self._jobs[run]
+                said = self._last_line(job) if state == "FAILED" else ""
+                why = f"Slurm's job {job}: {state}{said}"
+                news.gone.append(Gone(run, why, state == "OUT_OF_MEMORY"))
+            elif state == "RUNNING" and (step := checkpoint.latest(self._store.working(run))):
+                news.steps[run] = (step, None)
+        return news
+
+    def stop(self) -> None:
+        """Cancel all jobs: workers write checkpoints and leave. Returns when the queue is empty."""
+        deadline = time.monotonic() + 3 * remote.GRACE_S
+        self._unsent.clear()
+        try:
+            _tell("scancel", f"--name={self._name}")
+            while (there := self._there()) and time.monotonic() < deadline:
+                time.sleep(_POLL_S / 4)
+            self._left = there
+        except KeyboardInterrupt:
+            sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+        except _Unanswered as error:
+            sys.stderr.write(f"note: jobs could not be cancelled and may go on: {error}\n")
+
+    def _send(self) -> None:
+        root, jobs = str(self._store.root.resolve()), []
+        try:
+            with contextlib.redirect_stderr(io.StringIO()), self._executor.batch():
+                jobs = [self._executor.submit(remote.job, root, run) for run in self._unsent]
+        except (self._submitit.core.utils.FailedJobError, OSError) as error:
+            self._states()  # a controller that answers does refuse, the second time for good
+            if self._refused:
+                raise ConfigError(f"--launcher slurm: {_last(str(error))}") from None
+            self._refused = str(error) or "refused"
+            return
+        given = {run: job.job_id for run, job in zip(self._unsent, jobs, strict=True)}
+        # A controller that was killed may have forgotten jobs, and give their numbers again.
+        forgotten = {run: "" for run, job in self._jobs.items() if job in given.values()}
+        self._jobs |= forgotten | given
+        self._unsent, self._refused = [], ""
+
+    def _states(self) -> dict[str, str]:
+        """Return the state of every job in the queue, and of those that left it a moment ago."""
+        asked = ("squeue", "-h", "-r", "-o", "%i %T", "--states=all", f"--name={self._name}")
+        return dict(line.split() for line in _tell(*asked).splitlines())
+
+    def _there(self) -> bool:
+        return any(state not in _ENDED for state in self._states().values())
+
+    def _last_line(self, job: str) -> str:
+        with contextlib.suppress(OSError):
+            printed = (self._folder / f"{job}_0_log.out").read_text("utf-8", "replace")
+            return f", {last}" if (last := _last(printed)) else ""
+        return ""
+
+
+def _tell(*words: str) -> str:
+    """Give a command of Slurm's, and return what it prints. Raises _Unanswered where it fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  fixed words
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _Unanswered(str(error)) from None
+    if done.returncode:
+        raise _Unanswered(_last(done.stderr) or f"{words[0]} exited {done.returncode}")
+    return done.stdout
+
+
+def _last(text: str) -> str:
+    return text.strip().rpartition("\n")[2]

@@ -1,0 +1,86 @@
+"""Components from outside: a file that is named on the command line, or an installed package.
+
+Nothing in an experiment file, and nothing in results, makes a command load code. What was loaded is
+part of the plan; a worker loads the same again, and only if it is the same byte for byte.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from llama_ablate.errors import ConfigError
+
+#: Packages name a module here that registers components when it is imported.
+GROUP = "llama_ablate.plugins"
+_INSTALLED = "package:"
+
+_loaded: dict[str, str] = {}
+
+
+def load(files: Sequence[Path] = ()) -> None:
+    """Import the plugins of installed packages, and these files.
+
+    Raises ConfigError for a file that is not there, is no Python, or fails.
+    """
+    for point in entry_points(group=GROUP):
+        distribution = point.dist
+        version = distribution.version if distribution else "?"
+        if _INSTALLED + point.name not in _loaded:
+            _guarded(point.load, f"the installed plugin '{point.name}'")
+            _loaded[_INSTALLED + point.name] = version
+    for file in files:
+        path = file.resolve()
+        if str(path) not in _loaded:
+            _loaded[str(path)] = _import(path)
+
+
+def loaded() -> dict[str, str]:
+    """Return what has been loaded: files and their SHA-256, packages and their versions."""
+    return dict(_loaded)
+
+
+def again(recorded: Mapping[str, str]) -> None:
+    """Load what another process has loaded. Raises ConfigError where it has changed since."""
+    if not recorded:
+        return
+    load()
+    for name, digest in recorded.items():
+        if name not in _loaded and not name.startswith(_INSTALLED):
+            _loaded[name] = _import(Path(name), digest)
+        if _loaded.get(name) != digest:
+            raise _changed(name)
+
+
+def _changed(name: str) -> ConfigError:
+    return ConfigError(f"the plugin '{name}' is not what these runs were planned with")
+
+
+def _import(path: Path, expected: str | None = None) -> str:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--plugin {path}: {error.strerror}") from None
+    digest = hashlib.sha256(source).hexdigest()
+    if expected not in (None, digest):
+        raise _changed(str(path))
+    name = f"llama_ablate_plugin_{digest[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--plugin {path}: is no Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # as an import does: dataclasses and pickles look there
+    loader = spec.loader
+    _guarded(lambda: loader.exec_module(module), f"--plugin {path}")
+    return digest
+
+
+def _guarded(run: Callable[[], object], what: str) -> None:
+    try:
+        run()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error

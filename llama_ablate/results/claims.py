@@ -1,0 +1,187 @@
+"""Who works on what: a claim on a run, renewed while its holder lives, with a number that fences.
+
+Claims of one piece of work lie in its folder as `claim-1`, `claim-2` ...: making the next file is
+what takes it, and a file can be made once. The holder moves its file's time on with every beat (a
+counter, not a clock). Who waits watches whether it moves, with a clock of its own, and after a
+lease without a beat renames the file to `released-N`; its holder, should it wake, finds it gone.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from llama_ablate import disk
+from llama_ablate.results.holders import alive, myself
+
+#: Seconds without a beat after which others may take the work over. On a network file system this
+#: must be longer than a file's attributes are cached.
+LEASE_S = 20.0
+_BEATS = 10  # in a lease
+
+
+def lease() -> float:
+    """Return the lease in seconds: LLAMA_ABLATE_LEASE_S, or 20."""
+    return float(os.environ.get("LLAMA_ABLATE_LEASE_S") or LEASE_S)
+
+
+class Claim:
+    """The right to a piece of work. As a context it is renewed inside, and given up at the end."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """Take the claim of a number. Raises FileExistsError where somebody has it."""
+        self.folder, self.number = folder, number
+        self._path = folder / f"claim-{number}"
+        self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            os.write(self._handle, myself().encode())
+            os.fsync(self._handle)
+        except OSError:  # a claim that does not say whose it is would be waited for
+            os.close(self._handle)
+            disk.remove(self._path)
+            raise
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        self._thread.start()
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still ours: nobody has broken it."""
+        try:
+            there, ours = os.stat(self._path), os.fstat(self._handle)
+        except FileNotFoundError:
+            return False
+        return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
+
+    def agreed(self, key: str, value: str) -> str:
+        """Return what the work's first holder to ask said of something: the same for all."""
+        file = self.folder / key
+        try:
+            return file.read_text("utf-8")
+        except FileNotFoundError:
+            disk.replace(file, value.encode())
+            return value
+
+    def release(self) -> None:
+        """Give it up, for others to go on from here. What has ended already stays so."""
+        if self._stops():
+            _release(self.folder, self.number)
+
+    def finish(self) -> None:
+        """Give it up for good: the work is done, and its folder goes, the claim last."""
+        if self._stops():
+            with os.scandir(self.folder) as entries:
+                rest = [Path(e.path) for e in entries if e.path != str(self._path)]
+            for path in rest:
+                disk.remove_tree(path) if path.is_dir() else disk.remove(path)
+            disk.remove_tree(self.folder)
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _stops(self) -> bool:
+        """Stop renewing; return whether there is a claim of ours to take away."""
+        if self._left.is_set():
+            return False
+        self._left.set()
+        self._thread.join()
+        held = self.held
+        os.close(self._handle)
+        return held
+
+    def _renew(self) -> None:
+        beat = 0
+        while not self._left.wait(lease() / _BEATS):
+            beat += 2  # whole seconds: some file systems keep nothing finer
+            os.utime(self._handle, ns=(0, beat * 10**9))
+
+
+def take(folder: Path) -> Claim | None:
+    """Claim the work of a folder; None where somebody else is at it, or was a moment faster."""
+    disk.make(folder)
+    number, held = _newest(folder)
+    if held and not _dead(folder, number):
+        return None
+    if held:
+        _release(folder, number)
+    try:
+        return Claim(folder, number + 1)
+    except (FileExistsError, FileNotFoundError):  # the folder goes when the work is done
+        return None
+
+
+def taken(folder: Path) -> bool:
+    """Return whether somebody is at a piece of work, as far as can be seen at one glance."""
+    number, held = _newest(folder)
+    return held and not _dead(folder, number)
+
+
+class Watch:
+    """What one process has seen of the claims that it waits for."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, int, int], float]] = {}
+
+    def waits(self, folder: Path) -> bool:
+        """Return whether somebody is at the work; a claim without a beat in a lease is broken."""
+        number, held = _newest(folder)
+        if not held or _dead(folder, number):
+            self._seen.pop(folder, None)
+            return False
+        try:
+            with (folder / f"claim-{number}").open() as file:  # opening asks a server for the truth
+                at = os.fstat(file.fileno())
+        except FileNotFoundError:
+            return False
+        beat, now = (number, at.st_ino, at.st_mtime_ns), time.monotonic()
+        before, since = self._seen.setdefault(folder, (beat, now))
+        if beat != before:
+            self._seen[folder] = (beat, now)
+        elif now - since > lease():
+            _release(folder, number)
+            return False
+        return True
+
+
+def _newest(folder: Path) -> tuple[int, bool]:
+    """Return the highest number of a claim so far, and whether it has not been released."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError:
+        return 0, False
+    numbers = {
+        kind: max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
+        for kind in ("claim-", "released-")
+    }
+    newest = max(numbers.values())
+    return newest, newest > numbers["released-"]
+
+
+def _numbered(name: str, kind: str) -> bool:
+    return name.startswith(kind) and name[len(kind) :].isdecimal()
+
+
+def _dead(folder: Path, number: int) -> bool:
+    """Return whether a claim's holder is known to be gone: only its own machine can tell."""
+    try:
+        holder = (folder / f"claim-{number}").read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return False  # being released at this moment: the next look will tell
+    return alive(holder) is False
+
+
+def _release(folder: Path, number: int) -> None:
+    try:
+        os.rename(folder / f"claim-{number}", folder / f"released-{number}")
+    except FileNotFoundError:
+        pass  # another was faster, or the work is done

@@ -1,0 +1,53 @@
+"""What a launch decides for its runs, and what a finished one leaves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["ok", "diverged", "oom", "timeout", "error", "cancelled"]
+#: Outcomes that say something about the variant; the others are tried again by the next `run`.
+FINAL = ("ok", "diverged")
+CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a finished run leaves behind, apart from its curve, weights and measures."""
+
+    id: str
+    label: str
+    variant: str
+    seed: int
+    outcome: Outcome
+    reason: str
+    steps_done: int
+    tokens_done: int
+    train_s: float
+    peak_memory_bytes: int
+    model: dict[str, Any]
+    train: dict[str, Any]
+    data: str
+    engine: dict[str, Any]
+    environment: dict[str, Any]
+    measures: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run went to its end."""
+        return self.outcome == "ok"
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All measured numbers of the run, by name."""
+        return {key: value for measure in self.measures.values() for key, value in measure.items()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a launch decides for all runs and no number depends on; part of the plan."""
+
+    #: Of finished runs: none, those of each variant's best run, or all.
+    keep_weights: Literal["none", "best", "all"] = "all"
+    checkpoint_s: float = 30.0
+    #: Files that were named on the command line to register components, and their SHA-256.
+    plugins: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,259 @@
+"""The folders of finished runs: committed whole and once, verified when they are read."""
+
+import csv
+import hashlib
+import io
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from llama_ablate import disk
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import slug
+from llama_ablate.results.claims import Claim
+from llama_ablate.results.record import CURVE, FINAL, Record
+from llama_ablate.strict_json import parse, read_json, sealed, to_json
+
+WEIGHTS = "weights.safetensors"
+_MEASURES = "measures"
+_CHOSEN_BY = "validation_loss_nats"
+
+
+class Runs:
+    """`runs/` holds what is final, each run once and for good; `failed/` what was tried in vain."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.final, self.failed = root / "runs", root / "failed"
+
+    def commit(
+        self,
+        claim: Claim,
+        record: Record,
+        curve: Iterable[Mapping[str, float]],
+        save_weights: Callable[[disk.Writer], Any] | None,
+    ) -> Path | None:
+        """Put a run in its place in one rename, if the claim still holds and nobody was faster.
+
+        Everything is written beside the target and flushed to disk before, the manifest last.
+        Returns the folder; None where the claim was lost, and nothing has been left.
+        """
+        kind = self.final if record.outcome in FINAL else self.failed
+        partial = claim.folder / f"partial-{claim.number}"
+        try:
+            name = claim.agreed("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
+            target = kind / (name if kind == self.final else f"{name}--{claim.number}")
+            disk.make(partial / _MEASURES)
+            disk.make(kind)
+            _write(partial, self._place(target), record, curve, save_weights)
+            if not claim.held:
+                return None
+            disk.place(partial, target)
+        except OSError:
+            if claim.held:
+                raise
+            return None  # whoever took it over has cleared up behind us
+        finally:
+            disk.remove_tree(partial)
+        if kind == self.final:
+            self.forget_failed(claim, record.id)
+        return target
+
+    def forget_failed(self, claim: Claim, run: str) -> None:
+        """Move what a run left of tries in vain to where it is removed with the run's claim."""
+        for folder in self._of(self.failed).get(run, []):
+            disk.move(folder, claim.folder / folder.name)
+
+    def folders(self) -> dict[str, Path]:
+        """Return the folder of every run that has one, by id: the final one, else the last try."""
+        failed = {run: tries[-1] for run, tries in self._of(self.failed).items()}
+        return failed | {run: found[-1] for run, found in self._of(self.final).items()}
+
+    def final_ids(self) -> set[str]:
+        """Return the runs that have a folder among the final ones."""
+        return set(self._of(self.final))
+
+    def folder(self, run: str) -> Path | None:
+        """Return where a run's record lies."""
+        return self.folders().get(run)
+
+    def stands(self, folder: Path) -> bool:
+        """Return whether a run's folder is whole, and where its outcome belongs."""
+        try:
+            return (self.verify(folder).outcome in FINAL) == (folder.parent == self.final)
+        except ConfigError:
+            return False
+
+    def set_aside(self, folder: Path) -> list[Path]:
+        """Take a folder that does not stand out of the way; return where it went, if damaged.
+
+        Format 1 kept failed runs among the final ones.
+        """
+        try:
+            self.verify(folder)
+            moved, kind, numbers = [], self.failed, count(0)
+        except ConfigError:
+            moved, kind, numbers = [folder], self._root / "damaged", count(1)
+        disk.make(kind)
+        places = (kind / f"{folder.name}--{n}" for n in numbers)
+        place = next(path for path in places if not path.exists())
+        disk.move(folder, place)
+        return [place for _ in moved]
+
+    def read(self, folder: Path) -> Record:
+        """Return the record of a run's folder. Raises ConfigError where it is damaged."""
+        manifest = self._manifest(folder)
+        values = self._values(folder, manifest)
+        try:
+            record = Record(**values, measures=dict(self._measures(folder, manifest)))
+        except TypeError:
+            raise ConfigError(f"{folder / 'record.json'}: damaged, it is no record") from None
+        return record
+
+    def outcome(self, folder: Path) -> tuple[str, str]:
+        """Return how a run ended, and why, without its measures. Raises ConfigError as `read`."""
+        values = self._values(folder, self._manifest(folder))
+        return values["outcome"], values["reason"]
+
+    def _values(self, folder: Path, manifest: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        raw = _verified(folder, "record.json", manifest)
+        found: dict[str, Any] = parse(raw, folder / "record.json")
+        run, seed = (found.get(key) for key in ("id", "seed")) if isinstance(found, dict) else "??"
+        if f"--s{seed}--{run}" not in folder.name or "outcome" not in found:
+            raise ConfigError(f"{folder}: damaged, its record is of another run")
+        return found
+
+    def verify(self, folder: Path) -> Record:
+        """Read all of a run's files, and return its record. Raises ConfigError for any damage."""
+        manifest = self._manifest(folder)
+        there = {path.name for path in folder.iterdir()} - {"manifest.json", _MEASURES}
+        if missing := set(manifest) - there - {WEIGHTS, _MEASURES}:  # weights may go, to save room
+            raise ConfigError(f"{folder}: damaged, it lacks {', '.join(sorted(missing))}")
+        for name in sorted(there):
+            _check(folder / name, manifest)
+        return self.read(folder)
+
+    def curve(self, run: str) -> list[dict[str, float]]:
+        """Return a run's learning curve; an empty cell is a number not taken there."""
+        folder = self.folder(run)
+        if folder is None:
+            return []
+        text = _verified(folder, "curve.csv", self._manifest(folder)).decode("utf-8")
+        return [
+            {key: float(cell) if cell else math.nan for key, cell in row.items()}
+            for row in csv.DictReader(io.StringIO(text))
+        ]
+
+    def weights(self, run: str) -> Path | None:
+        """Return the file of a finished run's weights, where it has one that is as written.
+
+        Raises ConfigError for a damaged one.
+        """
+        folder = self.folder(run)
+        if folder is None or not (folder / WEIGHTS).is_file():
+            return None
+        _check(folder / WEIGHTS, self._manifest(folder))
+        return folder / WEIGHTS
+
+    def keep_best(self, runs: Sequence[str]) -> None:
+        """Drop the weights of all of some runs but the one with the lowest validation loss."""
+        folders = self.folders()
+        done = [self.read(folders[run]) for run in runs if run in folders]
+        by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
+        for _loss, run in by_loss[1:]:
+            disk.remove(folders[run] / WEIGHTS)
+
+    def add_measure(self, claim: Claim, run: str, name: str, values: Mapping[str, float]) -> None:
+        """Add a measure to a finished run."""
+        folder = self.folder(run)
+        assert folder is not None, run
+        file = folder / _MEASURES / f"{name}.json"
+        disk.replace(file, sealed(values, self._place(file)), aside=claim.folder)
+
+    def _measures(
+        self, folder: Path, manifest: Mapping[str, Mapping[str, Any]]
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        files = sorted((folder / _MEASURES).glob("*.json"))
+        sealed_ = _MEASURES in manifest  # as from format 2 on
+        if missing := {*manifest.get(_MEASURES, {})} - {file.stem for file in files}:
+            raise ConfigError(f"{folder}: damaged, it lacks the measure {', '.join(missing)}")
+        for file in files:
+            yield file.stem, dict(read_json(file, self._place(file), unsealed=not sealed_))
+
+    def _manifest(self, folder: Path) -> dict[str, dict[str, Any]]:
+        file = folder / "manifest.json"
+        found = read_json(file, self._place(file))
+        if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
+            raise ConfigError(f"{file}: damaged, it is no manifest")
+        return found
+
+    def _place(self, file: Path) -> str:
+        return file.relative_to(self._root).as_posix()
+
+    @staticmethod
+    def _of(kind: Path) -> dict[str, list[Path]]:
+        """Return a kind's folders by run; of several, the last try comes last."""
+        try:
+            names = os.listdir(kind)
+        except FileNotFoundError:
+            return {}
+        found: dict[str, list[tuple[int, Path]]] = {}
+        for name in names:
+            _label, seeded, rest = name.rpartition("--s")
+            _seed, _, run_and_try = rest.partition("--")
+            run, _, number = run_and_try.partition("--")
+            if seeded and run and (number or "0").isdecimal():
+                found.setdefault(run, []).append((int(number or 0), kind / name))
+        return {run: [path for _, path in sorted(tries)] for run, tries in found.items()}
+
+
+def _write(
+    partial: Path,
+    place: str,
+    record: Record,
+    curve: Iterable[Mapping[str, float]],
+    save_weights: Callable[[disk.Writer], Any] | None,
+) -> None:
+    """Write a run's files, the manifest last; `place` is what their folder will be called."""
+    text = io.StringIO(newline="")
+    rows = csv.DictWriter(text, CURVE)
+    rows.writeheader()
+    rows.writerows(curve)
+    values = asdict(record)
+    del values["measures"]
+    contents: dict[str, disk.Content] = {
+        "curve.csv": text.getvalue().encode(),
+        "record.json": (to_json(values) + "\n").encode(),
+    }
+    if save_weights:
+        contents[WEIGHTS] = save_weights
+    digests = {name: disk.write(partial / name, content) for name, content in contents.items()}
+    manifest: dict[str, dict[str, object]] = {
+        name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
+        for name, digest in sorted(digests.items())
+    }
+    manifest[_MEASURES] = dict.fromkeys(record.measures, "sealed")
+    for name, numbers in record.measures.items():
+        file = f"{_MEASURES}/{name}.json"
+        disk.write(partial / file, sealed(numbers, f"{place}/{file}"))
+    disk.write(partial / "manifest.json", sealed(manifest, f"{place}/manifest.json"))
+
+
+def _verified(folder: Path, name: str, manifest: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return a file's content. Raises ConfigError where it is not what the manifest says."""
+    _check(folder / name, manifest)
+    return (folder / name).read_bytes()
+
+
+def _check(file: Path, manifest: Mapping[str, Mapping[str, Any]]) -> None:
+    try:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except FileNotFoundError:
+        digest = "missing"
+    if manifest.get(file.name, {}).get("sha256") != digest:
+        raise ConfigError(f"{file}: damaged, not what was written there")

@@ -1,0 +1,300 @@
+"""What is on disk: the only code that knows file names. Records are committed whole, or not at all.
+
+<results>/<experiment>/
+experiment.yaml  plan.json  engine.json  pace.json  hypotheses.json
+runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json measures/
+failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th try of a run that is to be tried again
+variants/<label>--<id>/            measures/<metric>.json
+working/<id>/                      claims, checkpoints and log of a run that has not finished
+damaged/                           runs whose files were no more as written
+report/
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llama_ablate import disk
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.experiment import slug
+from llama_ablate.results import claims
+from llama_ablate.results.claims import Claim, Watch
+from llama_ablate.results.record import FINAL, Record, Settings
+from llama_ablate.results.runs import Runs
+from llama_ablate.strict_json import read_json, sealed
+
+#: Of the layout: raised when older code would misread what is written.
+FORMAT = 2
+
+
+class Store:
+    """The folder of one experiment's results."""
+
+    def __init__(self, root: Path, table: int = 0) -> None:
+        self.root = root
+        self._table = table
+        self.plan_file = root / "plan.json"
+        self.report = root / "report"
+        self.runs = Runs(root)
+        self._variants = root / "variants"
+        self._working = root / "working"
+
+    @classmethod
+    def open(cls, root: Path) -> "Store":
+        """Open existing results. Raises ConfigError where there are none."""
+        if not (root / "plan.json").is_file():
+            there = sorted(p.parent.name for p in root.glob("*/plan.json"))
+            others = there or sorted(p.parent.name for p in root.parent.glob("*/plan.json"))
+            hint = nearest(root.name, others) if others else ""
+            raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
+        return cls(root)
+
+    def prepare(self) -> None:
+        """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
+        try:
+            for folder in (self.root, self.runs.final, self._variants, self._working):
+                disk.make(folder)
+                if folder.is_symlink():
+                    raise ConfigError(f"'{folder}' is a link: results are kept in real folders")
+            with self.alone("plan"):
+                pass
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
+        """Write the plan, unless it stands there already.
+
+        Raises ConfigError where that cannot be done, and where others are at work on another plan.
+        """
+        wanted = sealed({"format": FORMAT, **plan}, self.plan_file.name)
+        try:
+            with self.alone("plan") as claim:
+                stands = self.plan_file.read_bytes() if self.plan_file.is_file() else None
+                if stands not in (None, wanted) and self._at_work(besides=claim):
+                    raise ConfigError(
+                        f"others are at work in '{self.root}' on another plan: wait for them, or "
+                        "choose another --results"
+                    )
+                text = experiment_text.encode("utf-8")
+                disk.replace(self.root / "experiment.yaml", text, aside=claim.folder)
+                if stands == wanted:
+                    return
+                if not self.runs.folders():  # from the first record on, what was stated stands
+                    stated = plan.get("experiment", {}).get("hypotheses", [])
+                    self._write(claim, "hypotheses", {"hypotheses": stated})
+                disk.replace(self.plan_file, wanted, aside=claim.folder)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        why = error.strerror or error
+        return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
+
+    def _at_work(self, besides: Claim) -> bool:
+        return any(claims.taken(f) for f in self._working.iterdir() if f != besides.folder)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was planned for this table, as plain values."""
+        found = self._whole_plan
+        return found if self._table == 0 else {**found, **found["others"][self._table - 1]}
+
+    @property
+    def _whole_plan(self) -> dict[str, Any]:
+        found = read_json(self.plan_file, self.plan_file.name)
+        if not isinstance(found, dict) or "runs" not in found:
+            raise ConfigError(f"'{self.plan_file}' is damaged: it holds no plan")
+        if found.get("format", 1) not in range(1, FORMAT + 1):
+            raise ConfigError(
+                f"'{self.root}' is of format {found['format']}: a later version wrote it, and this "
+                f"one reads formats 1 to {FORMAT}"
+            )
+        return found
+
+    @property
+    def tables(self) -> list["Store"]:
+        """The same results, seen as each of the experiment's tables: a text, a size, a budget."""
+        others = self._whole_plan.get("others", [])
+        return [Store(self.root, table) for table in range(1 + len(others))]
+
+    def table_of(self, run: str) -> "Store":
+        """Return the first table that has a run. Raises ConfigError where none has."""
+        for table in self.tables:
+            if any(planned["id"] == run for planned in table.plan["runs"]):
+                return table
+        raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans")
+
+    @property
+    def stated(self) -> list[dict[str, Any]]:
+        """The hypotheses as they stood before the first run had finished."""
+        found = self._read("hypotheses")
+        return list(found["hypotheses"] if isinstance(found, dict) and found else found)
+
+    @property
+    def experiment_text(self) -> str:
+        """The experiment file as the user wrote it."""
+        return (self.root / "experiment.yaml").read_text("utf-8")
+
+    @property
+    def settings(self) -> Settings:
+        """What the launch decided for all runs."""
+        return Settings(**self.plan.get("settings", {}))
+
+    @property
+    def engine(self) -> dict[str, Any] | None:
+        """How the planned runs compute, once that has been measured."""
+        return self.plan.get("engine")
+
+    def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
+        """Return what was measured once for a key and then kept, in `<name>.json`."""
+        with self.alone(name) as claim:
+            known = self._read(name)
+            if key not in known:
+                known[key] = measure()
+                self._write(claim, name, known)
+        return known[key]
+
+    def _read(self, name: str) -> Any:
+        file = self.root / f"{name}.json"
+        return read_json(file, file.name) if file.is_file() else {}
+
+    def _write(self, claim: Claim, name: str, value: Mapping[str, object]) -> None:
+        file = self.root / f"{name}.json"
+        disk.replace(file, sealed(value, file.name), aside=claim.folder)
+
+    def working(self, key: str) -> Path:
+        """Where a piece of work keeps its claims, its checkpoints and its log."""
+        return self._working / key
+
+    def log(self, key: str) -> Path:
+        """Where the process of a piece of work writes what it prints."""
+        disk.make(self.working(key))
+        return self.working(key) / "log"
+
+    def claim(self, run: str) -> Claim | None:
+        """Claim a run that is to be done; None where it is done, or somebody is at it."""
+        claim = self._take(run)
+        if claim and self.is_final(run):  # by somebody who finished between our looks
+            claim.finish()
+            return None
+        return claim
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[Claim]:
+        """Do something that one process does at a time: wait until it is our turn."""
+        watch = Watch()
+        while (claim := self._take(key)) is None:
+            if watch.waits(self.working(key)):
+                time.sleep(0.1)
+        try:
+            yield claim
+        finally:
+            claim.finish()
+
+    def commit(
+        self,
+        record: Record,
+        curve: Iterable[Mapping[str, float]],
+        save_weights: Callable[[disk.Writer], Any] | None,
+        claim: Claim | None = None,
+    ) -> Path | None:
+        """Put a finished run in its place in one rename; the first final record stays.
+
+        A record that is not final (`oom`, `error` ...) keeps what the next try goes on from.
+        Returns its folder; None where somebody else has the run, or has finished it.
+        """
+        ours = claim or self.claim(record.id)
+        if ours is None:
+            return None
+        with ours:
+            folder = self.runs.commit(ours, record, curve, save_weights)
+            if record.outcome in FINAL and folder:
+                ours.finish()
+        return folder
+
+    def is_final(self, run: str) -> bool:
+        """Return whether a run has a final record."""
+        return (found := self.record(run)) is not None and found.outcome in FINAL
+
+    def record(self, run: str) -> Record | None:
+        """Return a run's record, or None where it has not finished."""
+        folder = self.runs.folder(run)
+        return self.runs.read(folder) if folder else None
+
+    def records(self) -> list[Record]:
+        """Return the records of the planned runs, in the plan's order, as far as they finished."""
+        folders = self.runs.folders()
+        planned = [run["id"] for run in self.plan["runs"]]
+        return [self.runs.read(folders[run]) for run in planned if run in folders]
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """Return every run of all tables, once: id, label, seed, outcome and reason.
+
+        One without a record is `running` where somebody is at it, else `pending`.
+        """
+        folders, found = self.runs.folders(), {}
+        for table in [self._whole_plan, *self._whole_plan.get("others", [])]:
+            labels = {variant["id"]: variant["label"] for variant in table["variants"]}
+            for run in table["runs"]:
+                key = run["id"]
+                if key in found:
+                    continue
+                outcome, reason = "pending", ""
+                if key in folders:
+                    outcome, reason = self.runs.outcome(folders[key])
+                elif claims.taken(self.working(key)):
+                    outcome = "running"
+                found[key] = {"id": key, "label": labels[run["variant"]], "seed": run["seed"],
+                              "outcome": outcome, "reason": reason}  # fmt: skip
+        return list(found.values())
+
+    def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
+        """Set aside the runs whose files are not as they were written; return where they went.
+
+        Calls `checked` with how many runs have been looked at.
+        """
+        moved, folders = [], self.runs.folders()
+        for done, run in enumerate(runs, 1):
+            folder = folders.get(run)
+            if folder and not self.runs.stands(folder) and (claim := self._take(run)):
+                moved += self.runs.set_aside(folder)
+                claim.release()
+            checked(done)
+        return moved
+
+    def sweep(self, *, unfinished: bool = True) -> None:
+        """Remove what a crash has left of work that is done, or of which nothing is worth keeping.
+
+        A run that has not finished keeps its checkpoints; its log too, unless `unfinished`.
+        """
+        final = self.runs.final_ids()
+        for working in self._working.iterdir():
+            if working.name in final:
+                with self.alone(working.name) as ours:  # whoever held it ends it, or is gone
+                    self.runs.forget_failed(ours, working.name)
+            elif not unfinished or any(working.glob("checkpoint-*")):
+                continue
+            elif claim := claims.take(working):
+                claim.finish()
+
+    def _take(self, key: str) -> Claim | None:
+        return claims.take(self.working(key))
+
+    def add_variant_measure(
+        self, claim: Claim, label: str, variant: str, name: str, values: Mapping[str, object]
+    ) -> None:
+        """Add a per-variant measure: {values, samples, engine}."""
+        folder = self._variants / f"{slug(label)}--{variant}" / "measures"
+        disk.make(folder)
+        file = folder / f"{name}.json"
+        disk.replace(file, sealed(values, self._place(file)), aside=claim.folder)
+
+    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
+        """Return a variant's own measures, by metric."""
+        files = sorted(self._variants.glob(f"*--{variant}/measures/*.json"))
+        return {file.stem: dict(read_json(file, self._place(file))) for file in files}
+
+    def _place(self, file: Path) -> str:
+        return file.relative_to(self.root).as_posix()

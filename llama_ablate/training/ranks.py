@@ -1,0 +1,82 @@
+"""Several processes that train one model on shares of every batch (data parallel).
+
+Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged while they
+are computed. The first rank decides what all do next, and alone writes to disk.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train the same run."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this one decides, reports and writes."""
+        return self.index == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Return the model so that its gradients are the means over all ranks."""
+        if self.count == 1:
+            return model
+        # Made from the same seed, or read from the same checkpoint: nothing to send around.
+        return nn.parallel.DistributedDataParallel(model, init_sync=False)
+
+    def share(self, batch: Tensor) -> Tensor:
+        """Return this rank's rows of a batch, whose first axis is divisible by the ranks."""
+        return batch.chunk(self.count)[self.index]
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a number over the ranks."""
+        if self.count > 1:
+            dist.all_reduce(value)
+            value /= self.count
+        return value
+
+    def agreed(self, *said: bool) -> tuple[bool, ...]:
+        """Return what the first rank says, for all to do the same."""
+        if self.count == 1:
+            return said
+        flags = torch.tensor(said, device=_device())
+        dist.broadcast(flags, 0)
+        return tuple(bool(flag) for flag in flags)
+
+    def leave(self) -> None:
+        """End the group, once the first rank has nothing more to ask of the others."""
+        if self.count > 1:
+            dist.destroy_process_group()
+
+
+ALONE = Ranks()
+
+
+def join() -> Ranks:
+    """Join the group that torchrun has started this process in; alone where it has not."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Ranks()
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    elif sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
+    dist.init_process_group("nccl" if cuda else "gloo")
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def is_lost(error: Exception) -> bool:
+    """Return whether an error says that another rank is gone."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+def _device() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,0 +1,78 @@
+"""What tests of engines share: the battery's two tiers, and the command `run` as a process."""
+
+import contextlib
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.reliability.conftest import FULL, tally, volume
+from tests.reliability.harness import PYTHON, breaches
+
+__all__ = ["tally", "volume"]
+
+#: Clusters take minutes: they are started where they are asked for.
+WANTED = FULL or os.environ.get("LLAMA_ABLATE_ENGINES")
+
+
+def pytest_collection_modifyitems(items):
+    skip = pytest.mark.skip(reason="starts a cluster: part of `make engines` and `make torture`")
+    for item in items:
+        if item.path.name in ("test_ray.py", "test_slurm.py") and not WANTED:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _lease(monkeypatch):
+    """A busy machine must beat in it."""
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "5")
+
+
+@pytest.fixture
+def launch():
+    """Start `llama-ablate run`; what is still there at the end of the test is killed."""
+    started = []
+
+    def start(file, results, *options, **env):
+        process = subprocess.Popen(
+            [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results), "--device",
+             "cpu", "--checkpoint-every", "0.2", *options],
+            env=os.environ | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def checkpoints():
+    """List the checkpoints that lie in results in which others are at work."""
+
+    def found(root):
+        with contextlib.suppress(FileNotFoundError):
+            return list(root.glob("working/*/checkpoint-*"))
+        return []
+
+    return found
+
+
+@pytest.fixture
+def nobody_left():
+    """Wait until no process has a file of the results open."""
+
+    def wait(root, seconds=30):
+        deadline = time.monotonic() + seconds
+        while left := [what for name, _path, what in breaches(root) if "process" in what]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.2)
+
+    return wait

@@ -1,0 +1,182 @@
+"""R14 and R19: runs as jobs of a Slurm that loses nodes, jobs, its controller, its launcher."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.harness import Settings, breaches, grid
+
+from .slurm_cluster import SlurmCluster
+
+pytest.importorskip("submitit", reason="submitit is not installed here (the extra 'slurm').")
+pytestmark = pytest.mark.skipif(bool(SlurmCluster.why_not()), reason=str(SlurmCluster.why_not()))
+
+#: Long enough for something to happen in every run.
+TRAIN = "{steps: 1500, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
+EVENTS = ["node", "requeue", "USR2", "controller", "launcher", "step"]
+
+
+@pytest.fixture
+def cluster():
+    """A cluster of three nodes, in a folder whose name is short: it holds sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    try:
+        with SlurmCluster(folder, nodes=3) as up:
+            yield up
+    finally:
+        shutil.rmtree(folder)
+
+
+def jobs(cluster, state="RUNNING"):
+    with contextlib.suppress(RuntimeError):  # the controller may be away
+        return cluster.command("squeue", "-h", "-r", "-t", state, "-o", "%i").split()
+    return []
+
+
+def nodes_at_work(cluster):
+    with contextlib.suppress(RuntimeError):
+        return cluster.command("squeue", "-h", "-t", "RUNNING", "-o", "%N").split()
+    return []
+
+
+def started_again(cluster, job):
+    """Spare a requeued job the seconds that it has to wait; return when it is out of the way."""
+    cluster.wait(lambda: job not in jobs(cluster), f"{job} has left")
+    with contextlib.suppress(RuntimeError):
+        cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def befall(event, cluster, chance):
+    """Let something happen to a job that runs."""
+    job = chance.choice(jobs(cluster))
+    if event == "node":
+        node = chance.choice(nodes_at_work(cluster))
+        cluster.kill_node(node)
+        cluster.command("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died")
+        cluster.start_node(node)
+    elif event == "requeue":
+        cluster.command("scontrol", "requeue", job)
+        started_again(cluster, job)
+    elif event == "USR2":
+        cluster.command("scancel", "--batch", "--signal=USR2", job)
+        started_again(cluster, job)
+    elif event == "step":
+        steps = [p for n in cluster.names for p in cluster.processes(n) if "stepd" in p.name()]
+        chance.choice(steps).kill()
+    elif event == "controller":
+        cluster.kill_controller(saved=False)
+        time.sleep(1)
+        cluster.start_controller()
+
+
+def killed_after_sbatch(folder):
+    """Return a PATH with an sbatch that submits, and kills who asked before it can take note."""
+    script = folder / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"\nkill -9 $PPID\n', "utf-8")
+    script.chmod(0o755)
+    return f"{script.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.timeout(7200)
+def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_the_local_launcher(
+    experiment_file, tmp_path, cluster, launch, checkpoints, nobody_left, volume, tally
+):
+    def slurm(**env):
+        options = ("--launcher", "slurm", "--slurm", "time=30")
+        return launch(file, results, *options, **cluster.env, **env)
+
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    expected = grid(file, tmp_path / "reference", Settings()).root
+    path = killed_after_sbatch(tmp_path)
+    chance, wanted, wrong = random.Random(0), volume(6, 30), []
+    happened, grids, slowest = [], 0, 0.0
+    while len(happened) < wanted:
+        results = tmp_path / f"grid-{grids}"
+        root = results / "tiny"
+        grids += 1
+        events = iter(EVENTS)
+        if grids % 5 == 1:
+            launcher = slurm(PATH=path)
+            error = launcher.communicate(timeout=60)[1]
+            assert launcher.returncode == -signal.SIGKILL, error
+            happened.append("launcher killed in sbatch")
+        launcher, calm = slurm(), time.monotonic()
+        while launcher.poll() is None:
+            time.sleep(0.2)
+            if (
+                not (checkpoints(root) and jobs(cluster))
+                or time.monotonic() - calm < 2
+                or len(happened) >= wanted
+            ):
+                continue
+            event = next(events, None) or chance.choice(EVENTS)
+            if event == "launcher":
+                launcher.kill()
+                launcher.communicate()
+                launcher = slurm()
+            else:
+                befall(event, cluster, chance)
+            happened.append(event)
+            print(event, time.monotonic() - calm)
+            calm = time.monotonic()
+        error = launcher.communicate()[1]
+        slowest = max(slowest, time.monotonic() - calm)
+        nobody_left(root)
+        found = breaches(root, expected)
+        if launcher.returncode or found:
+            wrong.append((launcher.returncode, error, found))
+    print(wrong)
+    assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
+    assert slowest < 120
+    counts = ", ".join(f"{happened.count(what)} {what}" for what in dict.fromkeys(happened))
+    tally("R19", f"Slurm: {counts}, during {grids} grids of 4 runs", len(happened), len(wrong))
+
+
+def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt_ends_all_jobs(
+    experiment_file, tmp_path, cluster, launch, checkpoints, nobody_left
+):
+    """No checkpoint is written here but those that are asked for."""
+    file = experiment_file("{}", train=TRAIN.replace("1500", "500_000"), seeds="1")
+    root, seldom = tmp_path / "tiny", ("--checkpoint-every", "1000", "--launcher", "slurm")
+
+    def claimed(number):
+        logs = list(root.glob("working/*/log"))
+        return any((log.parent / f"claim-{number}").exists() for log in logs)
+
+    launcher = launch(file, tmp_path, *seldom, **cluster.env)
+    cluster.wait(lambda: jobs(cluster) and claimed(1), "a job runs, and has claimed its run")
+    (job,) = jobs(cluster)
+    time.sleep(2)
+    assert not checkpoints(root)
+    cluster.command("scancel", "--batch", "--signal=USR2", job)
+    cluster.wait(lambda: jobs(cluster, "PENDING") == [job], "the job waits again")
+    (first,) = checkpoints(root)
+    started_again(cluster, job)
+    cluster.wait(lambda: claimed(2), "the run is claimed again")
+    time.sleep(2)
+    began = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    out, error = launcher.communicate(timeout=60)
+    assert (launcher.returncode, out) == (130, ""), error
+    assert time.monotonic() - began < 15
+    assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
+    nobody_left(root)
+    assert len(checkpoints(root)) == 2
+    assert first in checkpoints(root)
+
+
+def test_what_slurm_refuses_is_told_in_one_line(experiment_file, tmp_path, cluster, launch):
+    where = ("--launcher", "slurm", "--slurm", "partition=nowhere")
+    launcher = launch(experiment_file("{}", seeds="1"), tmp_path, *where, **cluster.env)
+    error = launcher.communicate(timeout=60)[1]
+    assert launcher.returncode == 2
+    assert error.splitlines()[-1].startswith("llama-ablate: --launcher slurm: sbatch: error: ")
+    assert "Traceback" not in error

@@ -1,0 +1,169 @@
+"""A grid of seconds in one process, and a disk that fails, crashes or remembers."""
+
+import errno
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+
+from llama_ablate import disk, experiment
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import worker
+from llama_ablate.launch.progress import Progress
+from llama_ablate.launch.queue import Gone, News, Queue
+from llama_ablate.plan import make
+from llama_ablate.results import Settings, Store, claims
+from llama_ablate.training.engine import Engine
+
+_SPEC = importlib.util.spec_from_file_location(
+    "fsck", Path(__file__).parents[2] / "tools" / "fsck.py"
+)
+fsck = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fsck)
+
+ENGINE = Engine(precision="float32", kernel="math")
+#: A run that writes a checkpoint before every step has the most places to crash in.
+EVERY_STEP = Settings(checkpoint_s=1e-9)
+
+
+class Inline:
+    """A launcher without processes: a run is done when it is submitted."""
+
+    slots = 1
+
+    def __init__(self, store):
+        self._store, self._news = store, News()
+
+    def submit(self, runs):
+        for run in runs:
+            self._news.gone.append(Gone(run, f"ended {worker.run(self._store.root, run)}"))
+
+    def poll(self):
+        news, self._news = self._news, News()
+        return news
+
+    def stop(self):
+        pass
+
+
+def grid(file, results, settings=EVERY_STEP):
+    """Do what the command `run` does with an experiment, but for its measures and its report."""
+    source = experiment.load(file)
+    plan = make(source)
+    store = Store(results / plan.experiment.slug)
+    store.prepare()
+    engine = store.kept("engine", "cpu", ENGINE.to_dict)
+    store.create({**plan.to_dict(), "engine": engine, "settings": asdict(settings)}, source.text)
+    store.verify([run.id for run in plan.runs], lambda _done: None)
+    store.sweep()
+    with Progress("grid", 1) as progress:
+        Queue(store, plan, ENGINE, settings, progress).work(Inline(store))
+    store.sweep()
+    return store
+
+
+def in_child(work, *arguments, shown=(1,)):
+    """Do something in a forked process; return its exit status as `subprocess` has it."""
+    said = tempfile.TemporaryFile()  # noqa: SIM115  for both processes
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.dup2(said.fileno(), 1)
+            os.dup2(said.fileno(), 2)
+            work(*arguments)
+            code = 0
+        except (OSError, ConfigError):
+            code = 2
+            traceback.print_exc()
+        except BaseException:  # noqa: BLE001  told by its exit code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with said:
+        said.seek(0)
+        if code in shown:
+            sys.stderr.write(said.read().decode())
+    return code
+
+
+class Disk:
+    """Stands in for `os` in the code that writes results; what it does at a call is up to a test.
+
+    `at(n, name)` is asked before the n-th call that changes the disk.
+    """
+
+    CHANGES = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
+
+    def __init__(self, at):
+        self._at, self.calls = at, 0
+
+    def __getattr__(self, name):
+        real = getattr(os, name)
+        if name not in self.CHANGES:
+            return real
+
+        def call(*arguments, **more):
+            if name == "open" and not arguments[1] & os.O_CREAT:
+                return real(*arguments, **more)  # of a folder, to flush it
+            self.calls += 1
+            self._at(self.calls, name, arguments)
+            return real(*arguments, **more)
+
+        return call
+
+    def install(self):
+        """Put it in the place of `os`; in a child, for good."""
+        disk.os = claims.os = self
+
+
+def crash_at(number):
+    """Return a disk that kills its process before call `number`, half way into a write."""
+
+    def at(n, name, arguments):
+        if n == number:
+            if name == "write":
+                os.write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return Disk(at)
+
+
+def fail_at(number, code):
+    """Return a disk whose call `number` fails."""
+
+    def at(n, _name, _arguments):
+        if n == number:
+            raise OSError(code, os.strerror(code))
+
+    return Disk(at)
+
+
+def count_calls(file, results):
+    """Return how many calls a whole grid takes, from a child that does it."""
+    read, write = os.pipe()
+
+    def work():
+        counting = Disk(lambda *_: None)
+        counting.install()
+        grid(file, results)
+        os.write(write, str(counting.calls).encode())
+
+    assert in_child(work) == 0
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        return int(pipe.read())
+
+
+def breaches(root, against=None):
+    """Return what the independent checker finds."""
+    return fsck.check(root, against)
+
+
+FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)
+PYTHON = sys.executable

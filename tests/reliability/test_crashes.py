@@ -1,0 +1,66 @@
+"""R2, R3 and R6: a crash, a fault, a loss of power at every call that changes the disk."""
+
+import pytest
+
+from . import harness
+from .harness import breaches, crash_at, fail_at, grid, in_child
+
+
+@pytest.fixture
+def tiny(experiment_file):
+    train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+    return experiment_file(train=train, measure="[perplexity]", variants="{}")
+
+
+@pytest.fixture
+def reference(tiny, tmp_path):
+    found = grid(tiny, tmp_path / "reference")
+    assert not breaches(found.root)
+    return found.root
+
+
+def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
+    tiny, reference, tmp_path, tally
+):
+    calls = harness.count_calls(tiny, tmp_path / "counted")
+    assert calls > 100
+    failed = []
+    for number in range(1, calls + 1):
+        results = tmp_path / f"crash-{number}"
+
+        def crash(number=number, results=results):
+            crash_at(number).install()
+            grid(tiny, results)
+
+        assert in_child(crash) == -9, number
+        assert in_child(grid, tiny, results) == 0, number
+        if found := breaches(results / "tiny", reference):
+            failed.append((number, found))
+    print(failed)
+    tally("R2", "SIGKILL before every call that changes the disk, half way into a write", calls,
+          len(failed))  # fmt: skip
+
+
+def test_after_a_fault_at_any_call_the_next_command_ends_with_the_same_results(
+    tiny, reference, tmp_path, volume, tally
+):
+    calls = harness.count_calls(tiny, tmp_path / "counted")
+    failed, trials = [], 0
+    for number in range(1, calls + 1, volume(3, 1)):
+        faults = volume(1, len(harness.FAULTS))
+        for code in (harness.FAULTS * 2)[number % 4 : number % 4 + faults]:
+            results = tmp_path / f"fault-{number}-{code}"
+
+            def fault(number=number, results=results, code=code):
+                fail_at(number, code).install()
+                grid(tiny, results)
+
+            trials += 1
+            # It is an error of the system (2), or a run's own, which the queue tries again (0).
+            assert in_child(fault) in (0, 2), number
+            assert in_child(grid, tiny, results) == 0, number
+            if found := breaches(results / "tiny", reference):
+                failed.append((number, code, found))
+    print(failed)
+    tally("R6", "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk", trials,
+          len(failed))  # fmt: skip

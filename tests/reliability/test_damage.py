@@ -1,0 +1,313 @@
+"""R7, R8 and R21: damaged files, folders that cannot be used, results of other versions."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import Store, holders
+from llama_ablate.training import checkpoint
+
+from .harness import PYTHON, Settings, breaches, grid, in_child
+
+ROOT = Path(__file__).parents[2]
+TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+
+
+def damage(kind, file, chance, other):
+    """Change a file as disks, copies and people do."""
+    content = bytearray(file.read_bytes())
+    at = chance.randrange(len(content))
+    if kind == "flip a bit":
+        content[at] ^= 1 << chance.randrange(8)
+    elif kind == "truncate":
+        content = content[: at // 64 * 64]
+    elif kind == "zero a block":
+        content[at : at + 64] = bytes(len(content[at : at + 64]))
+    elif kind == "empty":
+        content = bytearray()
+    else:
+        content = bytearray(other.read_bytes())
+    changed = bytes(content) != file.read_bytes()
+    file.write_bytes(content)
+    return changed
+
+
+def refused(read, file):
+    """Return whether a document is not believed, and named."""
+    try:
+        read()
+    except ConfigError as error:
+        return str(file) in str(error)
+    return False
+
+
+KINDS = ["flip a bit", "truncate", "zero a block", "empty", "swap with another run's"]
+
+
+def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
+    experiment_file, tmp_path, volume, tally
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity, calibration]")
+    store = grid(file, tmp_path)
+    folders = sorted(store.runs.folders().values())
+    files = [[p for p in sorted(f.rglob("*")) if p.is_file()] for f in folders]
+    assert len(folders) == 4
+    assert {len(of) for of in files} == {7}
+    chance, missed, blamed, trials = random.Random(0), [], [], 0
+    for _ in range(volume(500, 10_000)):
+        one, two = chance.sample(range(4), 2)
+        which = chance.randrange(7)
+        target, kind = files[one][which], chance.choice(KINDS)
+        whole = target.read_bytes()
+        if damage(kind, target, chance, files[two][which]):
+            trials += 1
+            standing = [store.runs.stands(folder) for folder in folders]
+            if standing[one]:
+                missed.append((kind, target))
+            if sum(standing) < 3:
+                blamed.append((kind, target))
+        target.write_bytes(whole)
+    print(missed, blamed)
+    tally("R8", "bits flipped, files truncated, zeroed, emptied, swapped: seen, and of that run",
+          trials, len(missed) + len(blamed))  # fmt: skip
+
+
+def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
+    experiment_file, tmp_path, volume, tally, capsys
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    checkpoint.save(saved, 5, {"step": 5, "numbers": [0.5] * 200})
+    checkpoint.save(saved, 6, {"step": 6, "numbers": [0.5] * 200})
+    (latest,) = saved.glob("checkpoint-6-*")
+    reads = {
+        store.plan_file: lambda: store.plan,
+        store.root / "engine.json": lambda: store.kept("engine", "cpu", dict),
+        store.root / "hypotheses.json": lambda: store.stated,
+    }
+    chance, missed, trials = random.Random(0), [], 0
+    for _ in range(volume(300, 3000)):
+        target = chance.choice([*reads, latest])
+        whole, kind = target.read_bytes(), chance.choice(KINDS[:4])
+        if damage(kind, target, chance, None):
+            trials += 1
+            if target == latest:
+                assert checkpoint.load(saved)["step"] == 5  # the one before is used
+            else:
+                missed += [(kind, target)] * (not refused(reads[target], target))
+        target.write_bytes(whole)
+    capsys.readouterr()
+    print(missed)
+    tally("R8", "the same, of the plan, the engine, hypotheses and checkpoints", trials,
+          len(missed))  # fmt: skip
+
+
+def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
+    experiment_file, tmp_path
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    reference = grid(file, tmp_path / "reference").root
+    store = grid(file, tmp_path)
+    folders = sorted(store.runs.folders().values())
+    before = [(f / "record.json").stat().st_mtime_ns for f in folders]
+    damaged = folders[1] / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (folders[2] / "measures" / "perplexity.json").write_text("{}")
+    grid(file, tmp_path)
+    assert not breaches(store.root, reference)
+    after = [(f / "record.json").stat().st_mtime_ns for f in folders]
+    assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False, True]
+    kept = {path.name for path in (store.root / "damaged").iterdir()}
+    assert kept == {f"{folders[1].name}--1", f"{folders[2].name}--1"}
+
+
+def run(file, results, **more):
+    command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+
+
+def one_line(done):
+    return done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_used_is_told_in_one_line_before_anything_is_trained(
+    experiment_file, tmp_path, tally, capsys
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    wrong = []
+    (tmp_path / "elsewhere").mkdir()
+    for case in ("a file", "a link", "a link inside", "a name in a file"):
+        results = tmp_path / case.replace(" ", "-")
+        root = results / "tiny"
+        if case == "a file":
+            results.write_text("")
+        elif case == "a link inside":
+            root.mkdir(parents=True)
+            (root / "runs").symlink_to(tmp_path / "elsewhere")
+        elif case == "a link":
+            results.mkdir()
+            root.symlink_to(tmp_path / "elsewhere")
+        else:
+            root.mkdir(parents=True)
+            (root / "working").write_text("")
+        began = time.monotonic()
+        code = main(["run", str(file), "--results", str(results), "--device", "cpu"])
+        said, took = capsys.readouterr().err, time.monotonic() - began
+        if code != 2 or said.count("\n") != 1 or took > 2:
+            wrong.append((case, code, said, took))
+        if list((tmp_path / "elsewhere").iterdir()):
+            wrong.append((case, "wrote through a link"))
+    print(wrong)
+    tally("R7", "a file or a link in the place of a folder", 4, len(wrong))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_folder_of_another_user_is_told_and_a_strict_umask_does_no_harm(
+    experiment_file, tmp_path, tally
+):
+    for folder in [tmp_path, *tmp_path.parents][:4]:
+        folder.chmod(0o755)
+    (tmp_path / "theirs").mkdir(mode=0o755)
+
+    def foreign():
+        os.setuid(65534)
+        Store(tmp_path / "theirs" / "x").prepare()
+
+    def secretive():
+        os.umask(0o077)
+        grid(file, tmp_path)
+
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
+    assert in_child(foreign) == 2
+    assert in_child(secretive) == 0
+    wrong = breaches(tmp_path / "tiny")
+    assert (next(tmp_path.glob("tiny/runs/*/record.json")).stat().st_mode & 0o077) == 0
+    tally("R7", "the folder of another user; umask 077", 2, len(wrong))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting a file system takes root")
+def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
+    experiment_file, tmp_path, tally
+):
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)],
+                             capture_output=True, text=True, check=False)  # fmt: skip
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        train = TRAIN.replace("steps: 6", "steps: 300")
+        file = experiment_file(train=train, measure="[perplexity]", seeds="4")
+        reference = grid(file, tmp_path / "reference", Settings()).root
+        (place / "filler").write_bytes(bytes((8 << 20) - (400 << 10)))
+        done = run(file, place)  # predicted to be too small
+        assert one_line(done)
+        assert "are free; with --keep-weights" in done.stderr
+        (place / "filler").unlink()
+        command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(place)]
+        launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        while not list(place.glob("tiny/working/*/claim-1")) or not list(place.glob("*/plan.json")):
+            assert launcher.poll() is None, launcher.stderr.read()
+            time.sleep(0.02)
+        with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        error = launcher.communicate(timeout=120)[1].decode()
+        assert launcher.returncode == 2, error
+        assert "Traceback" not in error
+        assert "No space left on device" in error
+        assert "what is finished is kept" in error
+        finished = len(Store(place / "tiny").runs.final_ids())
+        (place / "filler").unlink()
+        grid(file, place, Settings())
+        assert finished < 8
+        assert not breaches(place / "tiny", reference)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    tally("R6", "a real file system of 8 MB that fills up during a grid", 1)
+
+
+def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, tally):
+    train = TRAIN.replace("steps: 6", "steps: 4000")
+    file = experiment_file(train=train, measure="[perplexity]", seeds="1")
+    command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(tmp_path / "r")]
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while (
+        not list(tmp_path.glob("r/tiny/working/*/claim-1"))
+        or not (tmp_path / "r/tiny/plan.json").exists()
+    ):
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    while (tmp_path / "r").exists():
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+    error = launcher.communicate(timeout=60)[1].decode()
+    wrong = "Traceback" in error or launcher.returncode != 2
+    print(error)
+    tally("R7", "the results folder is removed during a grid", 1, int(wrong))
+
+
+def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refused(
+    experiment_file, tmp_path, unsealed, capsys, tally
+):
+    read = 0
+    for plan in sorted((ROOT / "results" / "reference").rglob("plan.json")):
+        records = Store.open(plan.parent).records()
+        read += bool(records)
+        assert all(0 <= r.numbers.get("test_loss_nats", 1) < 20 for r in records if r.ok)
+    assert read > 10
+    # What format 1 left of failed runs among the final ones is tried again, and moved.
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    reference = grid(file, tmp_path / "reference")
+    store = grid(file, tmp_path)
+    (folder,) = store.runs.folders().values()
+    record = (folder / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "oom"')
+    (folder / "record.json").write_text(record)
+    manifest = unsealed_manifest(folder)
+    (folder / "manifest.json").write_text(manifest)
+    for measure in (folder / "measures").glob("*.json"):
+        measure.write_text(json.dumps(unsealed(measure)))
+    assert store.records()[0].outcome == "oom"
+    grid(file, tmp_path)
+    assert not breaches(store.root, reference.root)
+    text = store.plan_file.read_text()
+    plan = unsealed(store.plan_file)
+    store.plan_file.write_text(json.dumps({**plan, "format": 3}))
+    assert main(["status", str(store.root)]) == 2
+    assert "of format 3: a later version wrote it" in capsys.readouterr().err
+    store.plan_file.write_text(text)
+    assert main(["status", str(store.root)]) == 0
+    tally("R21", "results of format 1 read, its failed runs tried again, format 3 refused",
+          read + 2)  # fmt: skip
+
+
+def unsealed_manifest(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = (folder / "record.json").read_bytes()
+    del manifest["measures"], manifest["sha256"]
+    manifest["record.json"] = {
+        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
+    }  # fmt: skip
+    return json.dumps(manifest, indent=1) + "\n"
+
+
+def test_a_process_is_known_by_more_than_its_number():
+    name = holders.myself()
+    assert holders.alive(name) is True
+    machine, boot, pid, began = name.split(" ")
+    assert holders.alive(f"{machine} {boot} {pid} {int(began) + 1}") is False
+    assert holders.alive(f"{machine} before {pid} {began}") is False
+    assert holders.alive(f"elsewhere {boot} {pid} {began}") is None
+    assert holders.alive("") is None

@@ -1,0 +1,287 @@
+"""R10: files and names that want to run code, leave the folder, or carry secrets out of it."""
+
+import hashlib
+import html.parser
+import io
+import json
+import os
+import pickle
+import re
+import struct
+import subprocess
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from llama_ablate.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.interop.opening import open_model
+from llama_ablate.results import Store
+from llama_ablate.schema import slug
+from llama_ablate.training import checkpoint
+
+from .harness import PYTHON, grid
+
+ROOT = Path(__file__).parents[2]
+TRAIN = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+
+
+class Call:
+    """A pickle that calls a function with arguments when it is loaded."""
+
+    def __init__(self, function, *arguments):
+        self.how = function, arguments
+
+    def __reduce__(self):
+        return self.how
+
+
+def gadgets(canary):
+    """Return objects that would make a file when they are unpickled."""
+    touch, code = f"touch {canary}", f"open({str(canary)!r}, 'w')"
+    calls = [
+        (os.system, touch), (os.popen, touch), (subprocess.getoutput, touch),
+        (subprocess.call, ["touch", str(canary)]), (subprocess.Popen, ["touch", str(canary)]),
+        (eval, code), (exec, code), (os.mkdir, str(canary)), (Path.touch, canary),
+        (open, str(canary), "w"), (torch.load, str(canary)), (__import__, "os"),
+    ]  # fmt: skip
+    found = [Call(*call) for call in calls]
+    return [*found, {"model": found[0]}, {"optimizer": {"state": [found[1]]}}, [found[5]],
+            {"step": found[9], "losses": [found[3]]}]  # fmt: skip
+
+
+def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
+    experiment_file, tmp_path, tally, capsys
+):
+    canary, trials = tmp_path / "ran", 0
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    reference = grid(file, tmp_path / "reference")
+    store = grid(file, tmp_path)
+    (run,) = store.runs.folders()
+    ran = []
+    for gadget in gadgets(canary):
+        plain = pickle.dumps(gadget)
+        saved = io.BytesIO()
+        torch.save(gadget, saved)
+        for content in (plain, saved.getvalue(), b"PK\x03\x04" + plain, plain[: len(plain) // 2]):
+            trials += 2
+            digest = hashlib.sha256(content).hexdigest()
+            working = store.working(run)
+            working.mkdir(exist_ok=True)
+            (working / f"checkpoint-2-{digest[:32]}.pt").write_bytes(content)
+            assert checkpoint.load(working) is None
+            weights = store.runs.folder(run) / "weights.safetensors"
+            whole = weights.read_bytes()
+            weights.write_bytes(content)
+            with pytest.raises(ConfigError):
+                open_model(store.root / "baseline")
+            weights.write_bytes(whole)
+            ran += [gadget] * canary.exists()
+    capsys.readouterr()
+    assert open_model(reference.root / "baseline")
+    tally("R10", "pickles in the place of checkpoints and weights", trials, len(ran))
+
+
+def headers():
+    """Return safetensors files whose headers lie."""
+    for text in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {}}',
+        b"\xff" * 40,
+        b"[" * 5000,
+        b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4000000000]}}',
+        b'{"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [4], "data_offsets": [8, 4]}}',
+        b'{"w": {"dtype": "X9", "shape": [1], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [99999999999999], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "w": {}}',
+    ):
+        yield struct.pack("<Q", len(text)) + text + bytes(4)
+    yield struct.pack("<Q", 1 << 62)
+    yield struct.pack("<Q", (1 << 64) - 1) + b"{}"
+    yield b"\0" * 7
+
+
+def test_weights_with_a_header_that_lies_are_one_line(experiment_file, tmp_path, tally):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    (record,) = store.records()
+    trials, wrong = 0, []
+    for number, content in enumerate(headers()):
+        trials += 1
+        fake = replace(record, id=f"{number:08x}", label=f"fake {number}")
+        store.commit(fake, [], lambda out, content=content: out.write(content))
+        try:
+            open_model(store.runs.folder(fake.id))
+            wrong.append(content)
+        except ConfigError as error:
+            wrong += [content] * ("\n" in str(error))
+    print(wrong)
+    tally("R10", "safetensors whose headers lie, committed as weights", trials, len(wrong))
+
+
+NAMES = ["../../../etc/x", "/etc/passwd", "..", ".", "a/b", "a\\b", "con", "~root", "$HOME", "`id`",
+         "$(id)", "%2e%2e%2f", "x" * 80, "\u202eevil", "a;rm -rf", "-rf", "--help", "*", "?", "|",
+         "<b>", "\uff45vil", "é", "😀", " ", "'", '"', "&amp;", "runs", "x--s0--00"]  # fmt: skip
+
+
+def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, capsys):
+    trials, wrong = 0, []
+    for name in NAMES:
+        made = slug(name)
+        trials += 1
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", made) or "--" in made:
+            wrong.append((name, made))
+        if name.strip():
+            place = tmp_path / "in" / "results"
+            quoted = json.dumps(name)
+            file = experiment_file(f"{{design: list, entries: [{{label: {quoted}}}]}}",
+                                   name=quoted, train=TRAIN, seeds="1",
+                                   measure="[perplexity]")  # fmt: skip
+            before = {p for p in tmp_path.rglob("*") if place not in p.parents and p != place}
+            with suppress(ConfigError):  # a name that is refused leads nowhere either
+                grid(file, place)
+            after = {p for p in tmp_path.rglob("*") if place not in p.parents and p != place}
+            wrong += sorted(after - before - {place.parent})
+    capsys.readouterr()
+    print(wrong)
+    tally("R10", "names of experiments and variants that point elsewhere", trials, len(wrong))
+
+
+PAYLOADS = [
+    "<script>{}</script>", "<img src=x onerror={}>", "<svg onload={}>", "</pre><script>{}</script>",
+    '"><script>{}</script>', "'><img src=x onerror={}>", "<iframe src=javascript:{}>",
+    "<a href=javascript:{}>x</a>", "{{{{ {} }}}}", "{{% {} %}}", "${{{}}}", "<!--><script>{}-->",
+    "<body onload={}>", "<style>@import '{}'</style>", "<link rel=stylesheet href='{}'>",
+    "<meta http-equiv=refresh content='0;url={}'>", "<object data='{}'>", "<embed src='{}'>",
+    "<base href='{}'>", "<form action='{}'>", "<math><mtext><script>{}</script>", "\\x3cscript{}",
+    "&lt;script&gt;{}", "<ScRiPt>{}</sCrIpT>", "]]><script>{}</script>", "<details ontoggle={}>",
+]  # fmt: skip
+
+
+LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "math")
+
+
+class Live(html.parser.HTMLParser):
+    """Finds what a browser would run or fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.policies, self.scripts = [], [], 0
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag == "meta" and values.get("http-equiv", "").lower() == "content-security-policy":
+            self.policies.append(values["content"])
+        elif tag in LIVE or (tag == "meta" and values.get("http-equiv")):
+            self.found.append((tag, values))
+        for name, value in attributes:
+            if name.startswith("on") or (
+                name in ("href", "src")
+                and not re.match(r"(data:image/|#|figures/|tables/)", value or "")
+            ):
+                self.found.append((tag, name, value))
+
+
+def live(page):
+    reader = Live()
+    reader.feed(page)
+    return reader
+
+
+def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally, capsys):
+    wrong, trials = [], 0
+    for start in range(0, len(PAYLOADS), 6):
+        some = [p.format(f"alert({start + i})") for i, p in enumerate(PAYLOADS[start : start + 6])]
+        entries = ", ".join(f"{{label: {json.dumps(p)}, norm: {n}}}" for p, n in
+                            zip(some[:2], ("layernorm", "rmsnorm"), strict=True))  # fmt: skip
+        hypothesis = {"variant": some[1], "direction": "better", "source": some[2 % len(some)],
+                      "said": some[-1]}  # fmt: skip
+        file = experiment_file(
+            f"{{design: list, entries: [{entries}]}}", name=json.dumps(some[0][:80]),
+            question=json.dumps(" ".join(some)), train=TRAIN, measure="[perplexity]",
+            hypotheses=json.dumps([hypothesis]),
+        )  # fmt: skip
+        comment = "# " + " ".join(some) + "\n"
+        file.write_text(comment + file.read_text())
+        results = tmp_path / f"r{start}"
+        store = grid(file, results)
+        code = main(["report", str(store.root)])
+        assert code == 0, capsys.readouterr().err
+        page = (store.root / "report" / "report.html").read_text()
+        found = live(page)
+        trials += 5 * len(some)
+        wrong += found.found
+        assert len(found.policies) == 1
+        assert "default-src 'none'" in found.policies[0]
+        assert all(some[i].split("<")[0][:4] in html.unescape(page) for i in range(len(some)))
+    capsys.readouterr()
+    print(wrong)
+    tally("R10", "payloads of HTML in name, question, label, hypothesis, comment: none lives",
+          trials, len(wrong))  # fmt: skip
+
+
+def test_the_checker_of_pages_sees_what_lives():
+    assert live("<p onclick=x>").found
+    assert live("<script>1</script>").found
+    assert live("<a href='javascript:1'>").found
+    assert not live("<p>&lt;script&gt;</p><a href='#x'>").found
+
+
+def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_path, tally):
+    canary = "CANARY7f3a91"
+    file = experiment_file(train=TRAIN, measure="[perplexity, kv_cache]", seeds="1")
+    names = ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN", "PASSWORD",
+             "DATABASE_URL", "SSH_AUTH_SOCK", "API_KEY", "SLURM_JWT", "RAY_AUTH_TOKEN"]  # fmt: skip
+    environment = {**os.environ, **{name: f"{canary}-{name}" for name in names}}
+    done = subprocess.run(
+        [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(tmp_path / "r")],
+        env=environment, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = [p for p in (tmp_path / "r").rglob("*") if p.is_file()]
+    assert len(written) > 30
+    leaks = [p for p in written if canary.encode() in p.read_bytes()]
+    leaks += [s for s in (done.stdout, done.stderr) if canary.encode() in s]
+    text = b" ".join(p.read_bytes() for p in written if p.suffix == ".json").decode()
+    assert os.uname().nodename not in text
+    assert str(Path.home()) + "/" not in text.replace(str(tmp_path), "")
+    print(leaks)
+    tally("R10", "secrets in the environment: in no file and no output", len(names), len(leaks))
+
+
+def test_no_name_in_a_file_reaches_beyond_the_registry(experiment_file, tmp_path, tally, capsys):
+    canary = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w')")
+    names = ["evil", "evil.Norm", "evil:Norm", "os.system", "torch.nn.LayerNorm", "builtins.exec",
+             "llama_ablate.model.norms.RMSNorm", "__import__", "./evil.py", "evil.py", "rmsnorm\n",
+             "rmsnorm ", "RMSNorm", "!!python/name:os.system"]  # fmt: skip
+    wrong, tried = [], 0
+    for slot in ("norm", "position", "attention", "feedforward", "block"):
+        for name in names:
+            for entry in (repr(name), f"{{name: {name!r}}}", f"{{_target_: {name!r}}}"):
+                tried += 1
+                file = experiment_file(f"{{axes: {{{slot}: [{entry}]}}}}")
+                if main(["plan", str(file)]) != 2:
+                    wrong.append((slot, entry))
+    capsys.readouterr()
+    print(wrong)
+    assert not canary.exists()
+    assert not Store(tmp_path / "results").root.exists()
+    tally("R10", "dotted paths, files and targets in the place of a component", tried, len(wrong))
+
+
+def test_the_sources_load_no_pickle_and_listen_nowhere():
+    forbidden = re.compile(
+        r"pickle\.loads?\(|yaml\.(unsafe_)?load\(|weights_only=False|trust_remote_code|"
+        r"\.listen\(|HTTPServer|(?<!\.)\beval\(|\bexec\(|shell=True"
+    )
+    for file in (ROOT / "llama_ablate").rglob("*.py"):
+        found = forbidden.search(file.read_text("utf-8"))
+        assert found is None, (file, found)

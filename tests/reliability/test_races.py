@@ -1,0 +1,187 @@
+"""R4 and R5: launchers that race for one grid, and a worker that sleeps beyond its lease."""
+
+import hashlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import worker
+from llama_ablate.results import Store, claims, holders
+
+from .harness import Settings, breaches, grid, in_child
+
+OFTEN = Settings(checkpoint_s=0.05)
+TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+
+
+@pytest.fixture
+def four(experiment_file):
+    """An experiment of four runs."""
+    return experiment_file(train=TRAIN, measure="[perplexity]")
+
+
+def fork(work, *arguments):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(in_child(work, *arguments, shown=(1, 2)))
+    return pid
+
+
+def racing(file, results, executed, delay):
+    """Do a grid, and note every run that is trained in a file that all racers share."""
+    trained = worker._run
+
+    def noted(store, run, *more):
+        handle = os.open(executed, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, f"{run}\n".encode())
+        os.close(handle)
+        return trained(store, run, *more)
+
+    worker._run = noted
+    time.sleep(delay)
+    grid(file, results, OFTEN)
+
+
+def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
+    four, tmp_path, volume, tally
+):
+    reference = grid(four, tmp_path / "reference").root
+    grids, launchers = volume(6, 100), volume(4, 8)
+    chance, wrong, runs, twice = random.Random(0), [], 0, 0
+    for number in range(grids):
+        results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
+        racers = [
+            fork(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
+        ]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in racers]
+        found = breaches(results / "tiny", reference)
+        if any(codes) or found:
+            wrong.append((number, codes, found))
+        times = Counter(executed.read_text().split())
+        runs += len(times)
+        twice += sum(count - 1 for count in times.values())
+    print(wrong)
+    assert runs == 4 * grids
+    assert twice <= 0.01 * runs
+    tally("R4", f"{launchers} launchers racing for each of {grids} grids of 4 runs; {twice} of "
+          f"{runs} runs executed twice", grids, len(wrong))  # fmt: skip
+
+
+def hashes(folder):
+    return {p: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leaves_it_alone(
+    experiment_file, tmp_path, monkeypatch, volume, tally
+):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
+    # As if on another machine: then only the lease tells whether somebody is still there.
+    monkeypatch.setattr(holders, "_machine", lambda: f"machine of {os.getpid()}")
+    train = TRAIN.replace("12", "400")
+    file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
+    reference = grid(file, tmp_path / "reference").root
+    chance, wrong, stopped, trials = random.Random(0), [], 0, volume(3, 100)
+    for number in range(trials):
+        results = tmp_path / str(number)
+        sleeper = os.fork()
+        if sleeper == 0:
+            os._exit(in_child_of_its_own(file, results))
+        working = results / "tiny" / "working"
+        while not [p for p in working.glob("*/claim-1") if len(p.parent.name) == len("e698564d")]:
+            time.sleep(0.005)  # until a run has been claimed, not the plan or the engine
+        time.sleep(chance.random() * 0.4)
+        os.kill(sleeper, signal.SIGSTOP)
+        stopped += bool(list(working.glob("*/claim-1")))
+        grid(file, results, OFTEN)
+        before = hashes(results)
+        os.kill(sleeper, signal.SIGCONT)
+        code = os.waitstatus_to_exitcode(os.waitpid(sleeper, 0)[1])
+        found = breaches(results / "tiny", reference)
+        if code or found or hashes(results) != before:
+            wrong.append((number, code, found))
+    print(wrong)
+    assert stopped > trials / 2
+    tally("R5", "a worker stopped beyond its lease, another finishes, it wakes", trials, len(wrong))
+
+
+def in_child_of_its_own(file, results):
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)
+    grid(file, results, OFTEN)
+    return 0
+
+
+def test_a_claim_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
+    first = claims.take(tmp_path)
+    assert first.number == 1
+    assert claims.take(tmp_path) is None
+    assert claims.taken(tmp_path)
+    first.release()
+    assert not claims.taken(tmp_path)
+    with claims.take(tmp_path) as second:
+        assert second.number == 2
+        assert second.held
+        assert not first.held
+    third = claims.take(tmp_path)
+    third.finish()
+    assert not tmp_path.exists()
+
+
+def test_a_number_is_given_once_and_a_file_of_the_same_name_is_not_the_claim(tmp_path):
+    with claims.Claim(tmp_path, 1) as claim:
+        with pytest.raises(FileExistsError):
+            claims.Claim(tmp_path, 1)
+        assert claim.held
+        (tmp_path / "claim-1").rename(tmp_path / "released-1")  # broken, the work done, begun anew
+        with claims.Claim(tmp_path, 1):
+            assert not claim.held
+
+
+def test_the_claim_of_a_process_that_is_gone_is_taken_over_at_once(tmp_path):
+    assert in_child(lambda: claims.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    assert (tmp_path / "claim-1").exists()
+    began = time.monotonic()
+    assert claims.take(tmp_path).number == 2
+    assert time.monotonic() - began < 0.2
+
+
+def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
+    monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
+    watch = claims.Watch()
+    with claims.take(tmp_path) as claim:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            assert watch.waits(tmp_path)
+            time.sleep(0.02)
+        claim._left.set()  # it stops renewing
+        began = time.monotonic()
+        while watch.waits(tmp_path):
+            time.sleep(0.02)
+        assert 0.2 < time.monotonic() - began < 1
+        assert not claim.held
+    assert claims.take(tmp_path).number == 2
+
+
+def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_path):
+    """Two plans may label a recipe differently; a run still has one folder."""
+    store = Store(tmp_path / "x")
+    store.prepare()
+    with store.claim("0a") as claim:
+        assert claim.agreed("name", "first") == "first"
+    with store.claim("0a") as claim:
+        assert claim.agreed("name", "second") == "first"
+
+
+def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
+    store = grid(four, tmp_path)
+    with claims.take(store.working("0a")):
+        grid(four, tmp_path)  # the same plan: nothing is left to do
+        other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
+        with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
+            grid(other, tmp_path)

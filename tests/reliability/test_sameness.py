@@ -1,0 +1,212 @@
+"""R11, R14, R16, R17, R22: what must change nothing, and a grid edited that runs what is new."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from llama_ablate.results import Store, claims
+
+from .harness import PYTHON, Settings, breaches, fsck, grid
+
+TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
+
+
+def command(file, results, *more):
+    return [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results), "--device",
+            "cpu", *more]  # fmt: skip
+
+
+def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
+    experiment_file, tmp_path, volume, tally
+):
+    axes = ["norm: [layernorm]", "feedforward: [gelu]", "position: [alibi]"]
+    measure = "[perplexity]"
+
+    def file_of(order):
+        chosen = ", ".join(order)
+        return experiment_file(f"{{axes: {{{chosen}}}}}", train=TRAIN, measure=measure, seeds="2")
+
+    reference = grid(file_of(axes), tmp_path / "reference", Settings()).root
+    chance, wrong, trials = random.Random(0), [], volume(2, 10)
+    for number in range(trials):
+        order = chance.sample(axes, 3)
+        results = tmp_path / str(number)
+        done = subprocess.run(
+            command(file_of(order), results, "--workers", str(1 + number % 3)),
+            env={**os.environ, "PYTHONHASHSEED": str(number)}, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        if found := breaches(results / "tiny", reference):
+            wrong.append(found)
+    print(wrong)
+    tally("R14", "other orders of the axes, 1 to 3 workers, hash seeds; processes or none", trials,
+          len(wrong))  # fmt: skip
+
+
+DIVERGING = [
+    "{label: d1, norm: layernorm, init_std: 1.0e+15}",
+    "{label: d2, train.lr: 1.0e+30, train.clip: 0.0}",
+    "{label: d3, train.lr: 1.0e+6, train.clip: 0.0}",
+    "{label: d4, norm: layernorm, init_std: 1.0e+18}",
+]
+
+
+def test_diverging_variants_are_told_with_their_step_and_leave_the_others_alone(
+    experiment_file, tmp_path, tally
+):
+    few = ["{label: base}", "{label: ln, norm: layernorm}"]
+
+    def file_of(entries):
+        train = TRAIN.replace("steps: 6", "steps: 40")
+        return experiment_file(f"{{design: list, entries: [{', '.join(entries)}]}}", train=train,
+                               measure="[perplexity]")  # fmt: skip
+
+    reference = grid(file_of(few), tmp_path / "reference", Settings())
+    store = grid(file_of([*few, *DIVERGING]), tmp_path, Settings())
+    records = store.records()
+    assert len(records) == 12
+    wrong = [r for r in records if r.label.startswith("d") and r.outcome != "diverged"]
+    wrong += [r for r in records if r.outcome == "diverged" and "by step" not in r.reason and
+              "above chance" not in r.reason]  # fmt: skip
+    ours, theirs = fsck.by_id(store.root), fsck.by_id(reference.root)
+    for run, folder in theirs.items():
+        for of in (fsck.weights, fsck.curve, fsck.metrics):
+            wrong += [run] * (of(ours[run]) != of(folder))
+    print(wrong)
+    tally("R11", "diverging runs among healthy ones", 8, len(wrong))
+
+
+CLOCKS = [
+    "+1d",
+    "-1d",
+    "2038-01-19 03:14:00",
+    "2026-10-25 00:59:50",
+    "2030-01-01 00:00:00",
+    "+0 x3",
+]
+
+
+@pytest.mark.skipif(not shutil.which("faketime"), reason="faketime is not installed")
+def test_a_clock_that_jumps_steals_no_claim_and_changes_no_number(
+    experiment_file, tmp_path, volume, tally
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
+    reference = grid(file, tmp_path / "reference", Settings()).root
+    wrong, clocks = [], CLOCKS[: volume(2, len(CLOCKS))]
+    for number, clock in enumerate(clocks):
+        results, relative = tmp_path / str(number), ["-f"] * (clock[0] != "2")
+        done = subprocess.run(
+            ["faketime", *relative, clock, *command(file, results)],
+            env={**os.environ, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "TZ": "Europe/Berlin"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        wrong += breaches(results / "tiny", reference)
+        took = [r.train_s for r in Store(results / "tiny").records()]
+        wrong += [s for s in took if not 0 < s < 60]
+    print(wrong)
+    tally("R16", f"the clock set to {', '.join(clocks)}", len(clocks), len(wrong))
+
+
+def test_a_holder_whose_clock_stands_still_or_jumps_keeps_its_claim(tmp_path, monkeypatch, tally):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
+    monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
+    watch, wrong = claims.Watch(), 0
+    with claims.take(tmp_path) as claim:
+        for jump in (0.0, 86400.0, -86400.0, 2.0**31):
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda jump=jump: jump)
+                until = time.monotonic() + 0.5
+                while time.monotonic() < until:
+                    wrong += not watch.waits(tmp_path)
+                    time.sleep(0.02)
+        wrong += not claim.held
+    tally("R16", "a claim watched while the clock stands still or jumps", 4, wrong)
+
+
+def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
+    experiment_file, tmp_path, volume, tally
+):
+    """Variants and seeds come and go, names and order and comments change."""
+    norms = ["layernorm", "rmsnorm"]
+    chance, wrong, edits = random.Random(0), [], volume(20, 200)
+    known = set()
+    for _ in range(edits):
+        pairs = [(norm, lr) for norm in chance.sample(norms, chance.randint(1, 2))
+                 for lr in chance.sample(["1e-3", "3e-3"], chance.randint(1, 2))]  # fmt: skip
+        entries = [f"{{label: {chance.choice('abc')}{i}, norm: {norm}, train.lr: {lr}}}"
+                   for i, (norm, lr) in enumerate(pairs)]  # fmt: skip
+        chance.shuffle(entries)
+        file = experiment_file(f"{{design: list, entries: [{', '.join(entries)}]}}", train=TRAIN,
+                               measure="[perplexity]", seeds=str(chance.randint(1, 3)))  # fmt: skip
+        file.write_text(f"# {chance.random()}\n" + file.read_text())
+        before = {f.name: f.stat().st_mtime_ns for f in fsck.folders(tmp_path / "tiny" / "runs")}
+        store = grid(file, tmp_path, Settings())
+        planned = {run["id"] for run in store.plan["runs"]}
+        after = {f.name: f.stat().st_mtime_ns for f in fsck.folders(store.root / "runs")}
+        changed = [name for name, at in before.items() if after.get(name) != at]
+        new = {name.rpartition("--")[2] for name in set(after) - set(before)}
+        if changed or new != planned - known:
+            wrong.append((changed, new ^ (planned - known)))
+        known |= planned
+    print(wrong)
+    assert len(known) > 6
+    tally("R22", "edits of a grid: variants, seeds, names, order, comments", edits, len(wrong))
+
+
+def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_path, volume, tally):
+    """R17: a launcher's memory grows by less than a kilobyte a run."""
+    train = TRAIN.replace("steps: 6", "steps: 1")
+    runs = volume(60, 2000)
+    file = experiment_file(variants="{}", seeds=f"{min(runs, 1000)}", train=train,
+                           tune="{lr: [1e-3, 2e-3]}" if runs > 1000 else "{}",
+                           measure="[perplexity]")  # fmt: skip
+    said = tmp_path / "said.json"
+    words = ["run", str(file), "--results", str(tmp_path), "--keep-weights", "none"]
+    done = subprocess.run([PYTHON, "-c", WATCHED, str(said), *words], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(said.read_text())
+    assert len(seen) == runs
+    assert not breaches(tmp_path / "tiny")
+    # Past the start, where allocators settle: the slope of a straight line, and the open files.
+    settled = seen[len(seen) // 2 :]
+    slope = slope_of([memory for memory, _ in settled])
+    files = {opened for _, opened in settled}
+    assert max(files) - min(files) <= 8, files
+    limit = volume(64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
+    assert slope < limit, slope
+    tally("R17", f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
+          f"{min(files)} to {max(files)} open files", runs)  # fmt: skip
+
+
+#: The command, noting memory and open files of its process with every run that ends.
+WATCHED = """
+import json, sys
+from pathlib import Path
+import psutil
+from llama_ablate.cli import main
+from llama_ablate.launch import queue
+
+process, seen, finish = psutil.Process(), [], queue.Queue._finish
+
+def noted(self, record):
+    finish(self, record)
+    seen.append((process.memory_full_info().uss, process.num_fds()))
+
+queue.Queue._finish = noted
+code = main(sys.argv[2:])
+Path(sys.argv[1]).write_text(json.dumps(seen))
+sys.exit(code)
+"""
+
+
+def slope_of(values):
+    import numpy as np
+
+    return float(np.polyfit(range(len(values)), values, 1)[0])

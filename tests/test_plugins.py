@@ -1,0 +1,114 @@
+"""Components from outside: by an explicit file or an installed package, and recorded."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from llama_ablate import plugins
+from llama_ablate.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import worker
+from llama_ablate.results import Store
+
+NORM = '''
+"""A norm of somebody else's."""
+import torch
+from torch import nn
+from llama_ablate.model.norms import NORMS
+
+
+@NORMS.register("halved")
+class Halved(nn.Module):
+    """Halve, whatever it is (nobody 2026)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((dim,), 0.5))
+
+    def forward(self, x):
+        return x * self.weight
+'''
+VARIANTS = "{axes: {norm: [halved]}}"
+PROGRAM = "import sys; from llama_ablate.cli import main; sys.exit(main())"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_loaded(monkeypatch):
+    monkeypatch.setattr(plugins, "_loaded", {})
+
+
+def run(*words, **more):
+    return subprocess.run([sys.executable, "-c", PROGRAM, *map(str, words)], capture_output=True,
+                          text=True, check=False, **more)  # fmt: skip
+
+
+def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(experiment_file, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(NORM)
+    file = experiment_file(VARIANTS, measure="[perplexity, kv_cache]", seeds="1")
+    without = run("run", file, "--results", tmp_path / "r")
+    assert without.returncode == 2
+    assert "'halved' is not a norm" in without.stderr
+    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "r" / "tiny")
+    assert [record.outcome for record in store.records()] == ["ok", "ok"]
+    digest = hashlib.sha256(NORM.encode()).hexdigest()
+    assert store.settings.plugins == {str(plugin): digest}
+    # What is written in results makes no command load code: reading works without, no more.
+    assert run("report", store.root).returncode == 0
+    generated = run("generate", store.root / "halved", "--prompt", "the ")
+    assert generated.returncode == 2
+    assert "halved" in generated.stderr
+    assert run("generate", store.root / "halved", "--prompt", "the ", "--max-tokens", "3",
+               "--plugin", plugin).returncode == 0  # fmt: skip
+
+
+def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(NORM)
+    file = experiment_file(VARIANTS, seeds="1")
+    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "r" / "tiny")
+    plugin.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ConfigError, match="is not what these runs were planned with"):
+        worker.run(store.root, store.plan["runs"][0]["id"])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
+    (tmp_path / "theirs.py").write_text(NORM.replace("halved", "theirs"))
+    info = tmp_path / "theirs-3.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 3.1\n")
+    (info / "entry_points.txt").write_text("[llama_ablate.plugins]\ntheirs = theirs\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from llama_ablate import plugins\n"
+        "plugins.load(); print(plugins.loaded())\n"
+        "from llama_ablate.model.norms import NORMS; print('theirs' in NORMS)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[:2] == ["{'package:theirs': '3.1'}", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (None, "gone.py", "No such file"),
+        ("", "noted.txt", "is no Python file"),
+        ("x = (", "broken.py", "SyntaxError"),
+        ("1 / 0", "fails.py", "ZeroDivisionError: division by zero"),
+        (NORM.replace("halved", "rmsnorm"), "twice.py", "rmsnorm"),
+    ],
+)
+def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert main(["components", "norm", "--plugin", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -1,0 +1,74 @@
+"""One run on several processes: the same losses as on one, and a lost process costs no run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from llama_ablate.cli import main
+from llama_ablate.results import Store
+
+TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
+
+
+def command(file, results):
+    return [sys.executable, "-m", "llama_ablate", "run", str(file), "--results", str(results),
+            "--device", "cpu", "--checkpoint-every", "0.2"]  # fmt: skip
+
+
+def curve(root):
+    (folder,) = Store(root).runs.folders().values()
+    return [
+        (row["step"], row["train_loss_nats"], row["grad_norm"], row["validation_loss_nats"])
+        for row in Store(root).runs.curve(folder.name.rpartition("--")[2])
+    ]
+
+
+def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
+    experiment_file, tmp_path
+):
+    one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
+    assert main(["run", str(one), "--results", str(tmp_path / "one"), "--device", "cpu"]) == 0
+    two = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]",
+                          parallel="{data: 2}")  # fmt: skip
+    assert main(["run", str(two), "--results", str(tmp_path / "two"), "--device", "cpu"]) == 0
+    alone, shared = curve(tmp_path / "one" / "tiny"), curve(tmp_path / "two" / "tiny")
+    assert len(alone) == 60
+    for ours, theirs in zip(shared, alone, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
+    (record,) = Store(tmp_path / "two" / "tiny").records()
+    assert record.engine["ranks"] == 2
+
+    # The same, but one of the two is killed: the run goes on from its checkpoint, to the same end.
+    launcher = subprocess.Popen(command(two, tmp_path / "lost"), stderr=subprocess.PIPE)
+    working = tmp_path / "lost" / "tiny" / "working"
+    while not list(working.glob("*/checkpoint-*")):
+        assert launcher.poll() is None, launcher.stderr.read()
+        time.sleep(0.01)
+    second = next(p for p in psutil.Process(launcher.pid).children(recursive=True)
+                  if _rank(p) == "1")  # fmt: skip
+    os.kill(second.pid, signal.SIGKILL)
+    assert launcher.wait(120) == 0, launcher.stderr.read()
+    launcher.stderr.close()
+    assert curve(tmp_path / "lost" / "tiny") == shared
+    assert not list(working.iterdir())
+
+
+def _rank(process):
+    try:
+        said = Path(f"/proc/{process.pid}/environ").read_bytes()
+    except OSError:
+        return None
+    return dict(pair.split("=", 1) for pair in said.decode().split("\0") if "=" in pair).get("RANK")
+
+
+def test_rows_that_cannot_be_shared_evenly_are_refused(experiment_file, capsys):
+    file = experiment_file("{}", train=TRAIN, parallel="{data: 3}")
+    assert main(["plan", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "parallel.data: 3 processes cannot share 4 rows of a batch evenly" in said

@@ -1,0 +1,259 @@
+"""Check the results of an experiment, from the outside: nothing of the package is imported.
+
+    python tools/fsck.py results/quickstart
+    python tools/fsck.py results/quickstart --against elsewhere/quickstart --json
+
+It holds results to six invariants, and prints one line for each breach:
+
+I1  every run of the plan has exactly one folder, and nothing else has one
+I2  every file is as it was written, by the manifests and the seals
+I3  weights, curves and metrics equal those of another folder bit for bit (--against)
+I4  nothing is left of work in progress: no temporary file, no claim, no process
+I5  every learning curve has each of its steps once, in order
+I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
+
+Exit codes: 0 all hold, 1 some do not, 2 there is nothing to check.
+"""
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
+RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
+ROWS = 100  # of a curve
+#: Numbers of a clock or of the machine's memory: no two runs share them.
+TIMED = {"train_s", "peak_memory_bytes"}
+Breach = tuple[str, str, str]  # invariant, path, what is wrong
+
+
+def check(root: Path, against: Path | None = None) -> list[Breach]:
+    """Return every breach of the invariants in a results folder."""
+    plan = strict((root / "plan.json").read_bytes())
+    tables = [plan, *({**plan, **other} for other in plan.get("others", []))]
+    planned = {run["id"]: run for table in tables for run in table["runs"]}
+    found = [
+        *commits(root, planned),
+        *documents(root, seals=plan.get("format", 1) > 1),
+        *files(root, keeps_weights=plan.get("settings", {}).get("keep_weights") == "all"),
+        *leftovers(root),
+        *curves(root, planned),
+    ]
+    if against:
+        found += differences(root, against, planned)
+    return [(name, str(Path(path).relative_to(root)), what) for name, path, what in found]
+
+
+def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
+    """I1."""
+    ids: Counter[str] = Counter()
+    for folder in folders(root / "runs"):
+        parts = RUN.fullmatch(folder.name)
+        if parts is None or parts["number"]:
+            yield "I1", str(folder), "is not the folder of a run"
+            continue
+        ids[parts["id"]] += 1
+        record = written(folder)
+        if (record.get("id"), str(record.get("seed"))) != (parts["id"], parts["seed"]):
+            yield "I1", str(folder), "holds the record of another run"
+        if record.get("outcome") not in ("ok", "diverged"):
+            yield "I1", str(folder), f"is not final: {record.get('outcome')}"
+    for run in planned:
+        if ids[run] != 1:
+            yield "I1", str(root / "plan.json"), f"run {run} has {ids[run]} commits"
+    for folder in folders(root / "failed"):
+        parts = RUN.fullmatch(folder.name)
+        if parts and ids[parts["id"]]:
+            yield "I1", str(folder), "is of a run that was finished since"
+
+
+def documents(root: Path, *, seals: bool) -> Iterator[Breach]:
+    """I6, and I2 of what bears a seal."""
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            yield "I2", str(path), "is a link"
+        aside = {root / "report", root / "damaged"} & {*path.parents}
+        if path.suffix != ".json" or not path.is_file() or aside:
+            continue
+        raw = path.read_bytes()
+        try:
+            strict(raw)
+        except ValueError as error:
+            yield "I6", str(path), f"is no strict JSON: {error}"
+        if path.name == "record.json":
+            continue  # the manifest vouches for it
+        seal = SEAL.search(raw)
+        text, place = raw[: seal.start()] if seal else b"", path.relative_to(root).as_posix()
+        if seal and hashlib.sha256(place.encode() + b"\n" + text).hexdigest() != seal[1].decode():
+            yield "I2", str(path), "is not what its seal says"
+        if seals and seal is None:
+            yield "I2", str(path), "bears no seal"
+
+
+def files(root: Path, *, keeps_weights: bool) -> Iterator[Breach]:
+    """I2 of what a manifest lists."""
+    for folder in [*folders(root / "runs"), *folders(root / "failed")]:
+        if not (folder / "manifest.json").is_file():
+            yield "I2", str(folder), "has no manifest"
+            continue
+        manifest = strict((folder / "manifest.json").read_bytes(), default={})
+        there = {path.name for path in folder.iterdir()} - {"manifest.json", "measures"}
+        manifest.pop("sha256", None)
+        measures = {f"{name}.json" for name in manifest.pop("measures", {})}
+        for name in sorted(measures - {path.name for path in (folder / "measures").iterdir()}):
+            yield "I2", str(folder / "measures" / name), "is missing"
+        for name in sorted(there - set(manifest)):
+            yield "I2", str(folder / name), "is not in the manifest"
+        for name in sorted(set(manifest) - there):
+            if name != "weights.safetensors" or keeps_weights:
+                yield "I2", str(folder / name), "is missing"
+        for name in sorted(there & set(manifest)):
+            raw, said = (folder / name).read_bytes(), manifest[name]
+            if (len(raw), hashlib.sha256(raw).hexdigest()) != (said["bytes"], said["sha256"]):
+                yield "I2", str(folder / name), "is not what the manifest says"
+
+
+def differences(root: Path, against: Path, planned: dict[str, Any]) -> Iterator[Breach]:
+    """I3."""
+    ours, theirs = by_id(root), by_id(against)
+    for run in planned:
+        if run not in ours or run not in theirs:
+            yield "I3", str(root / "plan.json"), f"run {run} is not in both folders"
+            continue
+        for what, of in (("weights", weights), ("curve", curve), ("metrics", metrics)):
+            if of(ours[run]) != of(theirs[run]):
+                yield "I3", str(ours[run]), f"has other {what} than {theirs[run].name}"
+
+
+def leftovers(root: Path) -> Iterator[Breach]:
+    """I4."""
+    working = root / "working"
+    for path in sorted(working.iterdir()) if working.is_dir() else []:
+        yield "I4", str(path), "is left of work in progress"
+    for path in sorted(root.rglob(".partial-*")):
+        yield "I4", str(path), "is a temporary file"
+    here = str(root.resolve())
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            opened = [str(link.readlink()) for link in (process / "fd").iterdir()]
+        except OSError:  # it has ended, or is not ours to look at
+            continue
+        if any(name.startswith(here + "/") for name in opened):
+            yield "I4", str(root), f"process {process.name} has files open here"
+
+
+def curves(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
+    """I5."""
+    for run, folder in by_id(root).items():
+        steps = [int(row["step"]) for row in rows(folder)]
+        done = written(folder).get("steps_done", 0)
+        total = planned[run]["steps"] if run in planned else done
+        every = -(-total // ROWS)
+        expected = [*range(every, done + 1, every)]
+        if done and (not expected or expected[-1] != done) and done == total:
+            expected.append(done)
+        if steps != expected:
+            yield "I5", str(folder / "curve.csv"), f"has the steps {steps[:3]}...{steps[-3:]}"
+
+
+def strict(raw: bytes, default: Any = None) -> Any:
+    """Read strict JSON. Raises ValueError, or returns `default` where there is one."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a key stands there twice")
+        return dict(pairs)
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    try:
+        return json.loads(raw.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+    except ValueError:
+        if default is None:
+            raise
+        return default
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """Return the record of a run's folder; empty where it has none that can be read."""
+    file = folder / "record.json"
+    return dict(strict(file.read_bytes(), default={})) if file.is_file() else {}
+
+
+def folders(kind: Path) -> list[Path]:
+    """Return the folders of a kind of runs."""
+    return sorted(path for path in kind.iterdir() if path.is_dir()) if kind.is_dir() else []
+
+
+def by_id(root: Path) -> dict[str, Path]:
+    """Return the final runs by id."""
+    named = ((RUN.fullmatch(folder.name), folder) for folder in folders(root / "runs"))
+    return {parts["id"]: folder for parts, folder in named if parts}
+
+
+def weights(folder: Path) -> str:
+    """Return the hash of a run's weights as its manifest has it, so also of those not kept."""
+    manifest = strict((folder / "manifest.json").read_bytes(), default={})
+    return str(manifest.get("weights.safetensors", {}).get("sha256"))
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return a curve as it stands in the file."""
+    return list(csv.DictReader(io.StringIO((folder / "curve.csv").read_text("utf-8"))))
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    """Return what of a curve repeats, character for character."""
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows(folder)]
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    """Return what of a record and its measures repeats."""
+    record = written(folder)
+    found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
+    for file in sorted((folder / "measures").glob("*.json")):
+        values = dict(strict(file.read_bytes(), default={}))
+        found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
+    return found
+
+
+def main() -> int:
+    """Check the folders of the command line."""
+    lines = (__doc__ or "").splitlines()
+    parser = argparse.ArgumentParser(
+        description=lines[0],
+        epilog="\n".join(lines[1:]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, help="the results of one experiment")
+    parser.add_argument("--against", type=Path, help="results to be equal to, bit for bit")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args()
+    for folder in (options.folder, options.against or options.folder):
+        if not (folder / "plan.json").is_file():
+            parser.exit(2, f"fsck: '{folder}' holds no results (no plan.json)\n")
+    try:
+        found = check(options.folder, options.against)
+    except ValueError as error:
+        parser.exit(2, f"fsck: '{options.folder / 'plan.json'}' is no strict JSON: {error}\n")
+    if options.json:
+        keys = ("invariant", "path", "what")
+        print(json.dumps([dict(zip(keys, breach, strict=True)) for breach in found], indent=1))
+    else:
+        for breach in found:
+            print("{}  {}: {}".format(*breach))
+        print(f"{options.folder}: {len(found)} breaches" if found else f"{options.folder}: sound")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
