@@ -1,8 +1,6 @@
 """`python -m llama_ablate`."""
 
-import sys
-
-from llama_ablate.cli import main
+from llama_ablate.cli import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
+from typing import NoReturn
 
 from llama_ablate import plugins
 from llama_ablate.arguments import parser
@@ -49,6 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, handler in ends.items():
             signal.signal(number, handler)
     return int(answer.code)
+
+
+def script() -> NoReturn:
+    """Be the process of `main`: what `llama-ablate` and `python -m llama_ablate` call.
+
+    Once `main` has answered, nothing is left to keep: a further Ctrl-C ends the process silently.
+    """
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

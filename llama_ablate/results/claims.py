@@ -9,6 +9,8 @@ lease without a beat renames the file to `released-N`; its holder, should it wak
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +26,10 @@ _BEATS = 10  # in a lease
 def lease() -> float:
     """Return the lease in seconds: LLAMA_ABLATE_LEASE_S, or 20."""
     return float(os.environ.get("LLAMA_ABLATE_LEASE_S") or LEASE_S)
+
+
+class LostError(OSError):
+    """A claim was broken and its work taken over, while its holder did not move for a lease."""
 
 
 class Claim:
@@ -117,6 +123,27 @@ def take(folder: Path) -> Claim | None:
         return Claim(folder, number + 1)
     except (FileExistsError, FileNotFoundError):  # the folder goes when the work is done
         return None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[Claim]:
+    """Do what one process does at a time: wait for our turn, and finish it.
+
+    Raises LostError where something fails because another has taken our turn for over.
+    """
+    watch = Watch()
+    while (claim := take(folder)) is None:
+        if watch.waits(folder):
+            time.sleep(0.1)
+    try:
+        yield claim
+    except OSError as error:
+        if claim.held:
+            raise
+        lost = f"'{folder}' was taken over by another process: this one had stopped for a while"
+        raise LostError(lost) from error
+    finally:
+        claim.finish()
 
 
 def taken(folder: Path) -> bool:

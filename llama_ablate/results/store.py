@@ -10,9 +10,8 @@ damaged/                           runs whose files were no more as written
 report/
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from llama_ablate import disk
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.experiment import slug
 from llama_ablate.results import claims
-from llama_ablate.results.claims import Claim, Watch
+from llama_ablate.results.claims import Claim
 from llama_ablate.results.record import FINAL, Record, Settings
 from llama_ablate.results.runs import Runs
 from llama_ablate.strict_json import read_json, sealed
@@ -85,6 +84,8 @@ class Store:
                     stated = plan.get("experiment", {}).get("hypotheses", [])
                     self._write(claim, "hypotheses", {"hypotheses": stated})
                 disk.replace(self.plan_file, wanted, aside=claim.folder)
+        except claims.LostError:
+            self.create(plan, experiment_text)
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -149,12 +150,15 @@ class Store:
 
     def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
         """Return what was measured once for a key and then kept, in `<name>.json`."""
-        with self.alone(name) as claim:
-            known = self._read(name)
-            if key not in known:
-                known[key] = measure()
-                self._write(claim, name, known)
-        return known[key]
+        try:
+            with self.alone(name) as claim:
+                known = self._read(name)
+                if key not in known:
+                    known[key] = measure()
+                    self._write(claim, name, known)
+                return known[key]
+        except claims.LostError:  # by now another may have measured it
+            return self.kept(name, key, measure)
 
     def _read(self, name: str) -> Any:
         file = self.root / f"{name}.json"
@@ -181,17 +185,9 @@ class Store:
             return None
         return claim
 
-    @contextmanager
-    def alone(self, key: str) -> Iterator[Claim]:
+    def alone(self, key: str) -> AbstractContextManager[Claim]:
         """Do something that one process does at a time: wait until it is our turn."""
-        watch = Watch()
-        while (claim := self._take(key)) is None:
-            if watch.waits(self.working(key)):
-                time.sleep(0.1)
-        try:
-            yield claim
-        finally:
-            claim.finish()
+        return claims.alone(self.working(key))
 
     def commit(
         self,

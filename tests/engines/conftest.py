@@ -3,12 +3,11 @@
 import contextlib
 import os
 import subprocess
-import time
 
 import pytest
 
 from tests.reliability.conftest import FULL, tally, volume
-from tests.reliability.harness import PYTHON, breaches
+from tests.reliability.harness import PYTHON
 
 __all__ = ["tally", "volume"]
 
@@ -63,16 +62,3 @@ def checkpoints():
         return []
 
     return found
-
-
-@pytest.fixture
-def nobody_left():
-    """Wait until no process has a file of the results open."""
-
-    def wait(root, seconds=30):
-        deadline = time.monotonic() + seconds
-        while left := [what for name, _path, what in breaches(root) if "process" in what]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.2)
-
-    return wait

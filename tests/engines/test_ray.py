@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from llama_ablate.results import Store
-from tests.reliability.harness import Settings, breaches, grid
+from tests.reliability.harness import Settings, breaches, grid, nobody_left
 
 from .ray_cluster import RayCluster
 
@@ -21,7 +21,7 @@ TRAIN = "{steps: 1500, batch: 4, lr: 1e-3, precision: float32, kernel: math, eva
 
 @pytest.mark.timeout(7200)
 def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_local_launcher(
-    experiment_file, tmp_path, launch, nobody_left, volume, tally
+    experiment_file, tmp_path, launch, volume, tally
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     expected = grid(file, tmp_path / "reference", Settings()).root
@@ -55,7 +55,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
                 if launcher.returncode not in (0, 1, 2) or (launcher.returncode == 2) != told:
                     wrong.append((launcher.returncode, error))
                     break
-        nobody_left(results / "tiny")
+        nobody_left(results / "tiny", seconds=30)
         if found := breaches(results / "tiny", expected):
             wrong.append(found)
     print(wrong)
@@ -64,7 +64,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
 
 
 def test_a_ray_of_this_machine_listens_to_nobody_else_and_leaves_when_interrupted(
-    experiment_file, tmp_path, launch, checkpoints, nobody_left
+    experiment_file, tmp_path, launch, checkpoints
 ):
     file = experiment_file("{}", train=TRAIN.replace("1500", "500_000"), measure="[perplexity]")
     root = tmp_path / "tiny"

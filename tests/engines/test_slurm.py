@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.harness import Settings, breaches, grid
+from tests.reliability.harness import Settings, breaches, grid, nobody_left
 
 from .slurm_cluster import SlurmCluster
 
@@ -87,7 +87,7 @@ def killed_after_sbatch(folder):
 
 @pytest.mark.timeout(7200)
 def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_the_local_launcher(
-    experiment_file, tmp_path, cluster, launch, checkpoints, nobody_left, volume, tally
+    experiment_file, tmp_path, cluster, launch, checkpoints, volume, tally
 ):
     def slurm(**env):
         options = ("--launcher", "slurm", "--slurm", "time=30")
@@ -97,7 +97,7 @@ def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_
     expected = grid(file, tmp_path / "reference", Settings()).root
     path = killed_after_sbatch(tmp_path)
     chance, wanted, wrong = random.Random(0), volume(6, 30), []
-    happened, grids, slowest = [], 0, 0.0
+    happened, grids, longest = [], 0, 0.0
     while len(happened) < wanted:
         results = tmp_path / f"grid-{grids}"
         root = results / "tiny"
@@ -109,8 +109,12 @@ def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_
             assert launcher.returncode == -signal.SIGKILL, error
             happened.append("launcher killed in sbatch")
         launcher, calm = slurm(), time.monotonic()
+        seen, since = set(), calm
         while launcher.poll() is None:
             time.sleep(0.2)
+            longest = max(longest, time.monotonic() - since)
+            if (there := {*checkpoints(root), *root.glob("runs/*")}) != seen:
+                seen, since = there, time.monotonic()
             if (
                 not (checkpoints(root) and jobs(cluster))
                 or time.monotonic() - calm < 2
@@ -128,20 +132,20 @@ def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_
             print(event, time.monotonic() - calm)
             calm = time.monotonic()
         error = launcher.communicate()[1]
-        slowest = max(slowest, time.monotonic() - calm)
-        nobody_left(root)
+        nobody_left(root, seconds=30)
         found = breaches(root, expected)
         if launcher.returncode or found:
             wrong.append((launcher.returncode, error, found))
     print(wrong)
     assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
-    assert slowest < 120
+    assert longest < 60
     counts = ", ".join(f"{happened.count(what)} {what}" for what in dict.fromkeys(happened))
-    tally("R19", f"Slurm: {counts}, during {grids} grids of 4 runs", len(happened), len(wrong))
+    tally("R19", f"Slurm: {counts}, during {grids} grids of 4 runs; {longest:.0f} s at most "
+          "without a checkpoint or a commit", len(happened), len(wrong))  # fmt: skip
 
 
 def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt_ends_all_jobs(
-    experiment_file, tmp_path, cluster, launch, checkpoints, nobody_left
+    experiment_file, tmp_path, cluster, launch, checkpoints
 ):
     """No checkpoint is written here but those that are asked for."""
     file = experiment_file("{}", train=TRAIN.replace("1500", "500_000"), seeds="1")
@@ -168,7 +172,7 @@ def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt
     assert (launcher.returncode, out) == (130, ""), error
     assert time.monotonic() - began < 15
     assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
-    nobody_left(root)
+    nobody_left(root, seconds=30)
     assert len(checkpoints(root)) == 2
     assert first in checkpoints(root)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -163,6 +164,14 @@ def count_calls(file, results):
 def breaches(root, against=None):
     """Return what the independent checker finds."""
     return fsck.check(root, against)
+
+
+def nobody_left(root, seconds=10):
+    """Wait until no process has a file of the results open."""
+    deadline = time.monotonic() + seconds
+    while left := [what for name, _path, what in breaches(root) if "process" in what]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)

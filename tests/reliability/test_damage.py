@@ -293,6 +293,28 @@ def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refus
           read + 2)  # fmt: skip
 
 
+def test_records_of_format_1_in_the_folders_of_each_other_are_damage(
+    experiment_file, tmp_path, unsealed
+):
+    """They have no seal that names their place: what they say of themselves has to tell."""
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="2", variants="{}")
+    reference = grid(file, tmp_path / "reference")
+    store = grid(file, tmp_path)
+    one, two = store.runs.folders().values()
+    for folder in (one, two):
+        (folder / "manifest.json").write_text(unsealed_manifest(folder))
+        for measure in (folder / "measures").glob("*.json"):
+            measure.write_text(json.dumps(unsealed(measure)))
+    assert len(store.records()) == 2
+    one.rename(tmp_path / "one")
+    two.rename(one)
+    (tmp_path / "one").rename(two)
+    with pytest.raises(ConfigError, match="its record is of another run"):
+        store.records()
+    grid(file, tmp_path)
+    assert not breaches(store.root, reference.root)
+
+
 def unsealed_manifest(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     content = (folder / "record.json").read_bytes()

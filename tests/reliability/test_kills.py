@@ -12,7 +12,7 @@ import pytest
 
 from llama_ablate.results import Store
 
-from .harness import PYTHON, Settings, breaches, grid
+from .harness import PYTHON, Settings, breaches, grid, nobody_left
 
 GRID = """{design: list, entries: [
   {label: base}, {label: ln, norm: layernorm}, {label: gelu, feedforward: gelu}, {label: mqa,
@@ -46,14 +46,6 @@ def at_work(launcher, root):
         if any(name.startswith(f"{root}/working/") and name.endswith("/log") for name in names):
             found.append(process)
     return found
-
-
-def nobody_left(root, seconds=10):
-    """Wait until no process has a file of the results open."""
-    deadline = time.monotonic() + seconds
-    while left := [what for name, _path, what in breaches(root) if "process" in what]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
 
 
 @pytest.mark.timeout(7200)

@@ -9,8 +9,10 @@ from collections import Counter
 
 import pytest
 
+from llama_ablate import disk, experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
+from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 
 from .harness import Settings, breaches, grid, in_child
@@ -176,6 +178,37 @@ def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_
         assert claim.agreed("name", "first") == "first"
     with store.claim("0a") as claim:
         assert claim.agreed("name", "second") == "first"
+
+
+@pytest.mark.parametrize("what", ["plan", "engine"])
+def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_again(
+    what, four, tmp_path, monkeypatch
+):
+    """A command that is stopped beyond its lease in the very moment, and wakes."""
+    plan = make(experiment.load(four))
+    store, slow = Store(tmp_path / "x"), disk.replace
+    store.prepare()
+
+    def takes_too_long(*arguments, aside):
+        monkeypatch.setattr(disk, "replace", slow)
+        (aside / "claim-1").rename(aside / "released-1")
+        claims.take(aside).finish()
+        slow(*arguments, aside=aside)
+
+    monkeypatch.setattr(disk, "replace", takes_too_long)
+    if what == "plan":
+        store.create(plan.to_dict(), "name: x")
+        assert store.plan["runs"] == plan.to_dict()["runs"]
+    else:
+        assert store.kept("engine", "cpu", lambda: 7) == 7
+        assert store.kept("engine", "cpu", lambda: 8) == 7
+    assert not list(store.working("plan").parent.iterdir())
+
+
+def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_path):
+    with pytest.raises(OSError, match="no space") as raised, claims.alone(tmp_path / "work"):
+        raise OSError("no space")
+    assert not isinstance(raised.value, claims.LostError)
 
 
 def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
