@@ -82,9 +82,13 @@ class Ray:
             raise ConfigError(f"--launcher ray: {said}") from None
         signal.signal(signal.SIGTERM, ends)  # Ray has put its own there
         self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
+        kind = "GPU" if self._cuda else "CPU"
+        there = int(ray.cluster_resources().get(kind, 0))
+        if there < self._ranks:
+            sys.stderr.write(f"note: a run takes {self._ranks} {kind}, the cluster has {there}: "
+                             "waiting for nodes to join\n")  # fmt: skip
         if self._address and not self._workers:
-            there = ray.cluster_resources().get("GPU" if self._cuda else "CPU", 0)
-            self.slots = max(1, int(there) // self._ranks)
+            self.slots = max(1, there // self._ranks)
         gpus = self._ranks if self._cuda else 0
         self._work = ray.remote(
             num_cpus=self._ranks, num_gpus=gpus, max_retries=0, max_calls=1

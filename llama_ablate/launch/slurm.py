@@ -30,6 +30,8 @@ _ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
 _HOUR = 60  # minutes, after which a job queues itself again and goes on
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
           "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
+#: The reason of a job that waits, for ever, because a node could not start it.
+_HELD = "launch failed requeued held"
 
 #: The job's file is put in its place after it was submitted, unless its launcher was killed just
 #: then: submitit would hold the machine for a minute.
@@ -138,8 +140,11 @@ class Slurm:
         news = News()
         for run, job in list(self._jobs.items()):
             state = states.get(job, "not in the queue")
-            if state in _ENDED or job not in states:
+            if state in _ENDED or state == _HELD or job not in states:
                 del self._jobs[run]
+                if state == _HELD:
+                    with contextlib.suppress(_Unanswered):  # it goes with the others in the end
+                        _tell("scancel", job)
                 said = self._last_line(job) if state == "FAILED" else ""
                 why = f"Slurm's job {job}: {state}{said}"
                 news.gone.append(Gone(run, why, state == "OUT_OF_MEMORY"))
@@ -180,8 +185,9 @@ class Slurm:
 
     def _states(self) -> dict[str, str]:
         """Return the state of every job in the queue, and of those that left it a moment ago."""
-        asked = ("squeue", "-h", "-r", "-o", "%i %T", "--states=all", f"--name={self._name}")
-        return dict(line.split() for line in _tell(*asked).splitlines())
+        asked = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
+        found = [line.split(maxsplit=2) for line in _tell(*asked).splitlines()]
+        return {job: _HELD if reason == [_HELD] else state for job, state, *reason in found}
 
     def _there(self) -> bool:
         return any(state not in _ENDED for state in self._states().values())

@@ -107,6 +107,19 @@ def test_runs_whose_machine_runs_out_of_memory_end_as_oom_and_are_not_tried_agai
     tally("R18", "Ray: tasks killed for want of memory, tried once", 4, tries.count("1") != 4)
 
 
+def test_a_cluster_without_room_is_said_so_and_waited_for(experiment_file, tmp_path, launch):
+    file = experiment_file("{}", train=TRAIN.replace("1500", "5"), measure="[perplexity]")
+    with RayCluster(nodes=0) as cluster:
+        where = ("--launcher", "ray", "--ray-address", cluster.address)
+        launcher = launch(file, tmp_path, *where, **cluster.env)
+        said = next(line for line in launcher.stderr if line.startswith("note: a run takes"))
+        assert said == "note: a run takes 1 CPU, the cluster has 0: waiting for nodes to join\n"
+        cluster.start_node()
+        error = launcher.communicate(timeout=100)[1]
+    assert launcher.returncode == 0, error
+    assert not breaches(tmp_path / "tiny")
+
+
 def test_a_head_that_is_not_there_is_told_in_one_line(experiment_file, tmp_path, launch):
     where = ("--launcher", "ray", "--ray-address", "127.0.0.1:1")
     launcher = launch(experiment_file(), tmp_path, *where)

@@ -24,11 +24,13 @@ EVENTS = ["node", "requeue", "USR2", "controller", "launcher", "step"]
 
 
 @pytest.fixture
-def cluster():
+def cluster(request):
     """A cluster of three nodes, in a folder whose name is short: it holds sockets."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    (folder / "prolog").write_text('#!/bin/sh\ntest "$SLURMD_NODENAME" != n1\n', "utf-8")
+    (folder / "prolog").chmod(0o755)
     try:
-        with SlurmCluster(folder, nodes=3) as up:
+        with SlurmCluster(folder, nodes=3, more=getattr(request, "param", "")) as up:
             yield up
     finally:
         shutil.rmtree(folder)
@@ -175,6 +177,18 @@ def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt
     nobody_left(root, seconds=30)
     assert len(checkpoints(root)) == 2
     assert first in checkpoints(root)
+
+
+@pytest.mark.parametrize("cluster", ["Prolog={folder}/prolog\n"], indirect=True)
+def test_a_job_that_slurm_holds_because_its_node_cannot_start_it_goes_to_another(
+    experiment_file, tmp_path, cluster, launch
+):
+    file = experiment_file(train=TRAIN.replace("1500", "5"), measure="[perplexity]")
+    launcher = launch(file, tmp_path, "--launcher", "slurm", **cluster.env)
+    error = launcher.communicate(timeout=100)[1]
+    assert launcher.returncode == 0, error
+    assert cluster.states()["n1"] == "DRAINED"
+    assert not breaches(tmp_path / "tiny")
 
 
 def test_what_slurm_refuses_is_told_in_one_line(experiment_file, tmp_path, cluster, launch):
