@@ -3,7 +3,7 @@
 PyYAML reads `1e-4` as text, a bare `no` as False, `1:30` as ninety, and lets the last of two equal
 keys win in silence. So its parser is used, and the values are made here: `1e-4` is a number, and
 what people write by mistake is refused with its place. So is what would keep a reader busy: size,
-depth and digits have an end.
+number, depth and digits have an end.
 """
 
 import codecs
@@ -18,7 +18,8 @@ import yaml
 
 from llama_ablate.errors import ConfigError, Where, dotted
 
-LARGEST_BYTES = 65_536  # read in half a second, whatever they are
+LARGEST_BYTES = 65_536
+MOST_VALUES = 5_000  # read in half a second, whatever they are
 DEEPEST = 24  # sections within sections
 _LONGEST_KEY = 80
 _MOST_DIGITS = 30
@@ -129,14 +130,22 @@ class _Reader:
             raise self._refused(after, "a second document begins here: a file holds one")
         return values
 
-    def _value(self, event: Any, where: Where) -> Any:
+    def _accept(self, event: Any, where: Where) -> None:
+        """Take note of where a value stands. Raises ConfigError where there should be none."""
         if isinstance(event, yaml.AliasEvent) or event.anchor:
             raise self._refused(event, "anchors and aliases (& and *) are not accepted")
         if event.tag:
             raise self._refused(event, f"tags like {event.tag:.80} are not accepted")
         if len(where) > DEEPEST:
             raise self._refused(event, f"nested too deeply: {DEEPEST} levels are enough")
+        if len(self.marks) >= MOST_VALUES:
+            raise self._refused(
+                event, f"more than {MOST_VALUES:,} values; no experiment has so many"
+            )
         self.marks[where] = self._mark(event)
+
+    def _value(self, event: Any, where: Where) -> Any:
+        self._accept(event, where)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if isinstance(event, yaml.SequenceStartEvent):

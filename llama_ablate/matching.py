@@ -54,6 +54,8 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     does.
     """
     own = cost(spec) / target - 1
+    if own == 0:
+        return Solved(spec, own)
     low, high = (cost(knob.turned(spec, size)) for size in (8, 16))
     exact = 8 + (target - low) * 8 / (high - low)
     for multiple in knob.multiples:

@@ -11,6 +11,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import create_model
@@ -149,6 +150,7 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
                 return
 
 
+@cache  # asked whenever a model is built: thousands of times for a large grid
 def _sizes(component: Callable[..., Any]) -> list[str]:
     return [p.name for p in _parameters(component) if p.kind is p.POSITIONAL_OR_KEYWORD]
 

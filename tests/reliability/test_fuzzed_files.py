@@ -70,8 +70,10 @@ def attempt(folder):
         try:
             found = planned("case.yaml")
             to_json(found.to_dict()).encode()
+            took = time.process_time() - began
             allowed += len(found.arms) / 200 + len(found.runs) / 5000
         except ConfigError as error:
+            took = time.process_time() - began
             found = _in_one_line(str(error))
             place = PLACED.match(found)
             assert place, f"no place in: {found}"
@@ -80,7 +82,6 @@ def attempt(folder):
             assert len(found) < 2000, f"too long to read: {found}"
         except BaseException:  # noqa: BLE001  SystemExit and MemoryError are none of the two either
             raise AssertionError(traceback.format_exc()) from None
-        took = time.process_time() - began
         assert took < allowed, f"took {took:.2f} s"
         assert memory_mb() < least + LARGEST_MB, "too much memory"
         assert {*folder.iterdir()} == here, "something was written"
@@ -288,8 +289,9 @@ HOSTILE = {
     "blocks in blocks": (b"".join(b" " * i + b"a:\n" for i in range(300)), ":26:26: nested"),
     "dashes in dashes": (b"a: \n" + b"- " * 30_000, "nested too deeply"),
     "question marks": (b"? " * 30_000, ":1:3: a key must be one plain word"),
-    "60,000 brackets": (b"a: [" + b"[]," * 20_000 + b"]\n", "unknown key 'a'"),
-    "20,000 numbers": (small(seeds="[" + "1," * 20_000 + "]"), ":5:1: seeds: the list of seeds [1"),
+    "60,000 brackets": (b"a: [" + b"[]," * 20_000 + b"]\n", ":1:14999: more than 5,000 values"),
+    "20,000 numbers": (small(seeds="[" + "1," * 20_000 + "]"), "more than 5,000 values"),
+    "4,900 numbers": (small(seeds="[" + "1," * 4900 + "]"), ":5:1: seeds: the list of seeds [1"),
     "a line of a megabyte": (b"name: " + b"x" * 1_000_000, ":1:65537: larger than 65,536 bytes"),
     "10 MB": (b"x: 1\n" * 2_000_000, ":13108:2: larger than 65,536 bytes"),
     "a name that is long": (small(name="x" * 60_000), "at most 80 characters"),
@@ -356,8 +358,8 @@ WIDE = """norm: [rmsnorm, layernorm, dyt], position: [rope, alibi, t5, none], bl
           layers: [1, 2, 3, 4, 5, 6, 7, 8], bias: [true, false], tie: [true, false]"""
 TWO = """norm: [rmsnorm, layernorm], bias: [true, false], block: [pre, post],
          attention: [mha, mqa], feedforward: [relu, gelu]"""
-THREES = ", ".join(f"a{i}: [1, 2, 3]" for i in range(3000))
-TWOS = ", ".join(f"a{i}: [1, 2]" for i in range(3000))
+THREES = ", ".join(f"a{i}: [1, 2, 3]" for i in range(1200))
+TWOS = ", ".join(f"a{i}: [1, 2]" for i in range(1600))
 PAIRS = ", ".join(f"train.{key}: [0.1, 0.2]" for key in ("lr", "warmup", "decay", "clip"))
 #: Sections that ask for much, and a word of the line that refuses them; "" where it is planned.
 HUGE = {
@@ -365,7 +367,7 @@ HUGE = {
                         ":5:1: variants: more than 2,000 variants"),
     "a number of variants that fills a page": (
         {"variants": f"{{design: product, axes: {{{THREES}}}}}"}, ":5:1: variants: more than"),
-    "a fraction of two to the 2999": (
+    "a fraction of two to the 1599": (
         {"variants": f"{{design: fraction, axes: {{{TWOS}}}}}"}, ":5:1: variants: more than"),
     "3,000 on an axis": ({"variants": f"{{axes: {{init_std: {many(3000)}}}}}"}, ":5:1: variants: "),
     "3,000 on a path": ({"variants": f"{{design: path, axes: {{init_std: {many(3000)}}}}}"},
