@@ -38,9 +38,10 @@ test: $(STAMP)   ## lint, types, and the test suite
 engines: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
 	LLAMA_ABLATE_ENGINES=1 $(BIN)/pytest tests/engines
 
-torture: $(STAMP) ## the full tier of the reliability battery (most of an hour), and its table
+torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
-	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines --timeout 7200
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines --timeout 7200 \
+	  --numprocesses 2 --dist worksteal
 	$(BIN)/python docs/generate.py
 
 lint: $(STAMP)   ## mend what ruff can mend, then check

@@ -7,6 +7,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
+from tests.quiet import within
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
 PLAIN = {"norm": "layernorm", "position": "sinusoidal", "attention": "mha", "feedforward": "relu",
@@ -183,7 +184,7 @@ def test_a_thousand_variants_are_planned_in_under_five_seconds():
     began = time.perf_counter()
     found = of("product", axes=axes)
     sizes = {count(variant.spec).parameters for variant in found}
-    assert time.perf_counter() - began < 5
+    assert within(time.perf_counter() - began, 5)
     assert len(found) == 1200
     assert len(sizes) > 50
 

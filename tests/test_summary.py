@@ -10,6 +10,7 @@ from llama_ablate.cli import main
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build
 from llama_ablate.summary import of_preset, summarize
+from tests.quiet import within
 
 #: dim, layers, heads, kv heads, feed-forward width, vocabulary, total, KV bytes a token (16-bit)
 PUBLISHED = {
@@ -115,7 +116,7 @@ def test_the_parts_add_up_and_training_costs_three_times_the_forward_pass():
 def test_405_billion_parameters_are_counted_without_memory_within_three_seconds():
     began = time.perf_counter()
     assert summarize("x", of_preset("llama3.1-405b")[0])["total"]["parameters"] > 4e11
-    assert time.perf_counter() - began < 3
+    assert within(time.perf_counter() - began, 3)
 
 
 def test_the_presets_are_listed_with_their_sources(capsys):

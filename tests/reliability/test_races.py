@@ -14,6 +14,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
+from tests.quiet import within
 
 from .harness import Settings, breaches, grid, in_child
 
@@ -149,7 +150,7 @@ def test_the_claim_of_a_process_that_is_gone_is_taken_over_at_once(tmp_path):
     assert (tmp_path / "claim-1").exists()
     began = time.monotonic()
     assert claims.take(tmp_path).number == 2
-    assert time.monotonic() - began < 0.2
+    assert within(time.monotonic() - began, 0.2)
 
 
 def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp_path, monkeypatch):
@@ -165,7 +166,9 @@ def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
         began = time.monotonic()
         while watch.waits(tmp_path):
             time.sleep(0.02)
-        assert 0.2 < time.monotonic() - began < 1
+        took = time.monotonic() - began
+        assert took > 0.2
+        assert within(took, 1)
         assert not claim.held
     assert claims.take(tmp_path).number == 2
 
