@@ -136,12 +136,14 @@ def _torture() -> str:
     for row in rows:
         high = wilson(row["failures"], row["trials"])[1]
         bound = 1 - 0.05 ** (1 / row["trials"]) if not row["failures"] else high
-        lines.append(f"| {row['row']} | {row['what']} | {row['trials']:,} | {row['failures']} | "
+        link = f"[{row['row']}](../{row['test'].partition('::')[0]})"
+        lines.append(f"| {link} | {row['what']} | {row['trials']:,} | {row['failures']} | "
                      f"< {100 * bound:.2g}% |")  # fmt: skip
     took = sum({row["test"]: row["seconds"] for row in rows}.values())
     return (
         "\n".join(lines)
-        + f"\n\nTogether {took / 60:.0f} minutes, on two cores shared with other work.\n"
+        + f"\n\nTogether {took / 60:.0f} minutes of tests, two at a time, on two cores shared with "
+        "others.\n"
     )
 
 

@@ -43,7 +43,7 @@ MUTANTS = [
 ]  # fmt: skip
 #: What of the battery is run against each, the quick ones first: of R3, R4, R5, R8, R13, and the
 #: tests of the store.
-TESTS = ["tests/test_results.py", "tests/training/test_loop.py",
+TESTS = ["tests/test_results.py", "tests/reliability/test_resume.py",
          "tests/reliability/test_power_loss.py", "tests/reliability/test_damage.py",
          "tests/reliability/test_races.py"]  # fmt: skip
 _SLOW = "not fills_up and not goes_away and not slept"
