@@ -111,7 +111,7 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
         target.write_bytes(whole)
     capsys.readouterr()
     print(missed)
-    tally("R8", "the same, of the plan, the engine, hypotheses and checkpoints", trials,
+    tally("R8", "plan, engine, hypotheses and checkpoints damaged in these ways", trials,
           len(missed))  # fmt: skip
 
 
