@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -34,6 +35,7 @@ def launch(*arguments, **more):
 
 def at_work(launcher, root):
     """Return the processes that train: they have the log of a planned run open."""
+    log = re.compile(rf"{re.escape(str(root))}/working/[0-9a-f]{{8}}/log")
     found = []
     try:
         family = psutil.Process(launcher.pid).children(recursive=True)
@@ -44,7 +46,7 @@ def at_work(launcher, root):
             names = [file.path for file in process.open_files()]
         except psutil.Error:
             continue
-        if any(name.startswith(f"{root}/working/") and name.endswith("/log") for name in names):
+        if any(map(log.fullmatch, names)):
             found.append(process)
     return found
 
