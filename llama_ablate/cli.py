@@ -3,18 +3,16 @@
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from io import TextIOWrapper
-from typing import NoReturn
+from io import FileIO, TextIOWrapper
+from typing import TYPE_CHECKING, NoReturn
 
 from llama_ablate import plugins
 from llama_ablate.arguments import parser
 from llama_ablate.errors import ConfigError
 
-#: Signals that end a command as Ctrl-C does: what was done is kept.
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,14 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
-    ends = {number: signal.signal(number, _interrupt) for number in _ENDS if _is_main_thread()}
     try:
         plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
         print(answer.json if options.json else answer.text, flush=True)
-    except BrokenPipeError:
-        # The reader of our output has gone: nothing is left to say, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader of our output has gone, with what it wanted
         return 0
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
@@ -43,12 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"llama-ablate: {_in_one_line(str(error))}{note}\n")
         return 2
     except KeyboardInterrupt:
-        with suppress(OSError):  # the terminal may be what went away
-            sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
+        sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
-    finally:
-        for number, handler in ends.items():
-            signal.signal(number, handler)
     return int(answer.code)
 
 
@@ -57,17 +48,45 @@ def script() -> NoReturn:
 
     Once `main` has answered, nothing is left to keep: a further Ctrl-C ends the process silently.
     """
-    code = main()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(code)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _interrupt)
+    nobody = os.open(os.devnull, os.O_RDWR)
+    # None where it was closed from the start.
+    sys.stdout = sys.stdout or os.fdopen(nobody, "w", closefd=False)
+    person = sys.stderr or os.fdopen(nobody, "w", closefd=False)
+    sys.stderr = TextIOWrapper(
+        _Told(person.fileno(), "w", closefd=False),
+        person.encoding,
+        errors="backslashreplace",
+        write_through=True,
+    )
+    try:
+        sys.exit(main())
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            sys.stdout.flush()
+        except OSError:  # the interpreter would try again at its end, and exit with 120
+            os.dup2(nobody, sys.stdout.fileno())
 
 
-def _interrupt(_number: int, _frame: object) -> None:
+class _Told(FileIO):
+    """What people are told. Where nobody takes it, as on a closed terminal, work goes on."""
+
+    def write(self, text: "Buffer") -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return memoryview(text).nbytes
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    if number == signal.SIGHUP:  # of a closed terminal both the system and the shell tell
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _in_one_line(text: str) -> str:

@@ -11,6 +11,7 @@ from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.spec import ModelSpec
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
+os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
 torch.set_num_threads(1)
 
 SMALL = {

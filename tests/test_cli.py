@@ -110,6 +110,25 @@ def test_looking_at_results_needs_no_torch(results):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+STREAMS = {
+    "components norm | head -c 4": (0, "norm"),
+    "components norm >&-": (0, ""),
+    "components norm >/dev/full": (2, "llama-ablate: [Errno 28] No space left on device\n"),
+    "components norms 2>&-": (2, ""),
+    "components norms 2>/dev/full": (2, ""),
+    "components norms 2>&1 | true": (2, ""),
+    "--help | true": (0, ""),
+}
+
+
+@pytest.mark.parametrize("words", STREAMS)
+def test_output_that_nobody_takes_changes_no_exit_code_and_shows_no_traceback(words):
+    code, said = STREAMS[words]
+    line = f"set -o pipefail; {sys.executable} -m llama_ablate {words}"
+    done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (code, said)
+
+
 @pytest.mark.parametrize("command", ["components", "plan", "run", "status", "show", "compare",
                                      "measure", "report"])  # fmt: skip
 def test_every_command_has_help_with_an_example(command, capsys):

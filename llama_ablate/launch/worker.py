@@ -220,7 +220,8 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     if threading.current_thread() is threading.main_thread():
         # USR2: a queue wants the machine back. HUP: the terminal was closed.
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP):
-            signal.signal(number, remember)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, remember)
     return stop
 
 

@@ -33,6 +33,14 @@ def launch(*arguments, **more):
     return subprocess.Popen(command(*arguments), start_new_session=True, **streams)
 
 
+def on_terminal(terminal, *words, **more):
+    """Start a command whose terminal this is, and leave the terminal to it."""
+    launched = subprocess.Popen(["setsid", "--ctty", *words], stdin=terminal, stdout=terminal,
+                                stderr=terminal, **more)  # fmt: skip
+    os.close(terminal)
+    return launched
+
+
 def at_work(launcher, root):
     """Return the processes that train: they have the log of a planned run open."""
     log = re.compile(rf"{re.escape(str(root))}/working/[0-9a-f]{{8}}/log")
@@ -106,18 +114,19 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     for number in range(trials):
         results = tmp_path / str(number)
         root = results / "tiny"
-        owner, ours = os.openpty() if how == "closed terminal" else (None, None)
-        more = {} if ours is None else dict.fromkeys(("stdin", "stdout", "stderr"), ours)
-        if ours:
-            more["preexec_fn"] = _own_terminal
-        launcher = launch(file, results, **more)
+        if how == "closed terminal":
+            owner, ours = os.openpty()
+            launcher = on_terminal(ours, *command(file, results))
+        else:
+            launcher = launch(file, results)
         while not list(root.glob("working/*/checkpoint-*")):
             assert launcher.poll() is None, launcher.communicate()[1]
             time.sleep(0.02)
         began = time.monotonic()
-        if owner is not None:
+        if how == "closed terminal":
             os.close(owner)
-            os.close(ours)
+            time.sleep(0.1)
+            os.kill(launcher.pid, signal.SIGHUP)  # the shell tells its jobs, after the system
         else:
             os.kill(launcher.pid, getattr(signal, how.split()[0]))
         if how.endswith("twice"):
@@ -145,11 +154,16 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
           len(wrong))  # fmt: skip
 
 
-def _own_terminal():
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path):
+    file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
+    owner, terminal = os.openpty()
+    launcher = on_terminal(terminal, "nohup", *command(file, tmp_path), cwd=tmp_path)
+    while not list(tmp_path.glob("tiny/working/*/checkpoint-*")):
+        assert launcher.poll() is None, (tmp_path / "nohup.out").read_text()
+        time.sleep(0.02)
+    os.close(owner)
+    assert launcher.wait() == 0, (tmp_path / "nohup.out").read_text()
+    assert [record.outcome for record in Store(tmp_path / "tiny").records()] == ["ok", "ok"]
 
 
 def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_others_alone(
