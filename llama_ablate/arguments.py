@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+from llama_ablate import margins
 from llama_ablate.model_arguments import add_device, add_models, add_sets
 
 _EPILOG = """\
@@ -124,10 +125,10 @@ def parser() -> argparse.ArgumentParser:
 
 def _nats(text: str) -> float:
     """Read a difference of losses with its unit."""
-    number = re.fullmatch(r"(\d*\.?\d+(?:[eE][-+]?\d+)?) ?nats", text)
-    if number is None or float(number[1]) == 0:
+    size = margins.nats(text)
+    if size is None:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
-    return float(number[1])
+    return size
 
 
 def _flag(text: str) -> tuple[str, str | bool]:

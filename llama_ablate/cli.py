@@ -22,11 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder where a file should be.
     """
     options = parser().parse_args(arguments)
-    from llama_ablate import commands
-
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
     try:
+        from llama_ablate import commands
+
         plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
         print(answer.json if options.json else answer.text, flush=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from llama_ablate import margins
 from llama_ablate.recipes import Data, Model, Train
 from llama_ablate.registry import Entry
 from llama_ablate.validation import Section, at, shown
@@ -77,27 +78,15 @@ class Variants(Section):
         }[self.design]
 
 
-_MARGIN = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)( nats|%| points)", re.ASCII)
-
-
-def _margin(given: object) -> tuple[float, str]:
-    """Read a number and its unit; (0, "") where they are none."""
-    found = _MARGIN.fullmatch(given) if isinstance(given, str) else None
-    if found is None or math.isinf(size := float(found[1])):
-        return 0.0, ""
-    return size, found[2]
-
-
 def _with_unit(given: object) -> object:
-    size, unit = _margin(given)
-    if given is not None and (size == 0 or unit != " nats"):
+    if given is not None and margins.nats(given) is None:
         raise ValueError(f"{shown(str(given))}: must be a number above 0 and its unit, as "
                          "'0.01 nats'")  # fmt: skip
     return given
 
 
 def _with_some_unit(given: object) -> object:
-    if given is not None and not _margin(given)[1]:
+    if given is not None and not margins.read(given)[1]:
         raise ValueError(f"{shown(str(given))}: must be a number and its unit: '0.01 nats', '5%' "
                          "of the other's, or '0.1 points' of what is neither")  # fmt: skip
     return given
@@ -147,12 +136,12 @@ class Hypothesis(Section):
     @property
     def size(self) -> float:
         """The margin as a number; 0 where none is stated."""
-        return _margin(self.margin)[0]
+        return margins.read(self.margin)[0]
 
     @property
     def relative(self) -> bool:
         """Whether the margin is a share of the other's number."""
-        return _margin(self.margin)[1] == "%"
+        return margins.read(self.margin)[1] == "%"
 
 
 class Size(Section):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from llama_ablate.spec import ModelSpec
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
+# Nor are they to ignore what these tests do, where they run in the background or under nohup.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
 
 SMALL = {

@@ -30,7 +30,7 @@ def inquire(options: Namespace) -> Answer:
     from llama_ablate.inquiry import ask, load
     from llama_ablate.launch.environment import environment
     from llama_ablate.report import claimed, tables
-    from llama_ablate.strict_json import write_json, write_text
+    from llama_ablate.results import folders
 
     if options.sets:
         raise ConfigError("--set: an inquiry has nothing to set")
@@ -48,7 +48,6 @@ def inquire(options: Namespace) -> Answer:
         rows = ask(asked, ratio)
     except ConfigError as error:
         raise marked.locate(error) from None
-    folder = options.results / asked.slug
     values: dict[str, Any] = {
         "name": asked.name, "question": asked.question, "findings": rows, "setup": setup,
         "tables": [table.to_dict() for table in timed], "environment": environment(),
@@ -62,15 +61,9 @@ def inquire(options: Namespace) -> Answer:
             "finding": [row["finding"] for row in rows],
         }
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "inquiry.json", values)
-        page = f"# {asked.name}\n\n{asked.question}\n\n{tables.markdown(cells)}"
-        write_text(folder / "report.md", page)
-    except OSError as error:
-        why = error.strerror or error
-        raise ConfigError(f"the results folder '{folder}' cannot be written: {why}") from None
-    return Answer(f"{tables.text(cells)}\n\nreport: {folder / 'report.md'}", values)
+    page = f"# {asked.name}\n\n{asked.question}\n\n{tables.markdown(cells)}"
+    report = folders.keep_inquiry(options.results / asked.slug, values, page)
+    return Answer(f"{tables.text(cells)}\n\nreport: {report}", values)
 
 
 def _timed(bench: Any, device: str) -> tuple[list["Table"], dict[str, Any]]:

@@ -12,11 +12,10 @@ from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
-from llama_ablate.interop.checkpoint import read_json
 from llama_ablate.model.decoder import Decoder, build, spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.plan import open_tokens
-from llama_ablate.results import Store
+from llama_ablate.results import Store, folders
 from llama_ablate.spec import ModelSpec
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
@@ -61,11 +60,9 @@ def open_model(
     """
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
-    store = next((Store(p) for p in path.parents if (p / "plan.json").is_file()), None)
-    if (path / "record.json").is_file():
-        opened = _run(
-            Store(path.parent.parent), str(read_json(path / "record.json").get("id")), dtype
-        )
+    store = folders.around(path)
+    if run := folders.run_at(path):
+        opened = _run(*run, dtype)
     elif store and not path.exists():
         # A label may hold a slash: all behind the results' folder is the name.
         opened = _run(store, _run_id(store, str(path.relative_to(store.root))), dtype)
@@ -133,7 +130,7 @@ def _beside(folder: Path) -> Tokenizer | None:
 
 
 def _not_a_model(path: Path) -> str:
-    if (path / "plan.json").is_file():
+    if folders.is_experiment(path):
         labels = ", ".join(v["label"] for v in Store(path).plan["variants"])
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"

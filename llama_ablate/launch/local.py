@@ -1,6 +1,5 @@
 """Runs on this machine: a worker a core, or a GPU; one for every few where a run takes several."""
 
-import os
 import signal
 import sys
 import time
@@ -67,26 +66,27 @@ class Local:
             if not job.child.process.is_alive():
                 code = job.child.process.exitcode or 0
                 oom = code == -signal.SIGKILL and processes.out_of_memory_kills() > job.kills
-                job.child.end()
                 self._active.remove(job)
+                job.child.end()
                 self._gpus.append(job.gpus)
                 news.gone.append(Gone(job.run, processes.ended_by(code, oom=oom), oom))
         return news
 
     def stop(self) -> None:
         """Ask the workers to write checkpoints and leave; end those that do not."""
-        processes_ = [job.child.process for job in self._active]
-        for process in processes_:
-            if process.is_alive():
-                os.kill(process.pid or 0, signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_S
+        working = [job.child.process for job in self._active]
         try:
-            while any(p.is_alive() for p in processes_) and time.monotonic() < deadline:
-                wait([process.sentinel for process in processes_], timeout=0.1)
+            for process in working:
+                if process.is_alive():
+                    process.terminate()
+            deadline = time.monotonic() + _GRACE_S
+            while any(p.is_alive() for p in working) and time.monotonic() < deadline:
+                wait([process.sentinel for process in working], timeout=0.1)
         except KeyboardInterrupt:
             sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
-        for job in self._active:
-            job.child.end()
+        finally:
+            for job in self._active:
+                job.child.end()
 
 
 def _share(worker: int, ranks: int, gpus: int) -> str:

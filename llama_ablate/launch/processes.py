@@ -42,7 +42,7 @@ def start(task: Task, *arguments: Any, gpus: str = "", log: Path) -> "Child":
     process = context().Process(  # type: ignore[attr-defined]
         target=_child,
         args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
-        daemon=False,
+        daemon=True,  # told to stop when this one ends, wherever an interrupt found it
     )
     process.start()
     theirs.close()

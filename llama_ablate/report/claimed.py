@@ -9,8 +9,7 @@ import pandas as pd
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames, hypothesized, tables
-from llama_ablate.results import Store
-from llama_ablate.strict_json import read_json
+from llama_ablate.results import folders
 
 
 def findings(folder: Path) -> pd.DataFrame:
@@ -20,24 +19,22 @@ def findings(folder: Path) -> pd.DataFrame:
     text, with its interval and unit.
     """
     rows: list[dict[str, Any]] = []
-    for plan in sorted(folder.glob("*/plan.json")):
-        store = Store(plan.parent)
+    for store in folders.experiments(folder):
         for row in hypothesized.hypotheses(store).itertuples():
             told: Any = row
             rows.append(
                 {
-                    "experiment": plan.parent.name,
+                    "experiment": store.root.name,
                     **{k: getattr(told, k) for k in ("claim", "claims", "table", "source", "said",
                                                      "finding", "why")},
                     "measured": tables.measured(told),
                 }
             )  # fmt: skip
-    for file in sorted(folder.glob("*/inquiry.json")):
+    for name, asked in folders.inquiries(folder).items():
         rows += [
-            {"experiment": file.parent.name, "table": "", "why": "", **found,
-             "measured": number(found)}
-            for found in read_json(file)["findings"]
-        ]  # fmt: skip
+            {"experiment": name, "table": "", "why": "", **found, "measured": number(found)}
+            for found in asked["findings"]
+        ]
     return pd.DataFrame(rows)
 
 

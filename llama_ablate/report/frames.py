@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate import margins
 from llama_ablate.evidence import Ruling, paired_effect, rule, summary
 from llama_ablate.report import tuned
 from llama_ablate.results import Store
@@ -204,12 +205,7 @@ def baseline(plan: dict[str, Any]) -> dict[str, Any]:
 
 def margin_of(plan: dict[str, Any]) -> float | None:
     """Return the experiment's margin of equivalence in nats, where it states one."""
-    return nats(plan["experiment"].get("margin"))
-
-
-def nats(stated: str | None) -> float | None:
-    """Read "0.01 nats"; None where nothing is stated."""
-    return float(stated.split()[0]) if stated else None
+    return margins.nats(plan["experiment"].get("margin"))
 
 
 def speeds(store: Store) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from tests.quiet import within
 
 from .harness import PYTHON, Settings, breaches, grid, nobody_left
 
+ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
   {label: base}, {label: ln, norm: layernorm}, {label: gelu, feedforward: gelu}, {label: mqa,
   attention: mqa}, {label: nope, position: none}, {label: post, block: post}, {label: relu,
@@ -151,6 +153,28 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
             wrong.append(found)
     print(wrong)
     tally("R15", f"{how}: exit code 130 within {slowest:.1f} s, no process left", trials,
+          len(wrong))  # fmt: skip
+
+
+def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
+    experiment_file, tmp_path, volume, tally
+):
+    """The first lines define and import; from some 130 on they start, watch and finish runs."""
+    file = experiment_file(train=TRAIN.replace("120", "600"), seeds="1", measure="[perplexity]")
+    chance, wrong, trials = random.Random(15), [], volume(2, 100)
+    for number in range(trials):
+        noted, root = tmp_path / f"line-{number}", tmp_path / str(number)
+        words = [str(chance.randrange(100, 400)), str(noted), *command(file, root)[3:]]
+        done = subprocess.run(
+            [PYTHON, "-m", "tests.reliability.interrupted", *words], check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        if (root / "tiny" / "plan.json").is_file():  # else there is nothing to be at work on
+            nobody_left(root / "tiny", seconds=5)
+        if done.returncode != 130 or "Traceb" in done.stderr:
+            wrong.append((noted.read_text(), done.returncode, done.stderr))
+    print(wrong)
+    tally("R15", "an interrupt at a line of the launcher: exit code 130, no process left", trials,
           len(wrong))  # fmt: skip
 
 
