@@ -96,6 +96,14 @@ def make(folder: Path) -> None:
     sync(folder.parent)
 
 
+def names(folder: Path) -> list[str]:
+    """Return the names in a folder; none of one that is not there, or has just gone."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def place(partial: Path, target: Path) -> bool:
     """Give a finished folder its name, unless there is one of that name: the first one wins.
 

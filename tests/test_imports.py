@@ -38,7 +38,7 @@ MAY = {
              "registry", "trials"],
     "summary": ["errors", "experiment", "grid", "model", "registry", "report", "spec"],
     "generation": ["data", "errors", "model"],
-    "bench": ["evidence", "experiment", "grid", "model", "training"],
+    "bench": ["errors", "evidence", "experiment", "grid", "model", "training"],
     "inquiry": ["bench", "errors", "experiment", "grid", "marked_yaml", "model", "registry", "spec",
                 "validation"],
     "chat": ["data", "errors"],

@@ -35,7 +35,8 @@ def inquire(options: Namespace) -> Answer:
     if options.sets:
         raise ConfigError("--set: an inquiry has nothing to set")
     asked, marked = load(options.file)
-    timed, setup = _timed(asked.bench, options.device) if asked.bench else ([], None)
+    timed: list[Table] = []
+    setup = None
 
     def ratio(table: str, case: str, to: str) -> tuple[float, float, float]:
         found = next((t for t in timed if t.title == table), None)
@@ -45,6 +46,8 @@ def inquire(options: Namespace) -> Answer:
         return of.value, of.low, of.high
 
     try:
+        if asked.bench:
+            timed, setup = _timed(asked.bench, options.device)
         rows = ask(asked, ratio)
     except ConfigError as error:
         raise marked.locate(error) from None
@@ -67,12 +70,13 @@ def inquire(options: Namespace) -> Answer:
 
 
 def _timed(bench: Any, device: str) -> tuple[list["Table"], dict[str, Any]]:
-    from llama_ablate.bench import BENCHES
+    from llama_ablate.bench import run
     from llama_ablate.bench.timing import Setup
-    from llama_ablate.training.engine import pick_device, settle
+    from llama_ablate.training.engine import pick_device
 
-    given = bench.model_dump(exclude={"name"})
-    setup = Setup(device=pick_device(device), **given)
-    settle(setup.threads)
-    found, _ = BENCHES[bench.name](setup)
+    setup = Setup(device=pick_device(device), **bench.model_dump(exclude={"name"}))
+    try:
+        found, _ = run(bench.name, setup)
+    except ConfigError as error:
+        raise error.under("bench") from None
     return found, asdict(setup)

@@ -139,13 +139,11 @@ def bench(options: Namespace) -> Answer:
     """Time a component alone and inside a training step."""
     from dataclasses import asdict
 
-    import psutil
-
-    from llama_ablate.bench import BENCHES
+    from llama_ablate.bench import run
     from llama_ablate.bench.timing import Setup
     from llama_ablate.launch.environment import environment
     from llama_ablate.report import benches
-    from llama_ablate.training.engine import pick_device, settle
+    from llama_ablate.training.engine import pick_device
 
     setup = Setup(
         device=pick_device(options.device),
@@ -156,12 +154,7 @@ def bench(options: Namespace) -> Answer:
         rounds=options.rounds,
         compiled=not options.no_compile,
     )
-    needed = 40 * setup.dim * setup.rows * 4  # a few tensors forward and backward, 4 * dim wide
-    if needed > psutil.virtual_memory().available:
-        raise ConfigError(f"--dim {setup.dim} x --rows {setup.rows} need some "
-                          f"{needed / 2**30:,.0f} GiB, more than is free")  # fmt: skip
-    settle(setup.threads)
-    tables, said = BENCHES[options.what](setup)
+    tables, said = run(options.what, setup)
     values = {
         "bench": options.what,
         "setup": asdict(setup),

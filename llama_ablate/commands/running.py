@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llama_ablate import plugins
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Settings, Store
+from llama_ablate.results import Settings, Still, Store
 
 if TYPE_CHECKING:
     from llama_ablate.launch.queue import Launcher
@@ -135,6 +135,7 @@ def reported(store: Store) -> Answer:
     from llama_ablate.report import frames, page, tables, warned
     from llama_ablate.report.sections import sections
 
+    store = Still(store.root)
     found = sections(store)
     with store.alone("report"):
         written = page.write(store, found)

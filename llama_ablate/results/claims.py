@@ -181,11 +181,7 @@ class Watch:
 
 def _newest(folder: Path) -> tuple[int, bool]:
     """Return the highest number of a claim so far, and whether it has not been released."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
-    except FileNotFoundError:
-        return 0, False
+    names = disk.names(folder)
     numbers = {
         kind: max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
         for kind in ("claim-", "released-")

@@ -118,7 +118,7 @@ class Store:
     def tables(self) -> list["Store"]:
         """The same results, seen as each of the experiment's tables: a text, a size, a budget."""
         others = self._whole_plan.get("others", [])
-        return [Store(self.root, table) for table in range(1 + len(others))]
+        return [type(self)(self.root, table) for table in range(1 + len(others))]
 
     def table_of(self, run: str) -> "Store":
         """Return the first table that has a run. Raises ConfigError where none has."""
@@ -270,7 +270,7 @@ class Store:
             if working.name in final:
                 with self.alone(working.name) as ours:  # whoever held it ends it, or is gone
                     self.runs.forget_failed(ours, working.name)
-            elif not unfinished or any(working.glob("checkpoint-*")):
+            elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue
             elif claim := claims.take(working):
                 claim.finish()

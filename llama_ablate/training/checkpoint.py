@@ -57,7 +57,5 @@ def latest(folder: Path) -> int:
 
 def _found(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints and their steps, the latest first."""
-    if not folder.is_dir():
-        return []
-    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    named = ((_NAME.fullmatch(name), folder / name) for name in disk.names(folder))
     return sorted(((int(m[1]), path) for m, path in named if m), reverse=True)

@@ -1,13 +1,12 @@
 """What tests of engines share: the battery's two tiers, and the command `run` as a process."""
 
-import contextlib
 import os
 import subprocess
 
 import pytest
 
 from tests.reliability.conftest import FULL, tally, volume
-from tests.reliability.harness import PYTHON
+from tests.reliability.harness import PYTHON, there
 
 __all__ = ["tally", "volume"]
 
@@ -55,10 +54,4 @@ def launch():
 @pytest.fixture
 def checkpoints():
     """List the checkpoints that lie in results in which others are at work."""
-
-    def found(root):
-        with contextlib.suppress(FileNotFoundError):
-            return list(root.glob("working/*/checkpoint-*"))
-        return []
-
-    return found
+    return lambda root: there(root, "working/*/checkpoint-*")

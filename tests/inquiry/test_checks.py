@@ -122,6 +122,11 @@ def test_an_inquiry_says_what_it_found_beside_what_was_said(tmp_path, capsys):
         ("name: kv_computations, what: mean", "name: kv_computations, new: 0", "ZeroDivisionErr"),
         ("at_least: 99", "at_least: 99, at_most: 1", "at_least 99 is above at_most 1"),
         ("question:", "bench: {name: norms, dtype: foo}\nquestion:", "allowed: bfloat16, float32"),
+        (
+            "question:",
+            "bench: {name: norms, dim: 65536, rows: 1048576}\nquestion:",
+            "bench: dim 65536 x rows 1048576 need some 10,240 GiB, more than is free",
+        ),
         ("question:", "bench: {name: norms, rounds: 2}\nquestion:", "bench.rounds"),
     ],
 )

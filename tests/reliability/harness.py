@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -164,6 +165,13 @@ def count_calls(file, results):
 def breaches(root, against=None):
     """Return what the independent checker finds."""
     return fsck.check(root, against)
+
+
+def there(root, pattern):
+    """Return what matches where others are at work: a folder may go while it is looked at."""
+    with suppress(FileNotFoundError):
+        return list(root.glob(pattern))
+    return []
 
 
 def nobody_left(root, seconds=10):

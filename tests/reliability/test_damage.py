@@ -18,7 +18,7 @@ from llama_ablate.results import Store, holders
 from llama_ablate.training import checkpoint
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, grid, in_child
+from .harness import PYTHON, Settings, breaches, grid, in_child, there
 
 ROOT = Path(__file__).parents[2]
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -219,7 +219,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
         (place / "filler").unlink()
         command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(place)]
         launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        while not list(place.glob("tiny/working/*/claim-1")) or not list(place.glob("*/plan.json")):
+        while not there(place, "tiny/working/*/claim-1") or not (place / "tiny/plan.json").exists():
             assert launcher.poll() is None, launcher.stderr.read()
             time.sleep(0.02)
         with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
@@ -246,7 +246,7 @@ def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_p
     command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(tmp_path / "r")]
     launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     while (
-        not list(tmp_path.glob("r/tiny/working/*/claim-1"))
+        not there(tmp_path, "r/tiny/working/*/claim-1")
         or not (tmp_path / "r/tiny/plan.json").exists()
     ):
         assert launcher.poll() is None

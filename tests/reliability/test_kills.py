@@ -15,7 +15,7 @@ import pytest
 from llama_ablate.results import Store
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, grid, nobody_left
+from .harness import PYTHON, Settings, breaches, grid, nobody_left, there
 
 ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
@@ -121,7 +121,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
             launcher = on_terminal(ours, *command(file, results))
         else:
             launcher = launch(file, results)
-        while not list(root.glob("working/*/checkpoint-*")):
+        while not there(root, "working/*/checkpoint-*"):
             assert launcher.poll() is None, launcher.communicate()[1]
             time.sleep(0.02)
         began = time.monotonic()
@@ -146,7 +146,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         ):
             wrong.append((launcher.returncode, took, error))
         nobody_left(root, seconds=5)
-        if not how.endswith("twice") and not list(root.glob("working/*/checkpoint-*")):
+        if not how.endswith("twice") and not there(root, "working/*/checkpoint-*"):
             wrong.append("no checkpoint")
         grid(file, results, Settings())
         if found := breaches(root, reference):
@@ -182,7 +182,7 @@ def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file,
     file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
     owner, terminal = os.openpty()
     launcher = on_terminal(terminal, "nohup", *command(file, tmp_path), cwd=tmp_path)
-    while not list(tmp_path.glob("tiny/working/*/checkpoint-*")):
+    while not there(tmp_path, "tiny/working/*/checkpoint-*"):
         assert launcher.poll() is None, (tmp_path / "nohup.out").read_text()
         time.sleep(0.02)
     os.close(owner)

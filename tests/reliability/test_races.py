@@ -16,7 +16,7 @@ from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.quiet import within
 
-from .harness import Settings, breaches, grid, in_child
+from .harness import Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -95,11 +95,11 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
         if sleeper == 0:
             os._exit(in_child_of_its_own(file, results))
         working = results / "tiny" / "working"
-        while not [p for p in working.glob("*/claim-1") if len(p.parent.name) == len("e698564d")]:
+        while not [p for p in there(working, "*/claim-1") if len(p.parent.name) == len("e698564d")]:
             time.sleep(0.005)  # until a run has been claimed, not the plan or the engine
         time.sleep(chance.random() * 0.4)
         os.kill(sleeper, signal.SIGSTOP)
-        stopped += bool(list(working.glob("*/claim-1")))
+        stopped += bool(there(working, "*/claim-1"))
         grid(file, results, OFTEN)
         before = hashes(results)
         os.kill(sleeper, signal.SIGCONT)

@@ -12,6 +12,7 @@ import pytest
 
 from llama_ablate.cli import main
 from llama_ablate.results import Store
+from tests.reliability.harness import there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
 
@@ -47,7 +48,7 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
     # The same, but one of the two is killed: the run goes on from its checkpoint, to the same end.
     launcher = subprocess.Popen(command(two, tmp_path / "lost"), stderr=subprocess.PIPE)
     working = tmp_path / "lost" / "tiny" / "working"
-    while not list(working.glob("*/checkpoint-*")):
+    while not there(working, "*/checkpoint-*"):
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
     second = next(p for p in psutil.Process(launcher.pid).children(recursive=True)
