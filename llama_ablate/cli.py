@@ -29,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
-        print(answer.json if options.json else answer.text, flush=True)
-    except BrokenPipeError:  # the reader of our output has gone, with what it wanted
-        return 0
+        try:
+            print(answer.json if options.json else answer.text, flush=True)
+        except BrokenPipeError:
+            pass  # the reader has gone, with what it wanted
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""

@@ -28,6 +28,8 @@ _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _INT = re.compile(rf"[-+]?{_DIGITS}")
 _FLOAT = re.compile(rf"[-+]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
+#: As a text they would come back as numbers from strict JSON, which has no others for these.
+_NUMBERS_OF_JSON = {"NaN", "Infinity", "-Infinity"}
 _OLD_BOOLEANS = {"yes", "no", "on", "off", "y", "n"}
 #: What YAML lets nobody write as it is, and escapes such as "\0" do not bring in either.
 _CONTROL = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -185,6 +187,8 @@ class _Reader:
         if control := _CONTROL.search(event.value):
             code = f"U+{ord(control[0]):04X}"
             raise self._refused(event, f"holds {code}, which is no character of a text")
+        if event.value in _NUMBERS_OF_JSON:
+            raise self._refused(event, f"'{event.value}' is the word for a number that JSON lacks")
         if event.style is not None:  # in quotes: text, whatever it looks like
             return event.value
         if event.value.lower() in _OLD_BOOLEANS:

@@ -32,7 +32,7 @@ MAY = {
     "report": ["disk", "errors", "evidence", "experiment", "margins", "results", "strict_json"],
     "data": ["disk", "errors", "registry", "spec"],
     "model": ["disk", "errors", "registry", "spec"],
-    "training": ["data", "disk", "errors", "experiment", "model", "results", "spec"],
+    "training": ["data", "disk", "errors", "experiment", "model", "plugins", "results", "spec"],
     "measure": ["data", "errors", "experiment", "model", "registry", "spec", "training"],
     "plan": ["condition", "data", "errors", "experiment", "grid", "matching", "measure", "model",
              "registry", "trials"],

@@ -104,11 +104,11 @@ def files(root: Path, *, keeps_weights: bool) -> Iterator[Breach]:
         if not (folder / "manifest.json").is_file():
             yield "I2", str(folder), "has no manifest"
             continue
-        manifest = strict((folder / "manifest.json").read_bytes(), default={})
+        manifest = manifested(folder)
         there = {path.name for path in folder.iterdir()} - {"manifest.json", "measures"}
         manifest.pop("sha256", None)
         measures = {f"{name}.json" for name in manifest.pop("measures", {})}
-        for name in sorted(measures - {path.name for path in (folder / "measures").iterdir()}):
+        for name in sorted(measures - {path.name for path in folder.glob("measures/*")}):
             yield "I2", str(folder / "measures" / name), "is missing"
         for name in sorted(there - set(manifest)):
             yield "I2", str(folder / name), "is not in the manifest"
@@ -116,8 +116,8 @@ def files(root: Path, *, keeps_weights: bool) -> Iterator[Breach]:
             if name != "weights.safetensors" or keeps_weights:
                 yield "I2", str(folder / name), "is missing"
         for name in sorted(there & set(manifest)):
-            raw, said = (folder / name).read_bytes(), manifest[name]
-            if (len(raw), hashlib.sha256(raw).hexdigest()) != (said["bytes"], said["sha256"]):
+            raw = (folder / name).read_bytes() if (folder / name).is_file() else b""
+            if {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()} != manifest[name]:
                 yield "I2", str(folder / name), "is not what the manifest says"
 
 
@@ -153,7 +153,11 @@ def leftovers(root: Path) -> Iterator[Breach]:
 def curves(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
     """I5."""
     for run, folder in by_id(root).items():
-        steps = [int(row["step"]) for row in rows(folder)]
+        try:
+            steps = [int(row["step"]) for row in rows(folder)]
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
+            yield "I5", str(folder / "curve.csv"), f"cannot be read: {type(error).__name__}"
+            continue
         done = written(folder).get("steps_done", 0)
         total = planned[run]["steps"] if run in planned else done
         every = -(-total // ROWS)
@@ -186,7 +190,15 @@ def strict(raw: bytes, default: Any = None) -> Any:
 def written(folder: Path) -> dict[str, Any]:
     """Return the record of a run's folder; empty where it has none that can be read."""
     file = folder / "record.json"
-    return dict(strict(file.read_bytes(), default={})) if file.is_file() else {}
+    found = strict(file.read_bytes(), default={}) if file.is_file() else {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def manifested(folder: Path) -> dict[str, Any]:
+    """Return what a run's manifest lists; nothing where it cannot be read."""
+    file = folder / "manifest.json"
+    found = strict(file.read_bytes(), default={}) if file.is_file() else {}
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def folders(kind: Path) -> list[Path]:
@@ -202,13 +214,14 @@ def by_id(root: Path) -> dict[str, Path]:
 
 def weights(folder: Path) -> str:
     """Return the hash of a run's weights as its manifest has it, so also of those not kept."""
-    manifest = strict((folder / "manifest.json").read_bytes(), default={})
-    return str(manifest.get("weights.safetensors", {}).get("sha256"))
+    return str(manifested(folder).get("weights.safetensors", {}).get("sha256"))
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return a curve as it stands in the file."""
-    return list(csv.DictReader(io.StringIO((folder / "curve.csv").read_text("utf-8"))))
+    file = folder / "curve.csv"
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 def curve(folder: Path) -> list[dict[str, str]]:
@@ -241,10 +254,11 @@ def main() -> int:
     for folder in (options.folder, options.against or options.folder):
         if not (folder / "plan.json").is_file():
             parser.exit(2, f"fsck: '{folder}' holds no results (no plan.json)\n")
-    try:
-        found = check(options.folder, options.against)
-    except ValueError as error:
-        parser.exit(2, f"fsck: '{options.folder / 'plan.json'}' is no strict JSON: {error}\n")
+        try:
+            strict((folder / "plan.json").read_bytes())
+        except ValueError as error:
+            parser.exit(2, f"fsck: '{folder / 'plan.json'}' is no strict JSON: {error}\n")
+    found = check(options.folder, options.against)
     if options.json:
         keys = ("invariant", "path", "what")
         print(json.dumps([dict(zip(keys, breach, strict=True)) for breach in found], indent=1))

@@ -193,5 +193,8 @@ def _prompt(options: Namespace) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone, with what it wanted
+        sys.exit(0)

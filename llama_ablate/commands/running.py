@@ -62,10 +62,10 @@ def run(options: Namespace) -> Answer:
     made = made.paced(measuring.pace(store, engine))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
     planned = {**made.to_dict(), "engine": engine.to_dict(), "settings": asdict(settings)}
-    planned_for = min(
-        options.workers or local.default_workers(device, engine.ranks), len(made.runs)
-    )
-    _check_room(store, planned, planned_for)
+    # How many a cluster will take at a time is not known before: perhaps all.
+    elsewhere = options.launcher == "slurm" or options.ray_address
+    most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
+    _check_room(store, planned, min(options.workers or most, len(made.runs)))
     store.create(planned, notes + source.text)
     ids = [run.id for run in made.runs]
     with Bar("verifying what is there") as bar:

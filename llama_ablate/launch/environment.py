@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from llama_ablate import __version__
+from llama_ablate import __version__, plugins
 
 _PACKAGES = ("torch", "numpy", "datasets", "tokenizers")
 
@@ -25,6 +25,7 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": cores(),
+        "plugins": {Path(name).name: made for name, made in plugins.loaded().items()},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }  # fmt: skip
 

@@ -32,6 +32,7 @@ class _Job:
     child: processes.Child
     gpus: str
     kills: int  # by the system for want of memory, before this job began
+    refused: str = ""
 
 
 class Local:
@@ -60,16 +61,19 @@ class Local:
         wait([job.child.process.sentinel for job in self._active], timeout=0.25)
         news = News()
         for job in list(self._active):
-            for _kind, value in job.child.messages():
-                if isinstance(value, tuple):
+            for kind, value in job.child.messages():
+                if kind == "progress":
                     news.steps[job.run] = value
+                elif kind == "refused":
+                    job.refused = f"it was refused: {value}"
             if not job.child.process.is_alive():
                 code = job.child.process.exitcode or 0
                 oom = code == -signal.SIGKILL and processes.out_of_memory_kills() > job.kills
                 self._active.remove(job)
                 job.child.end()
                 self._gpus.append(job.gpus)
-                news.gone.append(Gone(job.run, processes.ended_by(code, oom=oom), oom))
+                why = job.refused or processes.ended_by(code, oom=oom)
+                news.gone.append(Gone(job.run, why, oom))
         return news
 
     def stop(self) -> None:

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -31,13 +33,22 @@ def context() -> BaseContext:
 
 
 def warm() -> None:
-    """Start the fork server now, so that it imports torch while this process does other things."""
+    """Start the fork server now, so that it imports torch while this process does other things.
+
+    A terminal that closes tells all of its processes: the server has to outlive that, since the end
+    of workers, which this process asks for, is known from it.
+    """
     if context().get_start_method() == "forkserver":
-        forkserver.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start(task: Task, *arguments: Any, gpus: str = "", log: Path) -> "Child":
     """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`."""
+    warm()
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = context().Process(  # type: ignore[attr-defined]
         target=_child,
@@ -140,11 +151,12 @@ def _child(
 
     plugins.again(loaded)
 
-    def report(value: Any) -> None:
-        connection.send(("progress", value))
+    def tell(kind: str, value: Any) -> None:
+        with suppress(BrokenPipeError):  # the parent is gone: who trains looks for that itself
+            connection.send((kind, value))
 
     try:
-        connection.send(("result", task(report, *arguments)))
+        tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
-        connection.send(("refused", error))
+        tell("refused", error)
     connection.close()

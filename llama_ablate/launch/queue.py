@@ -86,13 +86,7 @@ class Queue:
         free = list(range(launcher.slots))[::-1]
         try:
             while pending or self._slots or self._elsewhere:
-                chosen: list[str] = []
-                while pending and len(chosen) < len(free):
-                    run = pending.popleft()
-                    if self._watch.waits(self._store.working(run)):
-                        self._elsewhere[run] = None
-                    else:
-                        chosen.append(run)
+                chosen = self._choose(pending, len(free))
                 for run in chosen:
                     self._start(run, free.pop())
                 if chosen:
@@ -108,6 +102,22 @@ class Queue:
         except BaseException:
             launcher.stop()
             raise
+        for variant in {run.variant.id for run in self._runs.values()}:
+            self._keep_best(variant)
+
+    def _choose(self, pending: deque[str], most: int) -> list[str]:
+        """Take the next runs off what is pending, but for those that another command is at."""
+        chosen: list[str] = []
+        if not pending or not most:
+            return chosen
+        final = self._store.runs.final_ids()  # by now others may have finished some
+        while pending and len(chosen) < most:
+            run = pending.popleft()
+            if run in final or self._watch.waits(self._store.working(run)):
+                self._elsewhere[run] = None
+            else:
+                chosen.append(run)
+        return chosen
 
     def _start(self, run: str, slot: int) -> None:
         self._slots[run] = slot
@@ -142,13 +152,19 @@ class Queue:
         self._tries.pop(record.id, None)
         self._reached.pop(record.id, None)
         self._progress.finish(self._slots.get(record.id), self._label(record.id), record)
-        self._keep_best(record)
+        self._keep_best(record.variant)
 
-    def _keep_best(self, record: Record) -> None:
-        """Drop the weights of a variant's other runs, where only its best are kept."""
+    def _keep_best(self, variant: str) -> None:
+        """Drop the weights of a variant's runs that are the best of no table, where that is asked.
+
+        Losses on other texts, or under other budgets, are not compared.
+        """
         if self._settings.keep_weights == "best":
-            of = [run.id for run in self._plan.runs if run.variant.id == record.variant]
-            self._store.runs.keep_best(of)
+            tables = [
+                [run.id for run in condition.runs if run.variant.id == variant]
+                for condition in self._plan.conditions
+            ]
+            self._store.runs.keep_best(tables)
 
     def _label(self, run: str) -> str:
         planned = self._runs[run]

@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -85,7 +86,12 @@ class Slurm:
             sys.stderr.write("note: waiting for another command that has these runs at Slurm\n")
         self._claim = self._turns.enter_context(self._store.alone("slurm"))
         self._folder = self._claim.folder.resolve() / "jobs"
-        self._folder.mkdir(mode=0o700, exist_ok=True)  # who may write here may run anything
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        there = self._folder.lstat()
+        if there.st_uid != os.geteuid() or stat.S_IMODE(there.st_mode) & 0o077:  # also of a link
+            self._turns.close()
+            raise ConfigError(f"'{self._folder}' is not a folder of this user alone: who may write "
+                              "there may run anything")  # fmt: skip
         self._heard = time.monotonic()
         try:
             _tell("scancel", f"--name={self._name}", "--state=PENDING")

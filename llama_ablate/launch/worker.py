@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from llama_ablate import plugins
@@ -28,7 +29,7 @@ from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.plan import open_tokens
 from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
-from llama_ablate.results.claims import Claim
+from llama_ablate.results.claims import Claim, Watch, lease
 from llama_ablate.training.engine import Engine, settle
 from llama_ablate.training.loop import Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
@@ -80,7 +81,8 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
         str(store.root),
         run_id,
     ]
-    ours = {"LLAMA_ABLATE_PARENT": ""}  # a rank's parent is torchrun
+    # A rank's parent is torchrun, which does not look whether its own is still there.
+    ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": str(os.getpid())}
     with store.log(run_id).open("ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
             [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -94,12 +96,14 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
         process.wait()
     if process.returncode and not stop():
         raise ChildProcessError(f"torchrun ended with exit code {process.returncode}")
-    return "cancelled" if stop() else None
+    record = store.record(run_id)
+    return "cancelled" if stop() else record.outcome if record else None
 
 
 def _run(
     store: Store, run_id: str, claim: Claim | None, ranks: Ranks, report: Report
 ) -> Outcome | None:
+    stop = _stop_signal(claim)  # before anything that takes long
     plan = store.plan
     entry = next(r for r in plan["runs"] if r["id"] == run_id)
     variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
@@ -124,7 +128,7 @@ def _run(
             saved=store.working(run_id),
             checkpoint_s=settings.checkpoint_s,
             progress=_at_most_every(0.2, report),
-            stop=_stop_signal(claim),
+            stop=stop,
             ranks=ranks,
         )
         if claim is None:  # what is left to do is for the first rank
@@ -207,7 +211,7 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     It raises _TakenOver where the claim is lost: then nothing more may be written.
     """
     asked: list[int] = []
-    parent = _parent()
+    parent, spread = _parent(), int(os.environ.get("LLAMA_ABLATE_SPREAD") or 0)
 
     def remember(number: int, _frame: Any) -> None:
         asked.append(number)
@@ -215,7 +219,8 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     def stop() -> bool:
         if claim and not claim.held:
             raise _TakenOver
-        return bool(asked) or os.getppid() != parent
+        alone = os.getppid() != parent or not (spread == 0 or psutil.pid_exists(spread))
+        return bool(asked) or alone
 
     if threading.current_thread() is threading.main_thread():
         # USR2: a queue wants the machine back. HUP: the terminal was closed.
@@ -245,13 +250,26 @@ def _at_most_every(seconds: float, report: Report) -> Report:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do a run as a program: `python -m llama_ablate.launch.worker RESULTS RUN`.
 
-    Exit codes: 0 it has a record or is another's, 75 it was stopped and goes on when started again.
+    Exit codes: 0 it has a record; 75 it was stopped, or another has it: try again.
     """
     results, run_id = sys.argv[1:] if arguments is None else arguments
+    root = Path(results)
     if os.getppid() != _parent():
         return _STOPPED
-    outcome = run(Path(results), run_id)
-    return _STOPPED if outcome == "cancelled" and "TORCHELASTIC_RUN_ID" not in os.environ else 0
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        run(root, run_id)
+        return 0  # else torchrun would call the others lost
+    _wait_out(Store(root).working(run_id))
+    outcome = run(root, run_id)
+    ended = outcome not in (None, "cancelled") or Store(root).is_final(run_id)
+    return 0 if ended else _STOPPED
+
+
+def _wait_out(folder: Path) -> None:
+    """Wait for the claim of a holder that may have died on another machine to run out."""
+    watch, until = Watch(), time.monotonic() + 2 * lease()
+    while watch.waits(folder) and time.monotonic() < until:
+        time.sleep(lease() / 10)
 
 
 if __name__ == "__main__":

@@ -56,14 +56,17 @@ def disk_bytes(plan: dict[str, Any], workers: int, done: Collection[str] = ()) -
     """
     weights: dict[str, int] = {}
     runs: dict[str, str] = {}
-    for table in [plan, *plan.get("others", [])]:
+    best: set[tuple[int, str]] = set()  # of every variant, in every table
+    for number, table in enumerate([plan, *plan.get("others", [])]):
         weights |= {v["id"]: _BYTES * v["parameters"] for v in table["variants"]}
-        runs |= {r["id"]: r["variant"] for r in table["runs"] if r["id"] not in done}
+        here = {r["id"]: r["variant"] for r in table["runs"] if r["id"] not in done}
+        runs |= here
+        best |= {(number, variant) for variant in here.values()}
     largest = sorted((3 * 3 * weights[variant] for variant in runs.values()), reverse=True)
     working = sum(largest[:workers]) + _RECORD * len(runs)
     return {
         "none": working,
-        "best": working + sum(weights[variant] for variant in set(runs.values())),
+        "best": working + sum(weights[variant] for _table, variant in best),
         "all": working + sum(weights[variant] for variant in runs.values()),
     }
 

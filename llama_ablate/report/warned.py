@@ -27,10 +27,11 @@ def _of_table(store: Store) -> list[str]:
         ],
         "versions of torch": [r.environment["packages"]["torch"] for r in records],
         "states of the code": [r.environment["code"] for r in records],
+        "plugins": [r.environment.get("plugins", {}) for r in records],
         "processors": [(r.environment["processor"], r.environment["gpu"]) for r in records],
     }.items():
-        if len(set(values)) > 1:
-            kinds = "; ".join(sorted({str(v) for v in values}))
+        if len(told := {str(value) for value in values}) > 1:
+            kinds = "; ".join(sorted(told))
             found.append(f"The runs were made with different {what} ({kinds}).")
     frame = frames.runs(store)
     pending = int((frame["outcome"] == "pending").sum())

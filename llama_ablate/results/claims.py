@@ -6,11 +6,11 @@ counter, not a clock). Who waits watches whether it moves, with a clock of its o
 lease without a beat renames the file to `released-N`; its holder, should it wake, finds it gone.
 """
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -108,7 +108,8 @@ class Claim:
         beat = 0
         while not self._left.wait(lease() / _BEATS):
             beat += 2  # whole seconds: some file systems keep nothing finer
-            os.utime(self._handle, ns=(0, beat * 10**9))
+            with contextlib.suppress(OSError):  # a server that is away: the next may come through
+                os.utime(self._handle, ns=(0, beat * 10**9))
 
 
 def take(folder: Path) -> Claim | None:
@@ -125,7 +126,7 @@ def take(folder: Path) -> Claim | None:
         return None
 
 
-@contextmanager
+@contextlib.contextmanager
 def alone(folder: Path) -> Iterator[Claim]:
     """Do what one process does at a time: wait for our turn, and finish it.
 

@@ -20,6 +20,7 @@ from llama_ablate.strict_json import parse, read_json, sealed, to_json
 
 WEIGHTS = "weights.safetensors"
 _MEASURES = "measures"
+_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CHOSEN_BY = "validation_loss_nats"
 
 
@@ -94,10 +95,13 @@ class Runs:
         Format 1 kept failed runs among the final ones.
         """
         try:
-            self.verify(folder)
-            moved, kind, numbers = [], self.failed, count(0)
+            record = self.verify(folder)
         except ConfigError:
             moved, kind, numbers = [folder], self._root / "damaged", count(1)
+        else:
+            if record.outcome in FINAL:
+                return []  # whoever looked before saw it while its weights were being dropped
+            moved, kind, numbers = [], self.failed, count(0)
         disk.make(kind)
         places = (kind / f"{folder.name}--{n}" for n in numbers)
         place = next(path for path in places if not path.exists())
@@ -159,12 +163,15 @@ class Runs:
         _check(folder / WEIGHTS, self._manifest(folder))
         return folder / WEIGHTS
 
-    def keep_best(self, runs: Sequence[str]) -> None:
-        """Drop the weights of all of some runs but the one with the lowest validation loss."""
-        folders = self.folders()
-        done = [self.read(folders[run]) for run in runs if run in folders]
-        by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
-        for _loss, run in by_loss[1:]:
+    def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
+        """Drop the weights of all of some runs that have the lowest validation loss in no table."""
+        folders, best, worse = self.folders(), set(), set()
+        for runs in tables:
+            done = [self.read(folders[run]) for run in runs if run in folders]
+            by_loss = sorted((r.numbers.get(_CHOSEN_BY, math.inf), r.id) for r in done if r.ok)
+            best |= {run for _loss, run in by_loss[:1]}
+            worse |= {run for _loss, run in by_loss[1:]}
+        for run in worse - best:
             disk.remove(folders[run] / WEIGHTS)
 
     def add_measure(self, claim: Claim, run: str, name: str, values: Mapping[str, float]) -> None:
@@ -182,14 +189,20 @@ class Runs:
         if missing := {*manifest.get(_MEASURES, {})} - {file.stem for file in files}:
             raise ConfigError(f"{folder}: damaged, it lacks the measure {', '.join(missing)}")
         for file in files:
-            yield file.stem, dict(read_json(file, self._place(file), unsealed=not sealed_))
+            yield file.stem, dict(self._read(file, unsealed=not sealed_))
 
     def _manifest(self, folder: Path) -> dict[str, dict[str, Any]]:
         file = folder / "manifest.json"
-        found = read_json(file, self._place(file))
+        found = self._read(file)
         if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
             raise ConfigError(f"{file}: damaged, it is no manifest")
         return found
+
+    def _read(self, file: Path, *, unsealed: bool = True) -> Any:
+        try:
+            return read_json(file, self._place(file), unsealed=unsealed)
+        except _NO_FILE:
+            raise ConfigError(f"{file}: damaged, there is no such file") from None
 
     def _place(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()
@@ -253,7 +266,7 @@ def _check(file: Path, manifest: Mapping[str, Mapping[str, Any]]) -> None:
     try:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except FileNotFoundError:
+    except _NO_FILE:
         digest = "missing"
     if manifest.get(file.name, {}).get("sha256") != digest:
         raise ConfigError(f"{file}: damaged, not what was written there")

@@ -24,6 +24,7 @@ from llama_ablate.results.record import FINAL, Record, Settings
 from llama_ablate.results.runs import Runs
 from llama_ablate.strict_json import read_json, sealed
 
+_FOLDERS = ("runs", "failed", "variants", "working", "damaged", "report")
 #: Of the layout: raised when older code would misread what is written.
 FORMAT = 2
 
@@ -53,10 +54,11 @@ class Store:
     def prepare(self) -> None:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         try:
-            for folder in (self.root, self.runs.final, self._variants, self._working):
-                disk.make(folder)
+            for folder in (self.root, *(self.root / name for name in _FOLDERS)):
                 if folder.is_symlink():
                     raise ConfigError(f"'{folder}' is a link: results are kept in real folders")
+            for folder in (self.runs.final, self._variants, self._working):
+                disk.make(folder)
             with self.alone("plan"):
                 pass
         except OSError as error:
@@ -255,7 +257,8 @@ class Store:
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
             if folder and not self.runs.stands(folder) and (claim := self._take(run)):
-                moved += self.runs.set_aside(folder)
+                if folder.is_dir() and not self.runs.stands(folder):
+                    moved += self.runs.set_aside(folder)
                 claim.release()
             checked(done)
         return moved

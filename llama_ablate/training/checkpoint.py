@@ -16,13 +16,16 @@ import torch
 from llama_ablate import disk
 
 _KEPT = 2
+_PARTIAL = ".partial-step-"
 _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     """Write a checkpoint in one step: a stop in the middle leaves the ones before."""
-    whole = folder / f".partial-{step}"
-    disk.remove(whole)
+    for name in disk.names(folder):
+        if name.startswith(_PARTIAL):  # of a process that was killed in the middle
+            disk.remove(folder / name)
+    whole = folder / f"{_PARTIAL}{step}"
     digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
     disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
     for _step, path in _found(folder)[_KEPT:]:
@@ -48,6 +51,12 @@ def load(folder: Path) -> dict[str, Any] | None:
         else:
             return state
     return None
+
+
+def forget(folder: Path) -> None:
+    """Remove the checkpoints of a run."""
+    for _step, path in _found(folder):
+        disk.remove(path)
 
 
 def latest(folder: Path) -> int:

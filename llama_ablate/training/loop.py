@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from llama_ablate import plugins
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
@@ -88,7 +90,7 @@ def train(
     """
     engine.prepare(model)
     optimizer = make_optimizer(model, recipe)
-    state = _resume(saved, model, optimizer)
+    state = _resume(saved, model, optimizer, engine, ranks)
     run = _Run(model, optimizer, tokens, recipe, steps, seed, engine, ranks)
     began = last_saved = time.perf_counter()
     while state.step < steps:
@@ -222,12 +224,28 @@ class _Run:
         """Write all that the next process needs."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(folder, state.step, values)
+        checkpoint.save(folder, state.step, values | {"made_with": _made_with(self.engine)})
 
 
-def _resume(saved: Path | None, model: Decoder, optimizer: torch.optim.Optimizer) -> _State:
+def _made_with(engine: Engine) -> dict[str, Any]:
+    """Return what decides the bits of a step, apart from the run and the processor."""
+    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **engine.to_dict()}
+
+
+def _resume(
+    saved: Path | None,
+    model: Decoder,
+    optimizer: torch.optim.Optimizer,
+    engine: Engine,
+    ranks: Ranks,
+) -> _State:
     values = checkpoint.load(saved) if saved else None
-    if values is None:
+    if saved is None or values is None:
+        return _State()
+    if values.pop("made_with", None) != _made_with(engine):
+        sys.stderr.write("checkpoints of another engine, torch or plugin: begun anew\n")
+        if ranks.first:
+            checkpoint.forget(saved)
         return _State()
     model.load_state_dict(values.pop("model"))
     optimizer.load_state_dict(values.pop("optimizer"))
