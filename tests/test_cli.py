@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from llama_ablate import commands
 from llama_ablate.cli import main
+from llama_ablate.commands.answer import Answer
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,15 @@ def test_output_that_nobody_takes_changes_no_exit_code_and_shows_no_traceback(wo
     line = f"set -o pipefail; {sys.executable} -m llama_ablate {words}"
     done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (code, said)
+
+
+def test_a_reader_that_left_early_changes_no_exit_code(monkeypatch):
+    def broken(*_text, **_more):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "components", lambda _options: Answer("text", {}, code=1))
+    monkeypatch.setattr("builtins.print", broken)
+    assert main(["components"]) == 1
 
 
 @pytest.mark.parametrize("command", ["components", "plan", "run", "status", "show", "compare",

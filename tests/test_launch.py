@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from llama_ablate.cli import main
-from llama_ablate.launch import processes, worker
+from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.quiet import within
 
@@ -232,6 +233,26 @@ def test_a_run_starts_in_under_half_a_second_once_the_server_is_up(tmp_path):
 def _dies(_report):
     os.write(1, b"the last words\n")
     os._exit(3)
+
+
+def test_a_run_that_a_worker_refuses_says_why(experiment_file, tmp_path):
+    file = experiment_file(measure="[perplexity]")
+    assert run(file, tmp_path) == 0
+    launcher = local.Local(Store(tmp_path / "tiny"), "cpu", 1)
+    launcher.submit(["no-run"])
+    told = []
+    wait_for(lambda: told.extend(launcher.poll().gone) or told)
+    assert "'no-run' is not a run" in told[0].why
+
+
+def test_the_fork_server_outlives_a_terminal_that_closes():
+    """It tells who of its children has ended; without it all would seem to have."""
+    processes.warm()
+    server = psutil.Process(forkserver._forkserver._forkserver_pid)
+    server.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    assert server.is_running()
+    assert server.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):

@@ -1,6 +1,7 @@
 """Components from outside: by an explicit file or an installed package, and recorded."""
 
 import hashlib
+import os
 import subprocess
 import sys
 
@@ -112,3 +113,27 @@ def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path):
+    """An edit within the clock's grain would be hidden by what Python had compiled before."""
+    plugin, told = tmp_path / "mine.py", tmp_path / "told"
+    for said in ("one", "two"):
+        plugin.write_text(f"from pathlib import Path\nPath({str(told)!r}).write_text({said!r})\n")
+        os.utime(plugin, (1, 1))
+        plugins._loaded.clear()
+        plugins.load([plugin])
+        assert told.read_text() == said
+
+
+def test_runs_that_were_made_with_different_plugins_are_pointed_out(experiment_file, tmp_path):
+    plugin = tmp_path / "mine.py"
+    file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
+    for text, seeds in ((NORM, 1), (NORM.replace("0.5", "0.6"), 2)):
+        plugin.write_text(text)
+        done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin, "--set",
+                   f"seeds={seeds}")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert "made with different plugins" in done.stderr
+    record = Store(tmp_path / "r" / "tiny").records()[0]
+    assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}

@@ -157,3 +157,45 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="cannot be written"):
         Store(tmp_path / "file" / "x").create({}, "")
+
+
+def test_the_best_weights_are_those_of_every_table(store):
+    """Losses on two texts say nothing of each other."""
+    names = {"a1": 2.0, "a2": 1.0, "b1": 0.2, "b2": 0.1}
+    for name, loss in names.items():
+        measures = {"perplexity": {"validation_loss_nats": loss}}
+        store.commit(replace(RECORD, id=name, measures=measures), [], weights)
+    store.runs.keep_best([["a1", "a2"], ["b1", "b2"]])
+    assert [name for name in names if store.runs.weights(name)] == ["a2", "b2"]
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "a folder in it", "a folder for its record"])
+def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
+    folder = store.commit(RECORD, [ROW], None)
+    if damage == "no manifest":
+        (folder / "manifest.json").unlink()
+    elif damage == "a folder in it":
+        (folder / "more").mkdir()
+    else:
+        (folder / "record.json").unlink()
+        (folder / "record.json").mkdir()
+    (moved,) = store.verify([RECORD.id], lambda _done: None)
+    assert moved.parent.name == "damaged"
+    assert not folder.exists()
+
+
+def test_a_run_that_proves_sound_at_the_second_look_stays(store, monkeypatch):
+    folder, looks = store.commit(RECORD, [ROW], None), iter([False, True])
+    monkeypatch.setattr(store.runs, "stands", lambda _folder: next(looks))
+    assert store.verify([RECORD.id], lambda _done: None) == []
+    assert folder.is_dir()
+
+
+@pytest.mark.parametrize("name", ["runs", "failed", "variants", "working", "damaged", "report"])
+def test_results_do_not_follow_a_link_out_of_their_folder(tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        Store(tmp_path / "x").prepare()
+    assert not list((tmp_path / "elsewhere").iterdir())

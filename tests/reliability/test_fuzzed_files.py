@@ -500,6 +500,7 @@ measure:
 #: One mistake each: a line of the file, what stands there instead, a word of the line that says so.
 #: The place said must be that line, or where a fourth value gives it, so many lines further on.
 MISTAKES = [
+    ("name: whole", "name: Infinity", "'Infinity' is the word for a number that JSON lacks"),
     ("name: whole", "nmae: whole", "did you mean 'name'?"),
     ("name: whole", "name:", "name: None (nothing) is not accepted"),
     ("name: whole", "name: 7", "7 (int) is not accepted: it should be a valid string"),

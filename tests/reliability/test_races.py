@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 
@@ -16,7 +17,7 @@ from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.quiet import within
 
-from .harness import Settings, breaches, grid, in_child, there
+from .harness import PYTHON, Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -221,3 +222,47 @@ def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file,
         other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
         with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
             grid(other, tmp_path)
+
+
+def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
+    beat, failures = os.utime, iter([True] * 2)
+
+    def failing(*given, **more):
+        if next(failures, False):
+            raise OSError(5, "the server is away")
+        beat(*given, **more)
+
+    monkeypatch.setattr(os, "utime", failing)
+    claim, watch = claims.take(tmp_path), claims.Watch()
+    monkeypatch.setattr(claims, "alive", lambda _holder: None)  # as from another machine
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        assert watch.waits(tmp_path)
+        time.sleep(0.05)
+    claim.release()
+
+
+def alone(root, run):
+    """Start a worker that no launcher of ours started; return its exit code."""
+    words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
+    return subprocess.run(words, check=False).returncode
+
+
+def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
+    root = grid(four, tmp_path).root
+    store, run = Store(root), Store(root).plan["runs"][0]["id"]
+    disk.remove_tree(store.runs.folder(run))
+    disk.make(store.working(run))
+    (store.working(run) / "claim-1").write_text("elsewhere boot 1 1")
+    assert alone(root, run) == 0
+    assert store.is_final(run)
+
+
+def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_path):
+    root = grid(four, tmp_path).root
+    store, run = Store(root), Store(root).plan["runs"][0]["id"]
+    disk.remove_tree(store.runs.folder(run))
+    with store.claim(run):
+        assert alone(root, run) == 75
+    assert not store.is_final(run)

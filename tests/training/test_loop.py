@@ -1,6 +1,7 @@
 import hashlib
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -209,3 +210,18 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_next_token(spec):
     log_p = model(part[:, :-1]).log_softmax(-1)
     expected = -log_p.gather(-1, part[:, 1:, None]).mean()
     torch.testing.assert_close(loss_of(model, part), expected)
+
+
+def test_a_checkpoint_of_another_engine_is_not_gone_on_from(spec, tokens, tmp_path, capsys):
+    expected = trained(spec, tokens)[1].curve
+    other, asked = replace(ENGINE, kernel="fused"), iter([False] * 5 + [True])
+    assert trained(spec, tokens, other, saved=tmp_path, stop=lambda: next(asked))[1].steps_done == 5
+    assert numbers(trained(spec, tokens, saved=tmp_path)[1].curve) == numbers(expected)
+    assert "begun anew" in capsys.readouterr().err
+    assert checkpoint.latest(tmp_path) == 0
+
+
+def test_what_a_kill_left_of_a_checkpoint_goes_with_the_next(tmp_path):
+    (tmp_path / ".partial-step-3").write_bytes(b"half")
+    checkpoint.save(tmp_path, 4, {"step": 4})
+    assert [path.name.split("-")[:2] for path in tmp_path.iterdir()] == [["checkpoint", "4"]]

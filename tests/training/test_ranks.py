@@ -60,6 +60,23 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
     assert not list(working.iterdir())
 
 
+def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path):
+    file = experiment_file("{}", train=TRAIN.replace("60", "100_000"), seeds="1",
+                           measure="[perplexity]", parallel="{data: 2}")  # fmt: skip
+    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.DEVNULL)
+    while not there(tmp_path, "tiny/working/*/checkpoint-*"):
+        assert launcher.poll() is None
+        time.sleep(0.01)
+    ranks = [p for p in psutil.Process(launcher.pid).children(recursive=True)
+             if _rank(p) is not None]  # fmt: skip
+    assert len(ranks) == 2
+    worker = ranks[0].parent().parent()
+    launcher.kill()
+    worker.kill()
+    launcher.wait()
+    assert not psutil.wait_procs(ranks, timeout=60)[1]
+
+
 def _rank(process):
     try:
         said = Path(f"/proc/{process.pid}/environ").read_bytes()
