@@ -115,8 +115,9 @@ def test_a_plugin_that_is_none_is_one_line(text, name, said, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path):
+def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path, monkeypatch):
     """An edit within the clock's grain would be hidden by what Python had compiled before."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     plugin, told = tmp_path / "mine.py", tmp_path / "told"
     for said in ("one", "two"):
         plugin.write_text(f"from pathlib import Path\nPath({str(told)!r}).write_text({said!r})\n")
