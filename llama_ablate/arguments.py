@@ -83,8 +83,8 @@ def parser() -> argparse.ArgumentParser:
                          help="runs at a time (default: one a core, or one a GPU)")  # fmt: skip
     add_device(command)
     command.add_argument("--keep-weights", choices=["none", "best", "all"], default="all",
-                         help="of finished runs: none, each variant's best, or all (default: all; "
-                              "metrics can be added later where weights are kept)")  # fmt: skip
+                         help="of finished runs: none, each variant's best in every table, or all "
+                              "(default), to add metrics later")  # fmt: skip
     command.add_argument("--checkpoint-every", type=_seconds, default=30.0, metavar="SECONDS",
                          help="what a crash may cost a run (default: 30)")  # fmt: skip
     command.add_argument("--launcher", choices=["local", "ray", "slurm"], default="local",

@@ -46,7 +46,7 @@ class Record:
 class Settings:
     """What a launch decides for all runs and no number depends on; part of the plan."""
 
-    #: Of finished runs: none, those of each variant's best run, or all.
+    #: Of finished runs: none, those of each variant's best run in every table, or all.
     keep_weights: Literal["none", "best", "all"] = "all"
     checkpoint_s: float = 30.0
     #: Files that were named on the command line to register components, and their SHA-256.
