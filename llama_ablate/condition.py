@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from llama_ablate import trials
+from llama_ablate import plugins, trials
 from llama_ablate.data import tokens
 from llama_ablate.experiment import Data, Experiment
 from llama_ablate.grid import Variant
 from llama_ablate.model.counts import Counts, count
+from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.trials import Run
 
 
@@ -65,7 +66,7 @@ class Condition:
         """Every run of the table."""
         return trials.runs(
             self.variants, trials.points(self.experiment), self.experiment.seed_list,
-            self.experiment.train, self.steps_of, self.tokens.fingerprint, self.train,
+            self.experiment.train, self.steps_of, self.tokens.fingerprint, self.train, _foreign,
         )  # fmt: skip
 
     def steps_of(self, variant: Variant) -> int:
@@ -119,3 +120,10 @@ class Condition:
             ],
             "runs": [run.to_dict() for run in self.runs],
         }
+
+
+def _foreign(variant: Variant) -> list[str]:
+    """Name the code of a variant's components that come from plugins."""
+    names = {slot: getattr(variant.spec, slot).name for slot in REGISTRIES}
+    found = {plugins.code_of(REGISTRIES[slot].get(name)) for slot, name in names.items()}
+    return sorted(found - {""})

@@ -17,7 +17,10 @@ from llama_ablate.errors import ConfigError
 GROUP = "llama_ablate.plugins"
 _INSTALLED = "package:"
 
+_FILE = "llama_ablate_plugin_"
+
 _loaded: dict[str, str] = {}
+_packages: dict[str, str] = {}
 
 
 def load(files: Sequence[Path] = ()) -> None:
@@ -31,6 +34,7 @@ def load(files: Sequence[Path] = ()) -> None:
         if _INSTALLED + point.name not in _loaded:
             _guarded(point.load, f"the installed plugin '{point.name}'")
             _loaded[_INSTALLED + point.name] = version
+            _packages[point.module.partition(".")[0]] = version
     for file in files:
         path = file.resolve()
         if str(path) not in _loaded:
@@ -40,6 +44,14 @@ def load(files: Sequence[Path] = ()) -> None:
 def loaded() -> dict[str, str]:
     """Return what has been loaded: files and their SHA-256, packages and their versions."""
     return dict(_loaded)
+
+
+def code_of(component: Callable[..., object]) -> str:
+    """Return what stands for the code of a component from outside; "" for one of this package."""
+    package = component.__module__.partition(".")[0]
+    if package.startswith(_FILE):
+        return package  # its name holds the hash of its file
+    return "" if package == "llama_ablate" else f"{package} {_packages.get(package, '')}"
 
 
 def again(recorded: Mapping[str, str]) -> None:
@@ -66,7 +78,7 @@ def _import(path: Path, expected: str | None = None) -> str:
     digest = hashlib.sha256(source).hexdigest()
     if expected not in (None, digest):
         raise _changed(str(path))
-    name = f"llama_ablate_plugin_{digest[:12]}"
+    name = f"{_FILE}{digest[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ConfigError(f"--plugin {path}: is no Python file (its name must end in .py)")

@@ -78,11 +78,13 @@ def runs(
     steps: Callable[[Variant], int],
     text: str,
     changes: Mapping[str, Any],
+    code: Callable[[Variant], Sequence[str]],
 ) -> tuple[Run, ...]:
     """Return every variant at every point with every seed.
 
     Seeds are outermost, so a grid cut short is still paired. `train` is the experiment's, `changes`
-    what all runs change of it, `text` the fingerprint of the tokens.
+    what all runs change of it, `text` the fingerprint of the tokens, `code` names a variant's code
+    that is not this package's.
     """
     found = []
     for seed, point, variant in itertools.product(seeds, points, variants):
@@ -90,6 +92,6 @@ def runs(
         recipe = train.model_dump(mode="json", exclude={"tokens", "steps"}) | own
         length = steps(variant)
         identity = [RECIPE, variant.spec.to_dict(), recipe, length, text, seed]
-        anew = [variant.reseed] if variant.reseed else []
+        anew = [*([variant.reseed] if variant.reseed else []), *code(variant)]
         found.append(Run(variant, seed, length, own, point, digest([*identity, *anew])))
     return tuple(found)

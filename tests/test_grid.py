@@ -139,7 +139,7 @@ def test_a_budget_that_no_width_can_meet_is_refused():
 
 def runs_of(variants, text="f", points=({},), steps=1, **train):
     recipe = Train.check({"steps": 1, **train})
-    return trials.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {})
+    return trials.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {}, lambda _: [])
 
 
 def test_runs_are_named_by_all_that_they_depend_on():

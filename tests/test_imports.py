@@ -24,7 +24,7 @@ MAY = {
     "matching": ["errors", "spec"],
     "grid": ["designs", "errors", "experiment", "matching", "registry", "spec"],
     "trials": ["errors", "experiment", "grid", "spec"],
-    "condition": ["data", "experiment", "grid", "model", "trials"],
+    "condition": ["data", "experiment", "grid", "model", "plugins", "trials"],
     "disk": [],
     "strict_json": ["disk", "errors"],
     "results": ["disk", "errors", "experiment", "strict_json"],

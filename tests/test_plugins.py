@@ -127,7 +127,7 @@ def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path, monkeypatch):
         assert told.read_text() == said
 
 
-def test_runs_that_were_made_with_different_plugins_are_pointed_out(experiment_file, tmp_path):
+def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, tmp_path):
     plugin = tmp_path / "mine.py"
     file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
     for text, seeds in ((NORM, 1), (NORM.replace("0.5", "0.6"), 2)):
@@ -136,5 +136,8 @@ def test_runs_that_were_made_with_different_plugins_are_pointed_out(experiment_f
                    f"seeds={seeds}")  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert "made with different plugins" in done.stderr
-    record = Store(tmp_path / "r" / "tiny").records()[0]
+    store = Store(tmp_path / "r" / "tiny")
+    record = store.records()[0]
+    # Only what the plugin has a part in is another run since: the baseline's first one stands.
+    assert len(store.runs.final_ids()) == 2 + 3
     assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
