@@ -5,11 +5,12 @@ part of the plan; a worker loads the same again, and only if it is the same byte
 """
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import SourceLoader
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 from llama_ablate.errors import ConfigError
 
@@ -79,17 +80,27 @@ def _import(path: Path, expected: str | None = None) -> str:
     if expected not in (None, digest):
         raise _changed(str(path))
     name = f"{_FILE}{digest[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None:
+    if path.suffix != ".py":
         raise ConfigError(f"--plugin {path}: is no Python file (its name must end in .py)")
-    module = importlib.util.module_from_spec(spec)
+    loader = _Hashed(path, source)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module  # as an import does: dataclasses and pickles look there
-
-    def run() -> None:  # these very bytes: the file may be another by now, and its .pyc too
-        exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102  what a plugin is
-
-    _guarded(run, f"--plugin {path}")
+    _guarded(lambda: loader.exec_module(module), f"--plugin {path}")
     return digest
+
+
+class _Hashed(SourceLoader):
+    """Gives a module the bytes that were hashed: the file may be another by now, or its `.pyc`."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path, self._source = path, source
+
+    def get_filename(self, _name: str) -> str:
+        return str(self._path)
+
+    def get_data(self, _path: object) -> bytes:
+        return self._source
 
 
 def _guarded(run: Callable[[], object], what: str) -> None:
