@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from llama_ablate import plugins
@@ -30,6 +29,7 @@ from llama_ablate.plan import open_tokens
 from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.claims import Claim, Watch, lease
+from llama_ablate.results.holders import alive, myself
 from llama_ablate.training.engine import Engine, settle
 from llama_ablate.training.loop import Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
@@ -82,7 +82,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
         run_id,
     ]
     # A rank's parent is torchrun, which does not look whether its own is still there.
-    ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": str(os.getpid())}
+    ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
     with store.log(run_id).open("ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
             [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -211,7 +211,7 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     It raises _TakenOver where the claim is lost: then nothing more may be written.
     """
     asked: list[int] = []
-    parent, spread = _parent(), int(os.environ.get("LLAMA_ABLATE_SPREAD") or 0)
+    parent, spread = _parent(), os.environ.get("LLAMA_ABLATE_SPREAD")
 
     def remember(number: int, _frame: Any) -> None:
         asked.append(number)
@@ -219,8 +219,8 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     def stop() -> bool:
         if claim and not claim.held:
             raise _TakenOver
-        alone = os.getppid() != parent or not (spread == 0 or psutil.pid_exists(spread))
-        return bool(asked) or alone
+        lost = os.getppid() != parent or (spread is not None and not alive(spread))
+        return bool(asked) or lost
 
     if threading.current_thread() is threading.main_thread():
         # USR2: a queue wants the machine back. HUP: the terminal was closed.
