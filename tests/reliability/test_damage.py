@@ -18,7 +18,7 @@ from llama_ablate.results import Store, holders
 from llama_ablate.training import checkpoint
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, grid, in_child, there
+from .harness import PYTHON, Settings, breaches, fsck, grid, in_child, there
 
 ROOT = Path(__file__).parents[2]
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -334,3 +334,18 @@ def test_a_process_is_known_by_more_than_its_number():
     assert holders.alive(f"{machine} before {pid} {began}") is False
     assert holders.alive(f"elsewhere {boot} {pid} {began}") is None
     assert holders.alive("") is None
+
+
+@pytest.mark.parametrize("damage", ["no measures", "no curve", "a torn letter", "no manifest"])
+def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, damage):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
+    store = grid(file, tmp_path)
+    folder = store.runs.folder(store.plan["runs"][0]["id"])
+    if damage == "no measures":
+        shutil.rmtree(folder / "measures")
+    elif damage == "a torn letter":
+        (folder / "curve.csv").write_bytes(b"\xff" + (folder / "curve.csv").read_bytes())
+    else:
+        (folder / {"no curve": "curve.csv", "no manifest": "manifest.json"}[damage]).unlink()
+    found = fsck.check(store.root, store.root)
+    assert any(name == "I2" and folder.name in path for name, path, _what in found), found
