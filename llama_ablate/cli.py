@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
@@ -29,10 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
-        try:
+        with suppress(BrokenPipeError):  # the reader has gone, with what it wanted
             print(answer.json if options.json else answer.text, flush=True)
-        except BrokenPipeError:
-            pass  # the reader has gone, with what it wanted
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""

@@ -189,14 +189,16 @@ def strict(raw: bytes, default: Any = None) -> Any:
 
 def written(folder: Path) -> dict[str, Any]:
     """Return the record of a run's folder; empty where it has none that can be read."""
-    file = folder / "record.json"
-    found = strict(file.read_bytes(), default={}) if file.is_file() else {}
-    return dict(found) if isinstance(found, dict) else {}
+    return document(folder / "record.json")
 
 
 def manifested(folder: Path) -> dict[str, Any]:
     """Return what a run's manifest lists; nothing where it cannot be read."""
-    file = folder / "manifest.json"
+    return document(folder / "manifest.json")
+
+
+def document(file: Path) -> dict[str, Any]:
+    """Return the mapping that a file holds; empty where there is none that can be read."""
     found = strict(file.read_bytes(), default={}) if file.is_file() else {}
     return dict(found) if isinstance(found, dict) else {}
 
@@ -234,7 +236,7 @@ def metrics(folder: Path) -> dict[str, Any]:
     record = written(folder)
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
     for file in sorted((folder / "measures").glob("*.json")):
-        values = dict(strict(file.read_bytes(), default={}))
+        values = document(file)
         found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
     return found
 

@@ -257,7 +257,7 @@ class Store:
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
             if folder and not self.runs.stands(folder) and (claim := self._take(run)):
-                if folder.is_dir() and not self.runs.stands(folder):
+                if folder.is_dir():  # still, now that it is ours
                     moved += self.runs.set_aside(folder)
                 claim.release()
             checked(done)
