@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.spec import ModelSpec
+
+from . import commands
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
@@ -114,6 +117,22 @@ def experiment_file(tmp_path, book):
         return file
 
     return write
+
+
+@pytest.fixture
+def launch():
+    """Start a command as `started` does; what is left of it at the end of the test is killed."""
+    processes = []
+
+    def start(words, **more):
+        processes.append(commands.started(words, **more))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 from llama_ablate.cli import main
 from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
+from tests.commands import alive, at_work, command, family, kill
 from tests.quiet import within
 
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
@@ -33,16 +32,12 @@ def hashes(results):
     return found
 
 
-def command(file, results):
-    return [sys.executable, "-m", "llama_ablate", "run", str(file), "--results", str(results),
-            "--device", "cpu"]  # fmt: skip
-
-
 def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
+    return found
 
 
 def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path, capsys):
@@ -108,21 +103,12 @@ def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
     assert main(["status", str(tmp_path / "both" / "tiny")]) == 1
 
 
-def workers_of(launcher, store):
-    """Return the processes at work on runs: children of the fork server that write a run's log."""
-    found = psutil.Process(launcher.pid).children(recursive=True)
-    planned = {run["id"] for run in Store(store).plan["runs"]}
-    return [p for p in found if any(Path(f.path).parent.name in planned for f in p.open_files())]
-
-
 def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
-    experiment_file, tmp_path
+    experiment_file, tmp_path, launch
 ):
     file = experiment_file(train=LONG)
-    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.PIPE)
-    wait_for((tmp_path / "tiny" / "plan.json").exists)
-    wait_for(lambda: len(workers_of(launcher, tmp_path / "tiny")) == 2)
-    workers_of(launcher, tmp_path / "tiny")[0].kill()
+    launcher = launch(command(file, tmp_path))
+    kill(wait_for(lambda: at_work(launcher, tmp_path / "tiny"))[0])
     _out, err = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, err
     assert run(file, tmp_path / "whole") == 0
@@ -131,26 +117,20 @@ def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
 
 
 def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_on(
-    experiment_file, tmp_path
+    experiment_file, tmp_path, launch
 ):
     file = experiment_file(train=LONG, seeds="1")
-    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.PIPE)
+    launcher = launch(command(file, tmp_path))
     store = tmp_path / "tiny"
     wait_for((store / "plan.json").exists)
     doomed = Store(store).plan["runs"][0]["id"]
     killed = set()
     while launcher.poll() is None:
-        for process in psutil.Process(launcher.pid).children(recursive=True):
-            try:
-                logs = [f.path for f in process.open_files()]
-            except psutil.Error:
-                continue
-            if str(store / "working" / doomed / "log") in logs:
-                killed.add(process.pid)
-                process.kill()
+        for process in at_work(launcher, store, run=doomed):
+            killed.add(process.pid)
+            kill(process)
         time.sleep(0.02)
     assert launcher.returncode == 1, launcher.stderr.read()
-    launcher.stderr.close()
     assert len(killed) == 3
     records = {r.id: r for r in Store(store).records()}
     assert records[doomed].outcome == "error"
@@ -161,26 +141,23 @@ def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_o
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path, how):
+def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path, launch, how):
     """Ctrl-C leaves checkpoints and exit code 130; a killed launcher leaves no worker behind."""
     file = experiment_file(train=LONG)
-    launcher = subprocess.Popen(
-        command(file, tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
+    launcher = launch(command(file, tmp_path))
     logs = tmp_path / "tiny" / "working"
-    wait_for(lambda: len([p for p in logs.glob("*/log") if p.parent.name != "engine"]) >= 2)
+    wait_for(lambda: len(at_work(launcher, tmp_path / "tiny")) >= 2)
     time.sleep(0.4)
-    family = psutil.Process(launcher.pid).children(recursive=True)
+    started = family(launcher)
     os.kill(launcher.pid, how)
     began = time.monotonic()
     _out, err = launcher.communicate(timeout=30)
     assert within(time.monotonic() - began, 10)
     if how == signal.SIGINT:
         assert launcher.returncode == 130
-        assert b"the same command goes on" in err
-        assert b"Traceback" not in err
-    wait_for(lambda: not any(p.is_running() and p.status() != "zombie" for p in family), 15)
+        assert "the same command goes on" in err
+        assert "Traceback" not in err
+    wait_for(lambda: not alive(started), 15)
     assert run(file, tmp_path) == 0
     assert run(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")

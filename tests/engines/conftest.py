@@ -1,12 +1,12 @@
 """What tests of engines share: the battery's two tiers, and the command `run` as a process."""
 
 import os
-import subprocess
 
 import pytest
 
+from tests.commands import command
 from tests.reliability.conftest import FULL, tally, volume
-from tests.reliability.harness import PYTHON, there
+from tests.reliability.harness import there
 
 __all__ = ["tally", "volume"]
 
@@ -28,27 +28,14 @@ def _lease(monkeypatch):
 
 
 @pytest.fixture
-def launch():
-    """Start `llama-ablate run`; what is still there at the end of the test is killed."""
-    started = []
+def launch(launch):
+    """Start the command `run`; its runs write checkpoints often."""
 
     def start(file, results, *options, **env):
-        process = subprocess.Popen(
-            [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results), "--device",
-             "cpu", "--checkpoint-every", "0.2", *options],
-            env=os.environ | env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
+        words = command(file, results, "--checkpoint-every", "0.2", *options)
+        return launch(words, env=os.environ | env)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 @pytest.fixture

@@ -183,4 +183,3 @@ def nobody_left(root, seconds=10):
 
 
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)
-PYTHON = sys.executable

@@ -16,9 +16,10 @@ from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Store, holders
 from llama_ablate.training import checkpoint
+from tests.commands import command
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, fsck, grid, in_child, there
+from .harness import Settings, breaches, fsck, grid, in_child, there
 
 ROOT = Path(__file__).parents[2]
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -135,8 +136,8 @@ def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
 
 
 def run(file, results, **more):
-    command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **more)
+    return subprocess.run(command(file, results), capture_output=True, text=True, check=False,
+                          **more)  # fmt: skip
 
 
 def one_line(done):
@@ -200,7 +201,7 @@ def test_a_folder_of_another_user_is_told_and_a_strict_umask_does_no_harm(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a file system takes root")
 def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
-    experiment_file, tmp_path, tally
+    experiment_file, tmp_path, launch, tally
 ):
     place = tmp_path / "small"
     place.mkdir()
@@ -217,15 +218,14 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
         assert one_line(done)
         assert "are free; with --keep-weights" in done.stderr
         (place / "filler").unlink()
-        command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(place)]
-        launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        launcher = launch(command(file, place))
         while not there(place, "tiny/working/*/claim-1") or not (place / "tiny/plan.json").exists():
             assert launcher.poll() is None, launcher.stderr.read()
             time.sleep(0.02)
         with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(4096))
-        error = launcher.communicate(timeout=120)[1].decode()
+        error = launcher.communicate(timeout=120)[1]
         assert launcher.returncode == 2, error
         assert "Traceback" not in error
         assert "No space left on device" in error
@@ -240,11 +240,10 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
     tally("R6", "a real file system of 8 MB that fills up during a grid", 1)
 
 
-def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, tally):
+def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, launch, tally):
     train = TRAIN.replace("steps: 6", "steps: 4000")
     file = experiment_file(train=train, measure="[perplexity]", seeds="1")
-    command = [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(tmp_path / "r")]
-    launcher = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    launcher = launch(command(file, tmp_path / "r"))
     while (
         not there(tmp_path, "r/tiny/working/*/claim-1")
         or not (tmp_path / "r/tiny/plan.json").exists()
@@ -254,7 +253,7 @@ def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_p
     time.sleep(0.5)
     while (tmp_path / "r").exists():
         shutil.rmtree(tmp_path / "r", ignore_errors=True)
-    error = launcher.communicate(timeout=60)[1].decode()
+    error = launcher.communicate(timeout=60)[1]
     wrong = "Traceback" in error or launcher.returncode != 2
     print(error)
     tally("R7", "the results folder is removed during a grid", 1, int(wrong))

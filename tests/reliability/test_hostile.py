@@ -22,8 +22,9 @@ from llama_ablate.interop.opening import open_model
 from llama_ablate.results import Store
 from llama_ablate.schema import slug
 from llama_ablate.training import checkpoint
+from tests.commands import command
 
-from .harness import PYTHON, grid
+from .harness import grid
 
 ROOT = Path(__file__).parents[2]
 TRAIN = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -241,9 +242,8 @@ def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_p
              "DATABASE_URL", "SSH_AUTH_SOCK", "API_KEY", "SLURM_JWT", "RAY_AUTH_TOKEN"]  # fmt: skip
     environment = {**os.environ, **{name: f"{canary}-{name}" for name in names}}
     done = subprocess.run(
-        [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(tmp_path / "r")],
-        env=environment, capture_output=True, check=False,
-    )  # fmt: skip
+        command(file, tmp_path / "r"), env=environment, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     written = [p for p in (tmp_path / "r").rglob("*") if p.is_file()]
     assert len(written) > 30

@@ -2,20 +2,20 @@
 
 import os
 import random
-import re
 import resource
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from llama_ablate.results import Store
+from tests.commands import PYTHON, at_work, kill
+from tests.commands import command as run
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, grid, nobody_left, there
+from .harness import Settings, breaches, grid, nobody_left, there
 
 ROOT = Path(__file__).parents[2]
 GRID = """{design: list, entries: [
@@ -25,45 +25,13 @@ GRID = """{design: list, entries: [
 TRAIN = "{steps: 120, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
 
 
-def command(file, results, *more):
-    return [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results), "--device",
-            "cpu", "--checkpoint-every", "0.05", *more]  # fmt: skip
-
-
-def launch(*arguments, **more):
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, **more}
-    return subprocess.Popen(command(*arguments), start_new_session=True, **streams)
-
-
-def on_terminal(terminal, *words, **more):
-    """Start a command whose terminal this is, and leave the terminal to it."""
-    launched = subprocess.Popen(["setsid", "--ctty", *words], stdin=terminal, stdout=terminal,
-                                stderr=terminal, **more)  # fmt: skip
-    os.close(terminal)
-    return launched
-
-
-def at_work(launcher, root):
-    """Return the processes that train: they have the log of a planned run open."""
-    log = re.compile(rf"{re.escape(str(root))}/working/[0-9a-f]{{8}}/log")
-    found = []
-    try:
-        family = psutil.Process(launcher.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return found
-    for process in family:
-        try:
-            names = [file.path for file in process.open_files()]
-        except psutil.Error:
-            continue
-        if any(map(log.fullmatch, names)):
-            found.append(process)
-    return found
+def command(file, results):
+    return run(file, results, "--checkpoint-every", "0.05")
 
 
 @pytest.mark.timeout(7200)
 def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
-    experiment_file, tmp_path, volume, tally
+    experiment_file, tmp_path, launch, volume, tally
 ):
     file = experiment_file(GRID, train=TRAIN, seeds="3", measure="[perplexity]")
     reference = grid(file, tmp_path / "reference", Settings()).root
@@ -74,7 +42,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
         results = tmp_path / f"grid-{finished}"
         root = results / "tiny"
         while True:
-            launcher = launch(file, results)
+            launcher = launch(command(file, results))
             while launcher.poll() is None and killed < wanted:
                 time.sleep(chance.expovariate(2.5))
                 workers = at_work(launcher, root)
@@ -83,12 +51,12 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
                     continue
                 killed += 1
                 if who == "worker":
-                    chance.choice(workers).kill()
+                    kill(chance.choice(workers))
                 elif who == "launcher":
                     launcher.kill()
                 else:
                     os.killpg(launcher.pid, signal.SIGKILL)
-            error = launcher.communicate()[1].decode()
+            error = launcher.communicate()[1]
             if launcher.returncode == 0:
                 break
             # 1: a run was lost three times without coming further; the next command tries again.
@@ -107,7 +75,7 @@ INTERRUPTS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGINT twice", "closed terminal"]
 
 @pytest.mark.parametrize("how", INTERRUPTS)
 def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
-    how, experiment_file, tmp_path, volume, tally
+    how, experiment_file, tmp_path, launch, volume, tally
 ):
     train = TRAIN.replace("120", "600")
     file = experiment_file(train=train, seeds="1", measure="[perplexity]")
@@ -118,9 +86,9 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         root = results / "tiny"
         if how == "closed terminal":
             owner, ours = os.openpty()
-            launcher = on_terminal(ours, *command(file, results))
+            launcher = launch(command(file, results), terminal=ours)
         else:
-            launcher = launch(file, results)
+            launcher = launch(command(file, results))
         while not there(root, "working/*/checkpoint-*"):
             assert launcher.poll() is None, launcher.communicate()[1]
             time.sleep(0.02)
@@ -134,7 +102,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         if how.endswith("twice"):
             time.sleep(0.1)
             os.kill(launcher.pid, signal.SIGINT)
-        error = (launcher.communicate(timeout=20)[1] or b"").decode()
+        error = launcher.communicate(timeout=20)[1] or ""
         took = time.monotonic() - began
         slowest = max(slowest, took)
         # The second one may find it on its way out: then it dies of it.
@@ -178,10 +146,10 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
           len(wrong))  # fmt: skip
 
 
-def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path):
+def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path, launch):
     file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
     owner, terminal = os.openpty()
-    launcher = on_terminal(terminal, "nohup", *command(file, tmp_path), cwd=tmp_path)
+    launcher = launch(["nohup", *command(file, tmp_path)], terminal=terminal, cwd=tmp_path)
     while not there(tmp_path, "tiny/working/*/checkpoint-*"):
         assert launcher.poll() is None, (tmp_path / "nohup.out").read_text()
         time.sleep(0.02)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import PYTHON
+
 from .conftest import FULL
-from .harness import PYTHON
 
 ROOT = Path(__file__).parents[2]
 DISK, CLAIMS = "llama_ablate/disk.py", "llama_ablate/results/claims.py"

@@ -15,9 +15,10 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
+from tests.commands import PYTHON
 from tests.quiet import within
 
-from .harness import PYTHON, Settings, breaches, grid, in_child, there
+from .harness import Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"

@@ -10,15 +10,11 @@ import time
 import pytest
 
 from llama_ablate.results import Store, claims
+from tests.commands import PYTHON, command
 
-from .harness import PYTHON, Settings, breaches, fsck, grid
+from .harness import Settings, breaches, fsck, grid
 
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
-
-
-def command(file, results, *more):
-    return [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results), "--device",
-            "cpu", *more]  # fmt: skip
 
 
 def test_order_workers_and_hash_seed_change_no_weight_and_no_number(

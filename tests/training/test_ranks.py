@@ -1,25 +1,18 @@
 """One run on several processes: the same losses as on one, and a lost process costs no run."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from llama_ablate.cli import main
 from llama_ablate.results import Store
+from tests.commands import alive, command, family, kill
 from tests.reliability.harness import there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
-
-
-def command(file, results):
-    return [sys.executable, "-m", "llama_ablate", "run", str(file), "--results", str(results),
-            "--device", "cpu", "--checkpoint-every", "0.2"]  # fmt: skip
+#: A checkpoint after every step, to go on from long before the run is over.
+OFTEN = ("--checkpoint-every", "0.001")
 
 
 def curve(root):
@@ -31,7 +24,7 @@ def curve(root):
 
 
 def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
-    experiment_file, tmp_path
+    experiment_file, tmp_path, launch
 ):
     one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
     assert main(["run", str(one), "--results", str(tmp_path / "one"), "--device", "cpu"]) == 0
@@ -46,35 +39,34 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
     assert record.engine["ranks"] == 2
 
     # The same, but one of the two is killed: the run goes on from its checkpoint, to the same end.
-    launcher = subprocess.Popen(command(two, tmp_path / "lost"), stderr=subprocess.PIPE)
+    launcher = launch(command(two, tmp_path / "lost", *OFTEN))
     working = tmp_path / "lost" / "tiny" / "working"
     while not there(working, "*/checkpoint-*"):
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
-    second = next(p for p in psutil.Process(launcher.pid).children(recursive=True)
-                  if _rank(p) == "1")  # fmt: skip
-    os.kill(second.pid, signal.SIGKILL)
-    assert launcher.wait(120) == 0, launcher.stderr.read()
-    launcher.stderr.close()
+    kill(next(process for process in family(launcher) if _rank(process) == "1"))
+    error = launcher.communicate(timeout=120)[1]
+    assert launcher.returncode == 0, error
     assert curve(tmp_path / "lost" / "tiny") == shared
     assert not list(working.iterdir())
 
 
-def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path):
+def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, launch):
     file = experiment_file("{}", train=TRAIN.replace("60", "100_000"), seeds="1",
                            measure="[perplexity]", parallel="{data: 2}")  # fmt: skip
-    launcher = subprocess.Popen(command(file, tmp_path), stderr=subprocess.DEVNULL)
+    launcher = launch(command(file, tmp_path, *OFTEN))
     while not there(tmp_path, "tiny/working/*/checkpoint-*"):
         assert launcher.poll() is None
         time.sleep(0.01)
-    ranks = [p for p in psutil.Process(launcher.pid).children(recursive=True)
-             if _rank(p) is not None]  # fmt: skip
+    ranks = [process for process in family(launcher) if _rank(process) is not None]
     assert len(ranks) == 2
     worker = ranks[0].parent().parent()
     launcher.kill()
     worker.kill()
-    launcher.wait()
-    assert not psutil.wait_procs(ranks, timeout=60)[1]
+    deadline = time.monotonic() + 60
+    while left := alive(ranks):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 def _rank(process):

@@ -1,0 +1,65 @@
+"""Commands as users run them: in processes, which tests watch and kill while they come and go."""
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+
+import psutil
+
+PYTHON = sys.executable
+
+
+def command(file, results, *options):
+    """Return the words that run an experiment file on the CPU."""
+    return [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results),
+            "--device", "cpu", *options]  # fmt: skip
+
+
+def started(words, terminal=None, **more):
+    """Start a command in a session of its own, on a terminal or with pipes for `communicate`.
+
+    The terminal is left to the command.
+    """
+    if terminal is None:
+        return subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, **more)  # fmt: skip
+    process = subprocess.Popen(["setsid", "--ctty", *words], stdin=terminal, stdout=terminal,
+                               stderr=terminal, **more)  # fmt: skip
+    os.close(terminal)
+    return process
+
+
+def family(process):
+    """Return the processes that descend from one; none once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+def kill(process):
+    """Kill a process that may have ended since it was found."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def alive(processes):
+    """Return those that have not ended; who has ended may be left unburied by its parent."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def at_work(launcher, root, run="[0-9a-f]{8}"):
+    """Return the processes that train for a launcher: they have the log of a planned run open."""
+    log = re.compile(rf"{re.escape(str(root))}/working/{run}/log")
+    found = []
+    for process in family(launcher):
+        with suppress(psutil.Error):
+            if any(log.fullmatch(file.path) for file in process.open_files()):
+                found.append(process)
+    return found
