@@ -1,6 +1,10 @@
 """Limits in seconds, on machines that others use too."""
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: What a million passes of the loop below take on a core of the machine that limits are stated for,
 #: when nobody else uses it.
@@ -14,6 +18,15 @@ def within(took: float, limit: float) -> bool:
     to four times: neighbours on a core's other half make it two.
     """
     return took < limit or took < limit * min(4.0, max(_slowness() for _ in range(5)))
+
+
+def until(condition: Callable[[], T], limit: float) -> T:
+    """Wait for something true, and return it: at most a limit in seconds of a quiet machine."""
+    began = time.monotonic()
+    while not (found := condition()):
+        assert within(time.monotonic() - began, limit), f"nothing came in {limit} s"
+        time.sleep(0.02)
+    return found
 
 
 def _slowness() -> float:

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from llama_ablate.launch.queue import Gone, News, Queue
 from llama_ablate.plan import make
 from llama_ablate.results import Settings, Store, claims
 from llama_ablate.training.engine import Engine
+from tests.quiet import until
 
 _SPEC = importlib.util.spec_from_file_location(
     "fsck", Path(__file__).parents[2] / "tools" / "fsck.py"
@@ -176,10 +176,7 @@ def there(root, pattern):
 
 def nobody_left(root, seconds=10):
     """Wait until no process has a file of the results open."""
-    deadline = time.monotonic() + seconds
-    while left := [what for name, _path, what in breaches(root) if "process" in what]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    until(lambda: not any("process" in what for _name, _path, what in breaches(root)), seconds)
 
 
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)

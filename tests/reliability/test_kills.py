@@ -102,7 +102,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         if how.endswith("twice"):
             time.sleep(0.1)
             os.kill(launcher.pid, signal.SIGINT)
-        error = launcher.communicate(timeout=20)[1] or ""
+        error = launcher.communicate(timeout=60)[1] or ""
         took = time.monotonic() - began
         slowest = max(slowest, took)
         # The second one may find it on its way out: then it dies of it.
@@ -135,12 +135,12 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
         words = [str(chance.randrange(100, 400)), str(noted), *command(file, root)[3:]]
         done = subprocess.run(
             [PYTHON, "-m", "tests.reliability.interrupted", *words], check=False,
-            cwd=ROOT, capture_output=True, text=True, timeout=60,
+            cwd=ROOT, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         if (root / "tiny" / "plan.json").is_file():  # else there is nothing to be at work on
             nobody_left(root / "tiny", seconds=5)
         if done.returncode != 130 or "Traceb" in done.stderr:
-            wrong.append((noted.read_text(), done.returncode, done.stderr))
+            wrong.append((noted.exists() and noted.read_text(), done.returncode, done.stderr))
     print(wrong)
     tally("R15", "an interrupt at a line of the launcher: exit code 130, no process left", trials,
           len(wrong))  # fmt: skip

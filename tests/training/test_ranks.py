@@ -8,6 +8,7 @@ import pytest
 from llama_ablate.cli import main
 from llama_ablate.results import Store
 from tests.commands import alive, command, family, kill
+from tests.quiet import until
 from tests.reliability.harness import there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
@@ -63,10 +64,7 @@ def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, 
     worker = ranks[0].parent().parent()
     launcher.kill()
     worker.kill()
-    deadline = time.monotonic() + 60
-    while left := alive(ranks):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    until(lambda: not alive(ranks), 60)
 
 
 def _rank(process):
