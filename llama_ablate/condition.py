@@ -7,10 +7,12 @@ from typing import Any
 
 from llama_ablate import plugins, trials
 from llama_ablate.data import tokens
+from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Data, Experiment
 from llama_ablate.grid import Variant
 from llama_ablate.model.counts import Counts, count
 from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.spec import ModelSpec
 from llama_ablate.trials import Run
 
 
@@ -120,6 +122,15 @@ class Condition:
             ],
             "runs": [run.to_dict() for run in self.runs],
         }
+
+
+def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
+    """Raise ConfigError where a component comes from other code than was recorded of runs."""
+    for slot in REGISTRIES:
+        name = getattr(spec, slot).name
+        if not plugins.is_recorded(REGISTRIES[slot].get(name), recorded):
+            raise ConfigError(f"the plugin that makes '{name}' is not the one that {whose} was "
+                              "made with")  # fmt: skip
 
 
 def _foreign(variant: Variant) -> list[str]:

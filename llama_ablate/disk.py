@@ -7,7 +7,7 @@ disk: fail, crash or lose power at any call.
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,12 @@ def names(folder: Path) -> list[str]:
         return []
 
 
+def links_below(folder: Path) -> Iterator[Path]:
+    """Find the links that lie in a folder or below it."""
+    for below, folders, files in os.walk(folder):
+        yield from (path for n in (*folders, *files) if os.path.islink(path := Path(below, n)))
+
+
 def place(partial: Path, target: Path) -> bool:
     """Give a finished folder its name, unless there is one of that name: the first one wins.
 
@@ -145,17 +151,18 @@ def remove(path: Path) -> None:
         pass
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder and all in it, if it is there; what others put there meanwhile stays."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except FileNotFoundError:
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all in it, if it is there; what others put there meanwhile stays.
+
+    Of a link the link itself goes, and nothing that it leads to.
+    """
+    if os.path.islink(path) or not os.path.isdir(path):
+        remove(path)
         return
-    for path, is_folder in found:
-        remove_tree(Path(path)) if is_folder else remove(Path(path))
+    for name in names(path):
+        remove_tree(path / name)
     try:
-        os.rmdir(folder)
+        os.rmdir(path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
             raise

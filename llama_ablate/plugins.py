@@ -38,6 +38,10 @@ def load(files: Sequence[Path] = ()) -> None:
             _packages[point.module.partition(".")[0]] = version
     for file in files:
         path = file.resolve()
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"--plugin {str(path)!a}: its name must be UTF-8") from None
         if str(path) not in _loaded:
             _loaded[str(path)] = _import(path)
 
@@ -53,6 +57,20 @@ def code_of(component: Callable[..., object]) -> str:
     if package.startswith(_FILE):
         return package  # its name holds the hash of its file
     return "" if package == "llama_ablate" else f"{package} {_packages.get(package, '')}"
+
+
+def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -> bool:
+    """Return whether a component is of this package, or its code is what was recorded once.
+
+    `recorded` is of the form that `loaded` returns.
+    """
+    code = code_of(component)
+    if code.startswith(_FILE):
+        return any(made.startswith(code.removeprefix(_FILE)) for made in recorded.values())
+    return not code or any(
+        name.startswith(_INSTALLED) and code.endswith(f" {version}")
+        for name, version in recorded.items()
+    )
 
 
 def again(recorded: Mapping[str, str]) -> None:
@@ -108,5 +126,5 @@ def _guarded(run: Callable[[], object], what: str) -> None:
         run()
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error

@@ -1,5 +1,6 @@
 """Pydantic's findings, said the project's way: one sentence, what was given, what is allowed."""
 
+import re
 import types
 import typing
 from typing import Any, Self
@@ -61,7 +62,7 @@ def _sentence(model: type[BaseModel], found: ErrorDetails) -> str:
         return f"{shown(given)} is not allowed here{nearest(given, expected.split(', '))}"
     if kind == "value_error":
         return str(found["ctx"]["error"])
-    message = found["msg"].removeprefix("Input ")
+    message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", found["msg"])
     if kind.startswith("model_type"):
         message = "should be a mapping (key: value)"
     return f"{shown(given)} ({_kind(given)}) is not accepted: it {message}"

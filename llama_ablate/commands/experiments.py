@@ -39,7 +39,7 @@ def plan(options: Namespace) -> Answer:
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
-    workers = local.default_workers(device)
+    workers = local.default_workers(device, made.experiment.parallel.data)
     values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
     text = planned.text(values)
     if options.power is not None:
@@ -95,6 +95,8 @@ def compare(options: Namespace) -> Answer:
 
     store = _table(options)
     a, b = _variant(store, options.a), _variant(store, options.b)
+    if a["id"] == b["id"]:
+        raise ConfigError(f"'{options.a}' and '{options.b}' are the same variant: name two")
     return Answer(*looking.pair(store, a, b))
 
 

@@ -32,8 +32,16 @@ def inquire(options: Namespace) -> Answer:
     from llama_ablate.report import claimed, tables
     from llama_ablate.results import folders
 
-    if options.sets:
-        raise ConfigError("--set: an inquiry has nothing to set")
+    for given, flag in (
+        (options.sets, "--set"),
+        (options.workers, "--workers"),
+        (options.launcher != "local", "--launcher"),
+        (options.ray_address, "--ray-address"),
+        (options.slurm, "--slurm"),
+        (options.keep_weights != "all", "--keep-weights"),
+    ):
+        if given:
+            raise ConfigError(f"{flag}: an inquiry trains nothing, and takes no such option")
     asked, marked = load(options.file)
     timed: list[Table] = []
     setup = None

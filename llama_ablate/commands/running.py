@@ -65,7 +65,8 @@ def run(options: Namespace) -> Answer:
     # How many a cluster will take at a time is not known before: perhaps all.
     elsewhere = options.launcher == "slurm" or options.ray_address
     most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
-    _check_room(store, planned, min(options.workers or most, len(made.runs)))
+    workers = options.workers and min(options.workers, len(made.runs))
+    _check_room(store, planned, min(workers or most, len(made.runs)))
     store.create(planned, notes + source.text)
     ids = [run.id for run in made.runs]
     with Bar("verifying what is there") as bar:
@@ -73,7 +74,7 @@ def run(options: Namespace) -> Answer:
             sys.stderr.write(f"note: damaged, kept as '{damaged}', and trained again\n")
     store.sweep()
     with (
-        _launcher(options, store, device, engine.ranks) as launcher,
+        _launcher(options, store, device, engine.ranks, workers) as launcher,
         Progress(made.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
     ):
         Queue(store, made, engine, settings, progress).work(launcher)
@@ -113,20 +114,20 @@ def _check_launcher(options: Namespace) -> None:
 
 
 def _launcher(
-    options: Namespace, store: Store, device: str, ranks: int
+    options: Namespace, store: Store, device: str, ranks: int, workers: int | None
 ) -> "AbstractContextManager[Launcher]":
     """Return the engine that is asked for; it is there inside `with`."""
     if options.launcher == "ray":
         from llama_ablate.launch.ray import Ray
 
-        return Ray(store, device, options.workers, options.ray_address, ranks)
+        return Ray(store, device, workers, options.ray_address, ranks)
     if options.launcher == "slurm":
         from llama_ablate.launch.slurm import Slurm
 
-        return Slurm(store, device, options.workers, dict(options.slurm), ranks)
+        return Slurm(store, device, workers, dict(options.slurm), ranks)
     from llama_ablate.launch import local
 
-    workers = options.workers or local.default_workers(device, ranks)
+    workers = workers or local.default_workers(device, ranks)
     return nullcontext(local.Local(store, device, workers, ranks))
 
 
@@ -135,6 +136,7 @@ def reported(store: Store) -> Answer:
     from llama_ablate.report import frames, page, tables, warned
     from llama_ablate.report.sections import sections
 
+    store.refuse_links()
     store = Still(store.root)
     found = sections(store)
     with store.alone("report"):

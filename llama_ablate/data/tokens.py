@@ -100,9 +100,9 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     # A tokenizer that was read from a file is what the file held, wherever it lies.
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
-    if (folder / "manifest.json").is_file() and not _whole(folder):
+    if folder.exists() and not _whole(folder):
         disk.remove_tree(folder)  # a copy that went wrong, a disk that did: made again
-    if not (folder / "manifest.json").is_file():
+    if not folder.exists():
         _write(folder, text, maker.make(text), key, corpus.entry())
     return load(folder)
 
@@ -111,7 +111,7 @@ def _whole(folder: Path) -> bool:
     """Return whether the files are as they were written; older stores have no sums to tell by."""
     file = folder / _SUMS
     if not file.is_file():
-        return True
+        return (folder / "manifest.json").is_file()
     try:
         sums = json.loads(file.read_text("utf-8"))
         for name, digest in sums.items():

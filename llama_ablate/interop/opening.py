@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
+from llama_ablate.condition import refuse_other_code
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
@@ -95,8 +96,10 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
             why = "did not keep them" if record.ok else f"ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
     data = store.table_of(run_id).plan["data"]
+    spec = spec_from(record.model)
+    refuse_other_code(spec, record.environment.get("plugins", {}), f"run {run_id}")
     try:
-        model = load_weights(build(spec_from(record.model)), file)
+        model = load_weights(build(spec), file)
     except (SafetensorError, RuntimeError) as error:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.condition import Condition
+from llama_ablate.condition import Condition, refuse_other_code
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Source, Train
 from llama_ablate.grid import Variant
@@ -101,7 +101,7 @@ def _arm(variant: Variant, condition: Condition) -> dict[str, Any]:
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
 
-    Raises ConfigError for an unknown metric, or where the corpus has changed.
+    Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
     """
     choices = [METRICS.resolve(name) for name in names]
     experiment = Experiment.model_validate(store.plan["experiment"])
@@ -110,6 +110,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
     plan = replace(checked, measures=tuple(choices))
     if store.engine is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
+    _refuse_what_has_changed(store, checked)
     engine = Engine.from_dict(store.engine)
     per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
     finished = list({r.id: r for t in store.tables for r in t.records() if r.ok}.values())
@@ -125,6 +126,16 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
             progress(done, len(finished))
     if len(per_run) < len(choices):
         measure_variants(store, plan, engine, progress)
+
+
+def _refuse_what_has_changed(store: Store, now: Plan) -> None:
+    """Raise ConfigError for other text, or other plugins, than the runs were made with."""
+    store.refuse_links()
+    for variant, _condition in now.arms:
+        refuse_other_code(variant.spec, store.settings.plugins, f"'{store.root}'")
+    was = {table.plan["data"]["fingerprint"] for table in store.tables}
+    if was != {condition.tokens.fingerprint for condition in now.conditions}:
+        raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
 
 
 def _measure_run(

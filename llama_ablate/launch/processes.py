@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import plugins
+from llama_ablate import disk, plugins
 from llama_ablate.errors import ConfigError
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
@@ -143,6 +143,7 @@ def _child(
     arguments: tuple[Any, ...],
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    disk.make(Path(log).parent)  # another launcher may have swept it, where nobody had a claim yet
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

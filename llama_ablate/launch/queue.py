@@ -192,7 +192,7 @@ class Queue:
             variant=run.variant.id,
             seed=run.seed,
             outcome="oom" if gone.oom else "error",
-            reason=f"{gone.why}; see {self._store.log(run.id).parent.name}/log",
+            reason=f"{gone.why}; see {self._store.log(run.id).relative_to(self._store.root)}",
             steps_done=self._reached.get(run.id, 0),
             tokens_done=0,
             train_s=0.0,

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from llama_ablate import plugins
+from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS, Subject
@@ -250,18 +252,30 @@ def _at_most_every(seconds: float, report: Report) -> Report:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do a run as a program: `python -m llama_ablate.launch.worker RESULTS RUN`.
 
-    Exit codes: 0 it has a record; 75 it was stopped, or another has it: try again.
+    Exit codes: 0 it has a record; 2 it cannot be done; 75 it was stopped, or another has it: try
+    again.
     """
-    results, run_id = sys.argv[1:] if arguments is None else arguments
-    root = Path(results)
+    prog = "python -m llama_ablate.launch.worker"
+    parser = ArgumentParser(prog=prog, description="Train, measure and commit one run of a plan.")
+    parser.add_argument("results", type=Path, help="the results of an experiment that was planned")
+    parser.add_argument("run", help="the id of a run of its plan")
+    given = parser.parse_args(arguments)
     if os.getppid() != _parent():
         return _STOPPED
+    try:
+        return _as_program(Store.open(given.results), given.run)
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"{prog}: {error}\n")
+        return 2
+
+
+def _as_program(store: Store, run_id: str) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        run(root, run_id)
+        run(store.root, run_id)
         return 0  # else torchrun would call the others lost
-    _wait_out(Store(root).working(run_id))
-    outcome = run(root, run_id)
-    ended = outcome not in (None, "cancelled") or Store(root).is_final(run_id)
+    _wait_out(store.working(run_id))
+    outcome = run(store.root, run_id)
+    ended = outcome not in (None, "cancelled") or store.is_final(run_id)
     return 0 if ended else _STOPPED
 
 

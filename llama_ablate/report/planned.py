@@ -52,17 +52,22 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
 def disk_bytes(plan: dict[str, Any], workers: int, done: Collection[str] = ()) -> dict[str, int]:
     """Return the most bytes that the runs not yet done will take, by what weights are kept.
 
-    A checkpoint holds weights and two moments; a run at work has two of them and writes a third.
+    A checkpoint holds weights, two moments, and where the end is averaged a sum of weights; a run
+    at work has two checkpoints and writes a third.
     """
     weights: dict[str, int] = {}
+    held: dict[str, int] = {}
     runs: dict[str, str] = {}
     best: set[tuple[int, str]] = set()  # of every variant, in every table
     for number, table in enumerate([plan, *plan.get("others", [])]):
         weights |= {v["id"]: _BYTES * v["parameters"] for v in table["variants"]}
+        for v in table["variants"]:
+            train = plan["experiment"]["train"] | v.get("train", {})
+            held[v["id"]] = 4 if train.get("average", 1) > 1 else 3
         here = {r["id"]: r["variant"] for r in table["runs"] if r["id"] not in done}
         runs |= here
         best |= {(number, variant) for variant in here.values()}
-    largest = sorted((3 * 3 * weights[variant] for variant in runs.values()), reverse=True)
+    largest = sorted((3 * held[v] * weights[v] for v in runs.values()), reverse=True)
     working = sum(largest[:workers]) + _RECORD * len(runs)
     return {
         "none": working,

@@ -7,6 +7,7 @@ lease without a beat renames the file to `released-N`; its holder, should it wak
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from llama_ablate import disk
+from llama_ablate.errors import ConfigError
 from llama_ablate.results.holders import alive, myself
 
 #: Seconds without a beat after which others may take the work over. On a network file system this
@@ -24,8 +26,12 @@ _BEATS = 10  # in a lease
 
 
 def lease() -> float:
-    """Return the lease in seconds: LLAMA_ABLATE_LEASE_S, or 20."""
-    return float(os.environ.get("LLAMA_ABLATE_LEASE_S") or LEASE_S)
+    """Return the lease in seconds: LLAMA_ABLATE_LEASE_S, or 20. Raises ConfigError for another."""
+    given = os.environ.get("LLAMA_ABLATE_LEASE_S") or str(LEASE_S)
+    with contextlib.suppress(ValueError):
+        if 0 < float(given) < math.inf:
+            return float(given)
+    raise ConfigError(f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of seconds above 0")
 
 
 class LostError(OSError):
@@ -37,7 +43,7 @@ class Claim:
 
     def __init__(self, folder: Path, number: int) -> None:
         """Take the claim of a number. Raises FileExistsError where somebody has it."""
-        self.folder, self.number = folder, number
+        self.folder, self.number, self._lease = folder, number, lease()
         self._path = folder / f"claim-{number}"
         self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -69,6 +75,12 @@ class Claim:
             disk.replace(file, value.encode())
             return value
 
+    def replace(self, path: Path, content: bytes) -> None:
+        """Write a file of the results in one step. Raises LostError where the claim was lost."""
+        if not self.held:
+            raise LostError(f"'{self.folder}' was taken over by another process")
+        disk.replace(path, content, aside=self.folder)
+
     def release(self) -> None:
         """Give it up, for others to go on from here. What has ended already stays so."""
         if self._stops():
@@ -77,10 +89,8 @@ class Claim:
     def finish(self) -> None:
         """Give it up for good: the work is done, and its folder goes, the claim last."""
         if self._stops():
-            with os.scandir(self.folder) as entries:
-                rest = [Path(e.path) for e in entries if e.path != str(self._path)]
-            for path in rest:
-                disk.remove_tree(path) if path.is_dir() else disk.remove(path)
+            for name in set(disk.names(self.folder)) - {self._path.name}:
+                disk.remove_tree(self.folder / name)
             disk.remove_tree(self.folder)
 
     def __enter__(self) -> "Claim":
@@ -106,7 +116,7 @@ class Claim:
 
     def _renew(self) -> None:
         beat = 0
-        while not self._left.wait(lease() / _BEATS):
+        while not self._left.wait(self._lease / _BEATS):
             beat += 2  # whole seconds: some file systems keep nothing finer
             with contextlib.suppress(OSError):  # a server that is away: the next may come through
                 os.utime(self._handle, ns=(0, beat * 10**9))

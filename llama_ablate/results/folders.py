@@ -31,8 +31,8 @@ def run_at(folder: Path) -> tuple[Store, str] | None:
     """Return the run whose folder this is: the experiment's results, and its id."""
     if not (folder / "record.json").is_file():
         return None
-    store = Store(folder.parent.parent)
-    return store, store.runs.read(folder).id
+    store = Store(folder.resolve().parent.parent)
+    return store, store.runs.read(folder.resolve()).id
 
 
 def keep_inquiry(folder: Path, found: Mapping[str, object], page: str) -> Path:

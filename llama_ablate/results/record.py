@@ -49,5 +49,5 @@ class Settings:
     #: Of finished runs: none, those of each variant's best run in every table, or all.
     keep_weights: Literal["none", "best", "all"] = "all"
     checkpoint_s: float = 30.0
-    #: Files that were named on the command line to register components, and their SHA-256.
+    #: What was loaded to register components: files and their SHA-256, packages and their versions.
     plugins: Mapping[str, str] = field(default_factory=dict)

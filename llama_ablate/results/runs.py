@@ -47,13 +47,16 @@ class Runs:
         partial = claim.folder / f"partial-{claim.number}"
         try:
             name = claim.agreed("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
-            target = kind / (name if kind == self.final else f"{name}--{claim.number}")
+            target = kind / (
+                name if kind == self.final else f"{name}--{self._tries(record.id) + 1}"
+            )
             disk.make(partial / _MEASURES)
             disk.make(kind)
             _write(partial, self._place(target), record, curve, save_weights)
             if not claim.held:
                 return None
-            disk.place(partial, target)
+            if not disk.place(partial, target) and kind == self.failed:
+                return None  # a try of somebody else's was a moment faster
         except OSError:
             if claim.held:
                 raise
@@ -63,6 +66,11 @@ class Runs:
         if kind == self.final:
             self.forget_failed(claim, record.id)
         return target
+
+    def _tries(self, run: str) -> int:
+        """Return the number of the last try of a run that is among the failed ones, or 0."""
+        tries = self._of(self.failed).get(run, [])
+        return int(tries[-1].name.rpartition("--")[2]) if tries else 0
 
     def forget_failed(self, claim: Claim, run: str) -> None:
         """Move what a run left of tries in vain to where it is removed with the run's claim."""
@@ -179,7 +187,7 @@ class Runs:
         folder = self.folder(run)
         assert folder is not None, run
         file = folder / _MEASURES / f"{name}.json"
-        disk.replace(file, sealed(values, self._place(file)), aside=claim.folder)
+        claim.replace(file, sealed(values, self._place(file)))
 
     def _measures(
         self, folder: Path, manifest: Mapping[str, Mapping[str, Any]]

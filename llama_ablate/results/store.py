@@ -10,7 +10,7 @@ damaged/                           runs whose files were no more as written
 report/
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,11 @@ from typing import Any
 from llama_ablate import disk
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.experiment import slug
-from llama_ablate.results import claims
+from llama_ablate.results import claims, plans
 from llama_ablate.results.claims import Claim
 from llama_ablate.results.record import FINAL, Record, Settings
 from llama_ablate.results.runs import Runs
 from llama_ablate.strict_json import read_json, sealed
-
-_FOLDERS = ("runs", "failed", "variants", "working", "damaged", "report")
-#: Of the layout: raised when older code would misread what is written.
-FORMAT = 2
 
 
 class Store:
@@ -54,9 +50,7 @@ class Store:
     def prepare(self) -> None:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         try:
-            for folder in (self.root, *(self.root / name for name in _FOLDERS)):
-                if folder.is_symlink():
-                    raise ConfigError(f"'{folder}' is a link: results are kept in real folders")
+            self.refuse_links(self.root)
             for folder in (self.runs.final, self._variants, self._working):
                 disk.make(folder)
             with self.alone("plan"):
@@ -64,28 +58,34 @@ class Store:
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def refuse_links(self, *more: Path) -> None:
+        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
+        links = [path for path in more if path.is_symlink()]
+        if found := [*links, *disk.links_below(self.root)]:
+            raise ConfigError(f"'{found[0]}' is a link: results are kept in real folders and files")
+
     def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
         """Write the plan, unless it stands there already.
 
         Raises ConfigError where that cannot be done, and where others are at work on another plan.
         """
-        wanted = sealed({"format": FORMAT, **plan}, self.plan_file.name)
+        wanted = sealed({"format": plans.FORMAT, **plan}, self.plan_file.name)
         try:
             with self.alone("plan") as claim:
                 stands = self.plan_file.read_bytes() if self.plan_file.is_file() else None
-                if stands not in (None, wanted) and self._at_work(besides=claim):
-                    raise ConfigError(
-                        f"others are at work in '{self.root}' on another plan: wait for them, or "
-                        "choose another --results"
-                    )
+                if stands not in (None, wanted):
+                    plans.refuse_another_experiment(self.plan_file, plan)
+                    if self._at_work(besides=("plan", "report")):
+                        raise ConfigError(f"others are at work in '{self.root}' on another plan: "
+                                          "wait for them, or choose another --results")  # fmt: skip
                 text = experiment_text.encode("utf-8")
-                disk.replace(self.root / "experiment.yaml", text, aside=claim.folder)
+                claim.replace(self.root / "experiment.yaml", text)
                 if stands == wanted:
                     return
                 if not self.runs.folders():  # from the first record on, what was stated stands
                     stated = plan.get("experiment", {}).get("hypotheses", [])
                     self._write(claim, "hypotheses", {"hypotheses": stated})
-                disk.replace(self.plan_file, wanted, aside=claim.folder)
+                claim.replace(self.plan_file, wanted)
         except claims.LostError:
             self.create(plan, experiment_text)
         except OSError as error:
@@ -95,8 +95,12 @@ class Store:
         why = error.strerror or error
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
-    def _at_work(self, besides: Claim) -> bool:
-        return any(claims.taken(f) for f in self._working.iterdir() if f != besides.folder)
+    def _at_work(self, besides: Container[str]) -> bool:
+        return any(claims.taken(path) for path in self._pieces() if path.name not in besides)
+
+    def _pieces(self) -> list[Path]:
+        """Return the folders of work in progress."""
+        return [path for path in self._working.iterdir() if path.is_dir()]
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -106,15 +110,7 @@ class Store:
 
     @property
     def _whole_plan(self) -> dict[str, Any]:
-        found = read_json(self.plan_file, self.plan_file.name)
-        if not isinstance(found, dict) or "runs" not in found:
-            raise ConfigError(f"'{self.plan_file}' is damaged: it holds no plan")
-        if found.get("format", 1) not in range(1, FORMAT + 1):
-            raise ConfigError(
-                f"'{self.root}' is of format {found['format']}: a later version wrote it, and this "
-                f"one reads formats 1 to {FORMAT}"
-            )
-        return found
+        return plans.read(self.plan_file)
 
     @property
     def tables(self) -> list["Store"]:
@@ -168,7 +164,7 @@ class Store:
 
     def _write(self, claim: Claim, name: str, value: Mapping[str, object]) -> None:
         file = self.root / f"{name}.json"
-        disk.replace(file, sealed(value, file.name), aside=claim.folder)
+        claim.replace(file, sealed(value, file.name))
 
     def working(self, key: str) -> Path:
         """Where a piece of work keeps its claims, its checkpoints and its log."""
@@ -269,7 +265,7 @@ class Store:
         A run that has not finished keeps its checkpoints; its log too, unless `unfinished`.
         """
         final = self.runs.final_ids()
-        for working in self._working.iterdir():
+        for working in self._pieces():
             if working.name in final:
                 with self.alone(working.name) as ours:  # whoever held it ends it, or is gone
                     self.runs.forget_failed(ours, working.name)
@@ -288,7 +284,7 @@ class Store:
         folder = self._variants / f"{slug(label)}--{variant}" / "measures"
         disk.make(folder)
         file = folder / f"{name}.json"
-        disk.replace(file, sealed(values, self._place(file)), aside=claim.folder)
+        claim.replace(file, sealed(values, self._place(file)))
 
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric."""

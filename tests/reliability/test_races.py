@@ -218,8 +218,7 @@ def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_
 
 def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
     store = grid(four, tmp_path)
-    with claims.take(store.working("0a")):
-        grid(four, tmp_path)  # the same plan: nothing is left to do
+    with claims.take(store.working(store.plan["runs"][0]["id"])):
         other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
         with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
             grid(other, tmp_path)
