@@ -56,7 +56,8 @@ def _sentence(model: type[BaseModel], found: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return f"unknown key '{loc[-1]}'{nearest(loc[-1], _keys_at(model, loc[:-1]))}"
     if kind == "missing":
-        return f"the key '{loc[-1]}' is needed here"
+        short = "is too short: one value more is needed"
+        return short if isinstance(loc[-1], int) else f"the key '{loc[-1]}' is needed here"
     if kind == "literal_error":
         expected = found["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
         return f"{shown(given)} is not allowed here{nearest(given, expected.split(', '))}"

@@ -8,6 +8,8 @@ import pytest
 from llama_ablate import commands
 from llama_ablate.cli import main
 from llama_ablate.commands.answer import Answer
+from llama_ablate.launch import local
+from llama_ablate.launch.environment import cores
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,9 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     said = json.loads(capsys.readouterr().out)
     assert said["runs"] == 4
     assert said["predicted_s"] > 0
+    assert said["workers"] == cores()
+    assert main(["plan", str(file), "--set", "parallel={data: 2}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workers"] == max(1, cores() // 2)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -91,6 +96,8 @@ def test_compare_pairs_two_variants_by_seed(results, capsys):
     out = capsys.readouterr().out
     assert "over 2 paired seeds" in out
     assert "attention: mha -> mqa\n" in out
+    assert main(["compare", str(results), "mqa", "mqa"]) == 2
+    assert "'mqa' and 'mqa' are the same variant: name two" in capsys.readouterr().err
 
 
 def test_report_is_written_again_from_the_folder_alone(results, capsys):
@@ -252,6 +259,19 @@ def test_a_command_line_that_makes_no_sense_is_one_line(arguments, capsys):
 def test_workers_must_be_one_or_more(experiment_file, capsys):
     assert main(["run", str(experiment_file()), "--workers", "0"]) == 2
     assert "--workers 0: must be 1 or more" in capsys.readouterr().err
+
+
+def test_no_more_workers_are_started_than_there_are_runs(experiment_file, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(local, "Local", lambda *given: asked.append(given[2]) or Idle())
+    monkeypatch.setattr("llama_ablate.launch.queue.Queue.work", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["run", str(experiment_file()), "--results", str(tmp_path), "--workers", str(10**9)])
+    assert asked == [4]
+
+
+class Idle:
+    slots = 4
 
 
 def test_1e_4_is_a_number(experiment_file, capsys):

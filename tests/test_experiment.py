@@ -85,6 +85,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
         ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
         ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
+        ("seeds: [1, x]", "is not accepted: it should be a valid integer"),
         ("tuned: {lr: [1]}", "x.yaml:3:1: tuned: unknown key 'tuned'"),
     ],
 )  # fmt: skip
@@ -103,6 +104,7 @@ def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message)
         ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
         ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
         ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
+        ("{steps: 1, betas: [1]}", "train.betas[1]: is too short: one value more is needed"),
         ("{steps: 1, precision: float16}", "'float16' is not allowed here; allowed: auto, "
                                            "bfloat16, float32"),
     ],

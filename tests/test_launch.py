@@ -199,6 +199,12 @@ def test_a_run_starts_in_under_half_a_second_once_the_server_is_up(tmp_path):
     assert within(sorted(start() for _ in range(5))[2], 0.5)
 
 
+def test_a_process_starts_where_another_launcher_has_swept_its_folder_away(tmp_path):
+    log = tmp_path / "swept" / "log"
+    assert processes.call(_started, time.time(), log=log) > 0
+    assert log.is_file()
+
+
 def _dies(_report):
     os.write(1, b"the last words\n")
     os._exit(3)
@@ -229,7 +235,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
         processes.call(_dies, log=tmp_path / "x.log")
 
 
-def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, capsys):
+def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, book, capsys):
     assert run(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
     taken = [r.measures["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]
     assert run(experiment_file(measure="[]"), tmp_path) == 0
@@ -240,3 +246,6 @@ def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, 
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2
     assert "did you mean 'perplexity'?" in capsys.readouterr().err
+    book.write_text(book.read_text("utf-8") + " at night", "utf-8")
+    assert main(["measure", str(store.root), "kv_cache"]) == 2
+    assert "the corpus has changed since the runs of" in capsys.readouterr().err

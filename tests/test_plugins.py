@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from llama_ablate import plugins
 from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
+from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
 
 NORM = '''
@@ -32,7 +34,6 @@ class Halved(nn.Module):
         return x * self.weight
 '''
 VARIANTS = "{axes: {norm: [halved]}}"
-PROGRAM = "import sys; from llama_ablate.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +41,24 @@ def _nothing_loaded(monkeypatch):
     monkeypatch.setattr(plugins, "_loaded", {})
 
 
-def run(*words, **more):
-    return subprocess.run([sys.executable, "-c", PROGRAM, *map(str, words)], capture_output=True,
-                          text=True, check=False, **more)  # fmt: skip
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Give a command as if in a process of its own: with nothing loaded from outside."""
+
+    def command(*words):
+        with monkeypatch.context() as patch:
+            patch.setattr(plugins, "_loaded", {})
+            for kind in ("_components", "_schemas"):
+                patch.setattr(NORMS, kind, dict(getattr(NORMS, kind)))
+            code = main([*map(str, words)])
+        return SimpleNamespace(returncode=code, stderr=capsys.readouterr().err)
+
+    return command
 
 
-def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(experiment_file, tmp_path):
+def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
+    experiment_file, tmp_path, run
+):
     plugin = tmp_path / "mine.py"
     plugin.write_text(NORM)
     file = experiment_file(VARIANTS, measure="[perplexity, kv_cache]", seeds="1")
@@ -65,9 +78,16 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(experim
     assert "halved" in generated.stderr
     assert run("generate", store.root / "halved", "--prompt", "the ", "--max-tokens", "3",
                "--plugin", plugin).returncode == 0  # fmt: skip
+    # Nor is what was trained looked at with other code of the same name.
+    plugin.write_text(NORM.replace("0.5", "0.6"))
+    for words in (("measure", store.root, "perplexity"),
+                  ("generate", store.root / "halved", "--prompt", "the ")):  # fmt: skip
+        refused = run(*words, "--plugin", plugin)
+        assert refused.returncode == 2
+        assert "the plugin that makes 'halved' is not the one that" in refused.stderr
 
 
-def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path):
+def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path, run):
     plugin = tmp_path / "mine.py"
     plugin.write_text(NORM)
     file = experiment_file(VARIANTS, seeds="1")
@@ -103,6 +123,8 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
         ("", "noted.txt", "is no Python file"),
         ("x = (", "broken.py", "SyntaxError"),
         ("1 / 0", "fails.py", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(0)", "leaves.py", "SystemExit: 0"),
+        ("", "odd\udcff.py", "its name must be UTF-8"),
         (NORM.replace("halved", "rmsnorm"), "twice.py", "rmsnorm"),
     ],
 )
@@ -127,7 +149,7 @@ def test_what_is_run_of_a_plugin_is_what_was_hashed(tmp_path, monkeypatch):
         assert told.read_text() == said
 
 
-def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, tmp_path):
+def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, tmp_path, run):
     plugin = tmp_path / "mine.py"
     file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
     for text, seeds in ((NORM, 1), (NORM.replace("0.5", "0.6"), 2)):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from llama_ablate import disk
+from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import CURVE, Record, Store
 from llama_ablate.strict_json import read_json, to_json, write_json
@@ -199,3 +200,61 @@ def test_results_do_not_follow_a_link_out_of_their_folder(tmp_path, name):
     with pytest.raises(ConfigError, match="is a link"):
         Store(tmp_path / "x").prepare()
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("place", ["working/zzz", "failed/a--s0--0123abcd--1", "report/figures"])
+def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("mine")
+    disk.make((store.root / place).parent)
+    (store.root / place).symlink_to(tmp_path / "elsewhere")
+    for enter in (store.prepare, store.refuse_links, lambda: reported(store)):
+        with pytest.raises(ConfigError, match=f"{place}' is a link"):
+            enter()
+    disk.remove_tree(store.root)  # of a link, the link itself
+    assert [p.read_text() for p in (tmp_path / "elsewhere").iterdir()] == ["mine"]
+
+
+def test_a_file_that_somebody_left_among_the_work_in_progress_is_left_alone(store):
+    (store.root / "working" / ".DS_Store").write_text("")
+    store.prepare()
+    store.sweep()
+    store.create({"runs": []}, "name: x\n")
+    assert (store.root / "working" / ".DS_Store").is_file()
+
+
+def test_every_try_of_a_run_that_fails_again_and_again_is_counted_and_kept(store):
+    """A command sweeps what there is to go on from, and nothing is left of the claims before."""
+    for number in (1, 2, 3):
+        folder = store.commit(replace(RECORD, outcome="error", reason=f"try {number}"), [], None)
+        assert folder.name.endswith(f"--{RECORD.id}--{number}")
+        store.sweep()
+        assert store.record(RECORD.id).reason == f"try {number}"
+
+
+def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(store):
+    def planned(name, *runs):
+        return {"experiment": {"name": name}, "runs": [{"id": run} for run in runs]}
+
+    store.create(planned("one", "0a"), "name: one\n")
+    store.create(planned("one", "0b"), "name: one\n")
+    with pytest.raises(ConfigError, match="holds the results of 'one', not of 'two'"):
+        store.create(planned("two", "0a"), "name: two\n")
+    store.plan_file.write_text("{")  # one that says nothing any more is written anew
+    store.create(planned("two", "0a"), "name: two\n")
+    write_json(store.plan_file, {"format": 3, "runs": []})
+    with pytest.raises(ConfigError, match="is of format 3: a later version wrote it"):
+        store.create(planned("two", "0a"), "name: two\n")
+
+
+def test_weights_that_were_dropped_are_marked_and_no_damage(store):
+    other = replace(RECORD, id="4567abcd", seed=1)
+    for record, loss in ((RECORD, 1.0), (other, 2.0)):
+        numbers = {"perplexity": {"validation_loss_nats": loss}}
+        store.commit(replace(record, measures=numbers), [ROW], weights)
+    for _ in range(2):
+        store.runs.keep_best([[RECORD.id, other.id]])
+    best, worse = (store.runs.folder(run) for run in (RECORD.id, other.id))
+    assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
+    assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
+    assert store.runs.stands(worse)

@@ -5,7 +5,7 @@
 
 It holds results to six invariants, and prints one line for each breach:
 
-I1  every run of the plan has exactly one folder, and nothing else has one
+I1  every run of the plan has exactly one folder, and every folder is that of a finished run
 I2  every file is as it was written, by the manifests and the seals
 I3  weights, curves and metrics equal those of another folder bit for bit (--against)
 I4  nothing is left of work in progress: no temporary file, no claim, no process
@@ -37,13 +37,15 @@ Breach = tuple[str, str, str]  # invariant, path, what is wrong
 
 def check(root: Path, against: Path | None = None) -> list[Breach]:
     """Return every breach of the invariants in a results folder."""
-    plan = strict((root / "plan.json").read_bytes())
-    tables = [plan, *({**plan, **other} for other in plan.get("others", []))]
-    planned = {run["id"]: run for table in tables for run in table["runs"]}
+    plan = document(root / "plan.json")
+    tables = [plan, *listed(plan.get("others"))]
+    runs = [run for table in tables for run in listed(mapping(table).get("runs"))]
+    planned = {str(run["id"]): run for run in runs if isinstance(mapping(run).get("id"), str)}
     found = [
+        *([] if runs else [("I1", str(root / "plan.json"), "plans no run")]),
         *commits(root, planned),
-        *documents(root, seals=plan.get("format", 1) > 1),
-        *files(root, keeps_weights=plan.get("settings", {}).get("keep_weights") == "all"),
+        *documents(root, seals=plan.get("format") != 1 and "format" in plan),
+        *files(root, keeps_weights=mapping(plan.get("settings")).get("keep_weights") == "all"),
         *leftovers(root),
         *curves(root, planned),
     ]
@@ -106,14 +108,16 @@ def files(root: Path, *, keeps_weights: bool) -> Iterator[Breach]:
             continue
         manifest = manifested(folder)
         there = {path.name for path in folder.iterdir()} - {"manifest.json", "measures"}
+        dropped = "weights.dropped" in there
+        there -= {"weights.dropped"}
         manifest.pop("sha256", None)
-        measures = {f"{name}.json" for name in manifest.pop("measures", {})}
+        measures = {f"{name}.json" for name in mapping(manifest.pop("measures", {}))}
         for name in sorted(measures - {path.name for path in folder.glob("measures/*")}):
             yield "I2", str(folder / "measures" / name), "is missing"
         for name in sorted(there - set(manifest)):
             yield "I2", str(folder / name), "is not in the manifest"
         for name in sorted(set(manifest) - there):
-            if name != "weights.safetensors" or keeps_weights:
+            if name != "weights.safetensors" or (keeps_weights and not dropped):
                 yield "I2", str(folder / name), "is missing"
         for name in sorted(there & set(manifest)):
             raw = (folder / name).read_bytes() if (folder / name).is_file() else b""
@@ -158,10 +162,10 @@ def curves(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             yield "I5", str(folder / "curve.csv"), f"cannot be read: {type(error).__name__}"
             continue
-        done = written(folder).get("steps_done", 0)
-        total = planned[run]["steps"] if run in planned else done
+        done = number(written(folder).get("steps_done"))
+        total = number(planned[run].get("steps")) if run in planned else done
         every = -(-total // ROWS)
-        expected = [*range(every, done + 1, every)]
+        expected = [*range(every, done + 1, every)] if every > 0 else []
         if done and (not expected or expected[-1] != done) and done == total:
             expected.append(done)
         if steps != expected:
@@ -181,9 +185,9 @@ def strict(raw: bytes, default: Any = None) -> Any:
 
     try:
         return json.loads(raw.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
-    except ValueError:
+    except (ValueError, RecursionError) as error:
         if default is None:
-            raise
+            raise ValueError(error) from None
         return default
 
 
@@ -199,8 +203,22 @@ def manifested(folder: Path) -> dict[str, Any]:
 
 def document(file: Path) -> dict[str, Any]:
     """Return the mapping that a file holds; empty where there is none that can be read."""
-    found = strict(file.read_bytes(), default={}) if file.is_file() else {}
-    return dict(found) if isinstance(found, dict) else {}
+    return mapping(strict(file.read_bytes(), default={}) if file.is_file() else {})
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a value that should be a mapping; an empty one for anything else."""
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a value that should be a list; an empty one for anything else."""
+    return list(value) if isinstance(value, list) else []
+
+
+def number(value: Any) -> int:
+    """Return a value that should be a whole number; 0 for anything else."""
+    return value if isinstance(value, int) else 0
 
 
 def folders(kind: Path) -> list[Path]:
@@ -215,8 +233,8 @@ def by_id(root: Path) -> dict[str, Path]:
 
 
 def weights(folder: Path) -> str:
-    """Return the hash of a run's weights as its manifest has it, so also of those not kept."""
-    return str(manifested(folder).get("weights.safetensors", {}).get("sha256"))
+    """Return the hash of a run's weights as its manifest has it, so also of those dropped since."""
+    return str(mapping(manifested(folder).get("weights.safetensors")).get("sha256"))
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

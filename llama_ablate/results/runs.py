@@ -1,5 +1,6 @@
 """The folders of finished runs: committed whole and once, verified when they are read."""
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -19,6 +20,8 @@ from llama_ablate.results.record import CURVE, FINAL, Record
 from llama_ablate.strict_json import parse, read_json, sealed, to_json
 
 WEIGHTS = "weights.safetensors"
+#: Says that the weights were dropped on purpose. Empty.
+_DROPPED = "weights.dropped"
 _MEASURES = "measures"
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CHOSEN_BY = "validation_loss_nats"
@@ -142,7 +145,7 @@ class Runs:
     def verify(self, folder: Path) -> Record:
         """Read all of a run's files, and return its record. Raises ConfigError for any damage."""
         manifest = self._manifest(folder)
-        there = {path.name for path in folder.iterdir()} - {"manifest.json", _MEASURES}
+        there = {path.name for path in folder.iterdir()} - {"manifest.json", _MEASURES, _DROPPED}
         if missing := set(manifest) - there - {WEIGHTS, _MEASURES}:  # weights may go, to save room
             raise ConfigError(f"{folder}: damaged, it lacks {', '.join(sorted(missing))}")
         for name in sorted(there):
@@ -180,6 +183,8 @@ class Runs:
             best |= {run for _loss, run in by_loss[:1]}
             worse |= {run for _loss, run in by_loss[1:]}
         for run in worse - best:
+            with contextlib.suppress(FileExistsError):  # another command drops them too
+                disk.write(folders[run] / _DROPPED, b"")
             disk.remove(folders[run] / WEIGHTS)
 
     def add_measure(self, claim: Claim, run: str, name: str, values: Mapping[str, float]) -> None:

@@ -153,3 +153,6 @@ def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
         again = store.prepare(corpus, tokenizer, tmp_path / "cache")
         assert again == made
         assert (made.folder / name).read_bytes() == whole
+    (made.folder / name).unlink()
+    assert store.prepare(corpus, tokenizer, tmp_path / "cache") == made
+    assert store.load(made.folder).split("train").tolist() == made.split("train").tolist()

@@ -94,10 +94,10 @@ findings:
 """
 
 
-def asked(tmp_path, text=FILE):
+def asked(tmp_path, text=FILE, *options):
     file = tmp_path / "asked.yaml"
     file.write_text(text, "utf-8")
-    return main(["run", str(file), "--results", str(tmp_path / "out")])
+    return main(["run", str(file), "--results", str(tmp_path / "out"), *options])
 
 
 def test_an_inquiry_says_what_it_found_beside_what_was_said(tmp_path, capsys):
@@ -107,6 +107,15 @@ def test_an_inquiry_says_what_it_found_beside_what_was_said(tmp_path, capsys):
     assert [f["finding"] for f in found] == ["refuted", "supported"]
     assert found[0]["measured"] == 49.5
     assert "| refuted |" in (tmp_path / "out" / "asked" / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "option", ["--set seeds=3", "--workers 2", "--launcher ray", "--keep-weights none"]
+)
+def test_an_inquiry_trains_nothing_and_refuses_what_is_for_training(tmp_path, capsys, option):
+    assert asked(tmp_path, FILE, *option.split()) == 2
+    assert f"{option.split()[0]}: an inquiry trains nothing" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

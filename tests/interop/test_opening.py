@@ -1,6 +1,7 @@
 import json
 import re
 import struct
+from pathlib import Path
 
 import psutil
 import pytest
@@ -158,7 +159,7 @@ def test_what_is_no_model_is_told_apart_by_what_a_model_would_have(where, tmp_pa
 
 
 def test_a_finished_run_is_opened_by_label_id_or_folder(
-    unsealed, experiment_file, tmp_path, capsys
+    unsealed, experiment_file, tmp_path, capsys, monkeypatch
 ):
     out = tmp_path / "results"
     assert main(["run", str(experiment_file()), "--results", str(out)]) == 0
@@ -171,6 +172,9 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
     for other in opened[1:]:
         assert torch.equal(other.model.embedding.weight, opened[0].model.embedding.weight)
     assert opened[0].tokenizer.vocab == 256
+    with monkeypatch.context() as there:
+        there.chdir(folder.parent)
+        assert open_model(Path(folder.name)).title == opened[0].title
     with pytest.raises(ConfigError, match="did you mean 'baseline'"):
         open_model(root / "basline")
     with pytest.raises(ConfigError, match="is a whole experiment; name one of its variants"):

@@ -348,3 +348,36 @@ def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, dam
         (folder / {"no curve": "curve.csv", "no manifest": "manifest.json"}[damage]).unlink()
     found = fsck.check(store.root, store.root)
     assert any(name == "I2" and folder.name in path for name, path, _what in found), found
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value"),
+    [
+        ("plan.json", None, []), ("plan.json", None, {}), ("plan.json", "settings", "all"),
+        ("plan.json", "others", 3), ("plan.json", "runs", [3]), ("plan.json", "format", "2"),
+        ("manifest.json", "measures", 3), ("manifest.json", "record.json", 3),
+        ("record.json", "steps_done", "x"), ("record.json", None, 3),
+    ],
+)  # fmt: skip
+def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
+    experiment_file, tmp_path, unsealed, file, key, value
+):
+    store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
+    folder = store.runs.folder(store.plan["runs"][0]["id"])
+    place = store.plan_file if file == "plan.json" else folder / file
+    found = unsealed(place) if file != "record.json" else json.loads(place.read_text("utf-8"))
+    place.write_text(json.dumps(value if key is None else {**found, key: value}), "utf-8")
+    assert fsck.check(store.root, store.root)
+    place.write_text("[" * 100_000, "utf-8")
+    assert fsck.check(store.root, store.root)
+
+
+def test_the_checker_misses_no_weights_that_were_dropped_under_other_settings(
+    experiment_file, tmp_path
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    for keep in ("best", "all"):
+        store = grid(file, tmp_path, Settings(keep_weights=keep))
+        assert not breaches(store.root)
+    next(store.root.glob("runs/*/weights.safetensors")).unlink()
+    assert breaches(store.root)

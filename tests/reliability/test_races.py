@@ -224,6 +224,34 @@ def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file,
             grid(other, tmp_path)
 
 
+def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    claim = claims.take(tmp_path / "work")
+    claims._release(tmp_path / "work", claim.number)  # as a waiter does after a lease
+    for write in (lambda: claim.replace(tmp_path / "file", b""),
+                  lambda: store._write(claim, "engine", {}),
+                  lambda: store.add_variant_measure(claim, "a", "b", "c", {})):  # fmt: skip
+        with pytest.raises(claims.LostError, match="was taken over by another process"):
+            write()
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
+
+
+@pytest.mark.parametrize("given", ["20s", "0", "-1", "nan", "inf"])
+def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", given)
+    with pytest.raises(ConfigError, match=f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of sec"):
+        claims.take(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_in_the_making_keeps_no_other_plan_away(four, experiment_file, tmp_path):
+    store = grid(four, tmp_path)
+    with claims.take(store.working("report")):
+        grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
+    assert len(store.plan["runs"]) == 6
+
+
 def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
     beat, failures = os.utime, iter([True] * 2)
 
@@ -246,6 +274,17 @@ def alone(root, run):
     """Start a worker that no launcher of ours started; return its exit code."""
     words = [PYTHON, "-m", "llama_ablate.launch.worker", str(root), run]
     return subprocess.run(words, check=False).returncode
+
+
+@pytest.mark.parametrize(("where", "said"), [("gone", "holds no results"), ("x", "is not a run")])
+def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_path, capsys):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create({"runs": []}, "")
+    assert worker.main([str(tmp_path / where), "0a"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
 
 
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):

@@ -9,6 +9,7 @@ from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.report.planned import disk_bytes
 from llama_ablate.training.engine import Engine
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizer import cooldown, learning_rate
@@ -23,8 +24,8 @@ def tokens(book, tmp_path):
     return store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
 
 
-def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, **recipe):
-    model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
+def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **recipe):
+    model = init_weights(build(spec(vocab=256, layers=1, dim=dim, context=16)), 0)
     values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **recipe}
     ended = train(model, tokens, Train.check(values), steps=steps, seed=0, engine=ENGINE,
                   saved=saved, stop=stop)  # fmt: skip
@@ -83,6 +84,18 @@ def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path,
     assert ended.numbers == pytest.approx(expected.numbers, nan_ok=True, rel=0, abs=0)
     for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("average", [1, 20])
+def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(spec, tokens, tmp_path, average):
+    calls = iter(range(10_000))
+    model, _ = trained(spec, tokens, steps=40, saved=tmp_path, stop=lambda: next(calls) >= 30,
+                       dim=128, average=average)  # fmt: skip
+    size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    plan = {"experiment": {"train": {"average": average}}, "runs": [{"id": "r", "variant": "v"}],
+            "variants": [{"id": "v", "parameters": parameters}]}  # fmt: skip
+    assert disk_bytes(plan, workers=1)["none"] == pytest.approx(3 * size, rel=0.05)
 
 
 def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
