@@ -9,6 +9,7 @@ import numpy as np
 
 from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_to_tell
 from llama_ablate.evidence.pairing import Effect, paired_effect
+from llama_ablate.evidence.student import above, standard_error
 
 Direction = Literal["better", "worse", "equivalent"]
 Finding = Literal["supported", "refuted", "undecided"]
@@ -79,9 +80,7 @@ def _one_sided(claim: Claim, differences: Sequence[float]) -> tuple[float, float
 
 def _below(distance: float, differences: Sequence[float]) -> float:
     """Return the p of a one-sided t test that a quantity estimated as `distance` is below 0."""
-    from scipy import stats
-
-    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    error = standard_error(differences)
     if error == 0:
         return 0.0 if distance < 0 else 1.0
-    return float(stats.t.cdf(distance / error, len(differences) - 1))
+    return above(-distance / error, len(differences) - 1)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llama_ablate.evidence.student import above, noncentral_above, quantile, standard_error
+
 #: Subset means beyond this many seeds are sampled instead of listed: 2^16 are listed.
 _EXACT = 16
 _MANY = 1000  # seeds that nobody will run: more is "not by seeds"
@@ -59,16 +61,13 @@ def equivalence_p(differences: Sequence[float], margin: float) -> float:
     """
     if not margin > 0:
         raise ValueError(f"a margin must be above 0, not {margin}")
-    from scipy import stats
-
-    values = np.asarray(differences, float)
-    n = len(values)
+    n = len(differences)
     if n < 2:
         return math.nan
-    mean, error = float(values.mean()), float(stats.sem(values))
+    mean, error = float(np.mean(differences)), standard_error(differences)
     if error == 0:
         return 0.0 if abs(mean) < margin else 1.0
-    return float(stats.t.sf((margin - abs(mean)) / error, n - 1))
+    return above((margin - abs(mean)) / error, n - 1)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -89,15 +88,11 @@ def holm(ps: Sequence[float]) -> list[float]:
 def power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
     """Return the chance that n paired seeds show an effect, by a two-sided t test.
 
-    `sd` is that of the differences. The square of the statistic is noncentral F with 1 and n - 1
-    degrees of freedom and (effect/sd)^2 n.
+    `sd` is that of the differences.
     """
     if n < 2:
         return 0.0
-    from scipy import stats
-
-    edge = float(stats.t.ppf(1 - alpha / 2, n - 1)) ** 2
-    return float(stats.ncf.sf(edge, 1, n - 1, (effect / sd) ** 2 * n))
+    return noncentral_above(quantile(1 - alpha / 2, n - 1), n - 1, effect / sd * math.sqrt(n))
 
 
 def detectable(sd: float, n: int, *, wanted: float = 0.8, alpha: float = 0.05) -> float:

@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from llama_ablate.evidence.student import above, quantile, standard_error
+
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "diverged", "baseline"]
 
 
@@ -61,13 +63,11 @@ def paired_effect(
     mean = float(difference.mean()) if n else math.nan
     if n < 2:
         return Effect(mean, math.nan, math.nan, n, math.nan, math.nan)
-    from scipy import stats  # half a second, which `summary` and `plan` need not wait for
-
-    error = float(stats.sem(difference))
+    error = standard_error(difference)
     correlation = float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else math.nan
     if error == 0:
         return Effect(mean, mean, mean, n, correlation, 1.0 if mean == 0 else 0.0)
     saved = float((a.var(ddof=1) + b.var(ddof=1)) / difference.var(ddof=1))
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    half = quantile((1 + confidence) / 2, n - 1) * error
+    p = 2 * above(abs(mean) / error, n - 1)
     return Effect(mean, mean - half, mean + half, n, correlation, p, saved)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.evidence.pairing import Effect, paired_effect
+from llama_ablate.evidence.student import quantile
 
 Array = NDArray[np.float64]
 _APART = 0.02  # of the variance of one axis that the other must leave open
@@ -138,8 +139,6 @@ def fit(
     (Hesterberg 2015, "What teachers should know about the bootstrap", The American Statistician
     69); percentiles could not leave the range of the few means that there are.
     """
-    from scipy import stats
-
     values = np.asarray(losses, float)
     law = fit_law(x, list(values.mean(1)), floor)
     generator = np.random.default_rng(seed)
@@ -149,7 +148,7 @@ def fit(
         drawn.append(fit_law(x, list(values[:, chosen].mean(1)), floor, law))
 
     seeds = values.shape[1]
-    wide = stats.t.ppf(0.975, seeds - 1) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
+    wide = quantile(0.975, seeds - 1) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
 
     def interval(of: Callable[[Law], float]) -> Interval:
         if not drawn:
