@@ -85,7 +85,7 @@ class Slurm:
         if taken(self._store.working("slurm")):
             sys.stderr.write("note: waiting for another command that has these runs at Slurm\n")
         self._claim = self._turns.enter_context(self._store.alone("slurm"))
-        self._folder = self._claim.folder.resolve() / "jobs"
+        self._folder = self._store.jobs.parent.resolve() / self._store.jobs.name
         self._folder.mkdir(mode=0o700, exist_ok=True)
         there = self._folder.lstat()
         if there.st_uid != os.geteuid() or stat.S_IMODE(there.st_mode) & 0o077:  # also of a link

@@ -169,8 +169,12 @@ def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
 
 
 def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
-    """Draw loss against a cost, a point a variant with the spread over its seeds."""
+    """Draw loss against a cost, a point a variant with the spread over its seeds.
+
+    Without the positive control, as in `effects`.
+    """
     figure, axes = canvas(8, 4.8)
+    frame = frame[frame["role"] != "positive"]
     colours = colours_of(store)
     lost = frame[frame["loss_nats"].isna()]
     shown = frame[frame["loss_nats"].notna() & frame[x].notna()]

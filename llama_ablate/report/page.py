@@ -15,7 +15,7 @@ from llama_ablate.experiment import slug
 from llama_ablate.report import curves, figures, frames, tables, warned
 from llama_ablate.report.sections import Section
 from llama_ablate.results import Store
-from llama_ablate.strict_json import to_json
+from llama_ablate.strict_json import to_json, write_text
 
 _RUN_COLUMNS = ("variant", "tuned to", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte",
                 "train (s)", "peak memory", "reason")  # fmt: skip
@@ -33,7 +33,10 @@ def write(store: Store, found: list[Section]) -> Path:
         )
     drawn, names = [], []
     for name, draw, table in _figures(store):
-        svg, _png = figures.save(draw(table), folder / "figures" / name)
+        figure = draw(table)
+        if not any(axes.has_data() for axes in figure.axes):
+            continue  # nothing that it shows was measured
+        svg, _png = figures.save(figure, folder / "figures" / name)
         drawn.append(
             {
                 "title": name.replace("_", " "),
@@ -42,9 +45,9 @@ def write(store: Store, found: list[Section]) -> Path:
             }
         )
         names.append(name)
-    (folder / "report.md").write_text(_markdown(store, comparison, found, names), "utf-8")
+    write_text(folder / "report.md", _markdown(store, comparison, found, names))
     page = folder / "report.html"
-    page.write_text(_html(store, comparison, found, drawn), "utf-8")
+    write_text(page, _html(store, comparison, found, drawn))
     return page
 
 

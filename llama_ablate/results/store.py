@@ -36,6 +36,8 @@ class Store:
         self.runs = Runs(root)
         self._variants = root / "variants"
         self._working = root / "working"
+        #: What submitit keeps of Slurm's jobs, links among it; closed to other users.
+        self.jobs = self._working / "slurm" / "jobs"
 
     @classmethod
     def open(cls, root: Path) -> "Store":
@@ -61,8 +63,9 @@ class Store:
     def refuse_links(self, *more: Path) -> None:
         """Raise ConfigError for a link in the results: what is written would land elsewhere."""
         links = [path for path in more if path.is_symlink()]
-        if found := [*links, *disk.links_below(self.root)]:
-            raise ConfigError(f"'{found[0]}' is a link: results are kept in real folders and files")
+        links += [path for path in disk.links_below(self.root) if self.jobs not in path.parents]
+        if links:
+            raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
     def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
         """Write the plan, unless it stands there already.

@@ -150,6 +150,13 @@ def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
         assert words in text
 
 
+def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
+    monkeypatch.setattr(type(store), "variant_measures", lambda _store, _variant: {})
+    text = page.write(store, sections.sections(store)).read_text("utf-8")
+    assert "quality vs training cost" not in text
+    assert text.count("data:image/svg+xml;base64,") == len(figures.FIGURES) - 1
+
+
 def test_the_answer_names_every_verdict(store):
     told = page.answer(frames.comparison(store))
     assert "better: rms<b>norm</b> & co (-0.1500)" in told
