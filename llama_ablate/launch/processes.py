@@ -19,6 +19,9 @@ from llama_ablate.errors import ConfigError
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]
 
+#: The exit code of a worker that cannot do what it is told; its last line says why.
+REFUSED = 2
+
 Message = tuple[str, Any]
 Task = Callable[..., Any]
 
@@ -75,11 +78,9 @@ def call(
                 kind, value = child.connection.recv()
             except EOFError:
                 child.process.join()
-                printed = log.read_text("utf-8", "replace") if log.is_file() else ""
-                last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-                raise ChildProcessError(
-                    f"the process ended with code {child.process.exitcode}: {last}"
-                ) from None
+                code = child.process.exitcode
+                last = last_words(log)
+                raise ChildProcessError(f"the process ended with code {code}: {last}") from None
             if kind == "refused":
                 child.process.join()
                 raise value
@@ -123,6 +124,12 @@ def ended_by(code: int, *, oom: bool) -> str:
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     hint = ": the system had run out of memory" if oom else ""
     return f"the process ended by {name}{hint}"
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of what a process has printed."""
+    printed = log.read_text("utf-8", "replace") if log.is_file() else ""
+    return (printed.strip().splitlines() or ["it printed nothing"])[-1]
 
 
 def out_of_memory_kills() -> int:

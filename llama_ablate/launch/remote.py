@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_ablate.launch.processes import ended_by, out_of_memory_kills
+from llama_ablate.launch.processes import REFUSED, ended_by, last_words, out_of_memory_kills
 from llama_ablate.results import Store
 
 #: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
@@ -40,7 +40,8 @@ def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple
         _end(process)
     code = process.returncode
     oom = code == -signal.SIGKILL and out_of_memory_kills() > kills
-    return code, ended_by(code, oom=oom), oom
+    said = f": {last_words(Path(log.name))}" if code == REFUSED else ""
+    return code, ended_by(code, oom=oom) + said, oom
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

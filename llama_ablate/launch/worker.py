@@ -23,6 +23,7 @@ from llama_ablate import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
+from llama_ablate.launch.processes import REFUSED
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _as_program(Store.open(given.results), given.run)
     except (ConfigError, OSError) as error:
         sys.stderr.write(f"{prog}: {error}\n")
-        return 2
+        return REFUSED
 
 
 def _as_program(store: Store, run_id: str) -> int:

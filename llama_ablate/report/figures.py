@@ -24,9 +24,12 @@ _FAINT = "#bbbbbb"
 def learning_curves(store: Store) -> Figure:
     """Draw held-out loss against tokens: mean over seeds, band from lowest to highest seed.
 
-    A diverged run is drawn as far as it went, dotted, and ends in a cross.
+    A diverged run is drawn as far as it went, dotted, and ends in a cross. The positive control is
+    left out of all figures of losses: it would set the scale.
     """
+    harmed = [v["label"] for v in store.plan["variants"] if v.get("role") == "positive"]
     frame = frames.curves(store)
+    frame = frame[~frame["label"].isin(harmed)]
     figure, axes = canvas(8, 4.8)
     colours = colours_of(store)
     if "validation_loss_nats" in frame:
@@ -42,7 +45,8 @@ def learning_curves(store: Store) -> Figure:
             axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])])
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    _zoom(axes, frame.get("validation_loss_nats"))
+    if "validation_loss_nats" in frame:
+        _zoom(axes, frame["validation_loss_nats"])
     legend(axes)
     return figure
 
@@ -50,8 +54,7 @@ def learning_curves(store: Store) -> Figure:
 def effects(store: Store) -> Figure:
     """Draw each variant's paired difference from the baseline with its 95% interval.
 
-    Variants with a diverged or failed run are listed too, and say so. The positive control is left
-    out: it would set the scale.
+    Variants with a diverged or failed run are listed too, and say so.
     """
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
@@ -169,10 +172,7 @@ def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
 
 
 def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
-    """Draw loss against a cost, a point a variant with the spread over its seeds.
-
-    Without the positive control, as in `effects`.
-    """
+    """Draw loss against a cost, a point a variant with the spread over its seeds."""
     figure, axes = canvas(8, 4.8)
     frame = frame[frame["role"] != "positive"]
     colours = colours_of(store)
@@ -197,9 +197,9 @@ def legend(axes: Axes) -> None:
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def _zoom(axes: Axes, values: "pd.Series[float] | None") -> None:
+def _zoom(axes: Axes, values: "pd.Series[float]") -> None:
     """Leave the first steep fall out of sight where it would flatten all that follows."""
-    if values is not None and len(values) > 20:
+    if len(values) > 20:
         low, high = float(values.min()), float(values.quantile(0.9))
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
 

@@ -12,7 +12,7 @@ import pytest
 
 from llama_ablate import disk, experiment
 from llama_ablate.errors import ConfigError
-from llama_ablate.launch import worker
+from llama_ablate.launch import remote, worker
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.commands import PYTHON
@@ -285,6 +285,16 @@ def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_pat
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create({"runs": []}, "")
+    code, how, oom = remote.work(str(store.root), "0a")
+    assert (code, oom) == (2, False)
+    assert how.startswith("the process ended by exit code 2: ")
+    assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
 
 
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):

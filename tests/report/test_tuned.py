@@ -7,7 +7,16 @@ import pandas as pd
 import pytest
 
 from llama_ablate.cli import main
-from llama_ablate.report import frames, hypothesized, scaled, sections, tested, tuned, warned
+from llama_ablate.report import (
+    figures,
+    frames,
+    hypothesized,
+    scaled,
+    sections,
+    tested,
+    tuned,
+    warned,
+)
 from llama_ablate.results import Store
 
 
@@ -103,6 +112,14 @@ def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(rich):
         assert tested.controls(table)["aa"][0] == (
             frame.loc["A/A init", "verdict"] in ("inconclusive", "equivalent")
         )
+
+
+@pytest.mark.parametrize("name", ["learning_curves", "effects", "quality_vs_kv_bytes"])
+def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name):
+    axes = figures.FIGURES[name](rich).axes[0]
+    shown = [*axes.get_yticklabels(), *axes.get_legend().get_texts()]
+    assert not any("positive" in label.get_text() for label in shown)
+    assert any("A/A init" in label.get_text() for label in shown)
 
 
 def test_every_table_compares_its_own_runs_at_the_chosen_points(rich):
