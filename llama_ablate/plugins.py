@@ -19,6 +19,7 @@ GROUP = "llama_ablate.plugins"
 _INSTALLED = "package:"
 
 _FILE = "llama_ablate_plugin_"
+_CUT = 12  # letters of a hash in a module's name
 
 _loaded: dict[str, str] = {}
 _packages: dict[str, str] = {}
@@ -60,17 +61,14 @@ def code_of(component: Callable[..., object]) -> str:
 
 
 def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -> bool:
-    """Return whether a component is of this package, or its code is what was recorded once.
+    """Return whether a component's code is what was recorded once, as far as that can be told.
 
     `recorded` is of the form that `loaded` returns.
     """
     code = code_of(component)
-    if code.startswith(_FILE):
-        return any(made.startswith(code.removeprefix(_FILE)) for made in recorded.values())
-    return not code or any(
-        name.startswith(_INSTALLED) and code.endswith(f" {version}")
-        for name, version in recorded.items()
-    )
+    made = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
+    # Of a file its hash, cut in its module's name; of a package its version.
+    return not made or made in {known for of in recorded.values() for known in (of, of[:_CUT])}
 
 
 def again(recorded: Mapping[str, str]) -> None:
@@ -97,7 +95,7 @@ def _import(path: Path, expected: str | None = None) -> str:
     digest = hashlib.sha256(source).hexdigest()
     if expected not in (None, digest):
         raise _changed(str(path))
-    name = f"{_FILE}{digest[:12]}"
+    name = f"{_FILE}{digest[:_CUT]}"
     if path.suffix != ".py":
         raise ConfigError(f"--plugin {path}: is no Python file (its name must end in .py)")
     loader = _Hashed(path, source)

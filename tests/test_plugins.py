@@ -116,6 +116,27 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
     assert done.stdout.split("\n")[:2] == ["{'package:theirs': '3.1'}", "True"], done.stderr
 
 
+def test_code_is_known_by_its_hash_or_its_version_and_a_plugins_own_imports_by_nothing(
+    tmp_path, monkeypatch
+):
+    class Theirs:
+        """Of a package."""
+
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("class Mine: pass")
+    plugins.load([plugin])
+    (digest,) = plugins.loaded().values()
+    mine = sys.modules[f"llama_ablate_plugin_{digest[:12]}"].Mine
+    assert plugins.is_recorded(mine, {"anywhere": digest})
+    assert not plugins.is_recorded(mine, {"mine.py": digest[::-1]})
+    monkeypatch.setattr(Theirs, "__module__", "theirs.norms")
+    assert plugins.is_recorded(Theirs, {})  # what a plugin imports is not hashed
+    monkeypatch.setattr(plugins, "_packages", {"theirs": "3.1"})
+    assert plugins.is_recorded(Theirs, {"package:theirs": "3.1"})
+    assert not plugins.is_recorded(Theirs, {"package:theirs": "3.10"})
+    assert plugins.is_recorded(Store, {})
+
+
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
