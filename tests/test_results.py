@@ -240,8 +240,9 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(store
     store.create(planned("one", "0b"), "name: one\n")
     with pytest.raises(ConfigError, match="holds the results of 'one', not of 'two'"):
         store.create(planned("two", "0a"), "name: two\n")
-    store.plan_file.write_text("{")  # one that says nothing any more is written anew
-    store.create(planned("two", "0a"), "name: two\n")
+    for damaged in ("{", "[]", '{"runs": 3, "experiment": 3}'):  # it is written anew
+        store.plan_file.write_text(damaged)
+        store.create(planned("two", "0a"), "name: two\n")
     write_json(store.plan_file, {"format": 3, "runs": []})
     with pytest.raises(ConfigError, match="is of format 3: a later version wrote it"):
         store.create(planned("two", "0a"), "name: two\n")

@@ -41,7 +41,12 @@ def refuse_another_experiment(file: Path, plan: Mapping[str, Any]) -> None:
         raise
     except ConfigError:
         pass
-    theirs, ours = (of.get("experiment", {}).get("name") for of in (stands, plan))
+    theirs, ours = _name(stands), _name(plan)
     if None not in (theirs, ours) and theirs != ours:
         raise ConfigError(f"'{file.parent}' holds the results of '{theirs}', not of '{ours}': "
                           "choose another name, or another --results")  # fmt: skip
+
+
+def _name(plan: Mapping[str, Any]) -> Any:
+    experiment = plan.get("experiment")
+    return experiment.get("name") if isinstance(experiment, Mapping) else None

@@ -185,6 +185,7 @@ class Runs:
         for run in worse - best:
             with contextlib.suppress(FileExistsError):  # another command drops them too
                 disk.write(folders[run] / _DROPPED, b"")
+                disk.sync(folders[run])
             disk.remove(folders[run] / WEIGHTS)
 
     def add_measure(self, claim: Claim, run: str, name: str, values: Mapping[str, float]) -> None:
