@@ -56,13 +56,18 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
     assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
 
 
-def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(experiment_file, tmp_path):
+def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(
+    experiment_file, tmp_path, capsys
+):
     file = experiment_file()
     assert run(file, tmp_path) == 0
     records = {p: p.stat().st_mtime_ns for p in tmp_path.glob("tiny/runs/*/record.json")}
     assert run(file, tmp_path, "--set", "seeds=3") == 0
     assert all(p.stat().st_mtime_ns == t for p, t in records.items())
     assert len(list(tmp_path.glob("tiny/runs/*/record.json"))) == 6
+    assert "not in this plan" not in capsys.readouterr().err
+    assert run(file, tmp_path, "--set", "seeds=1") == 0
+    assert f"note: 4 finished runs in '{tmp_path / 'tiny'}' are not in" in capsys.readouterr().err
 
 
 def test_the_number_of_workers_changes_no_weight(experiment_file, tmp_path):

@@ -3,7 +3,8 @@
     python tools/fsck.py results/quickstart
     python tools/fsck.py results/quickstart --against elsewhere/quickstart --json
 
-It holds results to six invariants, and prints one line for each breach:
+It holds the results of a grid that has finished to six invariants, and prints one line for each
+breach; of a grid that was stopped these say what is still to do:
 
 I1  every run of the plan has exactly one folder, and every folder is that of a finished run
 I2  every file is as it was written, by the manifests and the seals

@@ -44,7 +44,12 @@ def plan(options: Namespace) -> Answer:
     text = planned.text(values)
     if options.power is not None:
         pilot = options.pilot or Path("results") / made.experiment.slug
-        values["power"] = planned.powered(Store.open(pilot), options.power, values)
+        try:
+            store = Store.open(pilot)
+        except ConfigError as error:
+            said = f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
+            raise ConfigError(said) from None
+        values["power"] = planned.powered(store, options.power, values)
         shown = planned.power_text(values["power"], options.power, values["seeds"])
         text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
     return Answer(text, values)

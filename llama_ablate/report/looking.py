@@ -88,7 +88,8 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
         words = {"inconclusive": "is not told apart from", "equivalent": "is equivalent to"}
         how = words.get(ruling.verdict, f"is {ruling.verdict} than")
         said = f"{b['label']} {how} {a['label']}"
-        said += f" on {split} loss, over {len(seeds)} paired seeds"
+        said += (f" on {split} loss, over {len(seeds)} paired seeds (this pair alone: a table "
+                 "corrects for its number of rows)")  # fmt: skip
     lines = [f"{a['label']} -> {b['label']}", ""]
     lines += [f"{key}: {' -> '.join(map(_entry, _apart(*both)))}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said]
