@@ -70,8 +70,10 @@ def run(options: Namespace) -> Answer:
     store.create(planned, notes + source.text)
     ids = [run.id for run in made.runs]
     if others := len(store.runs.final_ids() - set(ids)):
-        sys.stderr.write(f"note: {others} finished runs in '{store.root}' are not in this plan; "
-                         "they are kept, and the file that plans them shows them again\n")  # fmt: skip
+        sys.stderr.write(
+            f"note: {others} finished runs in '{store.root}' are not in this plan; they are kept, "
+            "and the file that plans them shows them again\n"
+        )
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             sys.stderr.write(f"note: damaged, kept as '{damaged}', and trained again\n")
