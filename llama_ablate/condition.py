@@ -1,6 +1,6 @@
 """One table of an experiment: arms that share text, size and budget, and the runs they take."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -126,15 +126,19 @@ class Condition:
 
 def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
     """Raise ConfigError where a component comes from other code than was recorded of runs."""
-    for slot in REGISTRIES:
-        name = getattr(spec, slot).name
-        if not plugins.is_recorded(REGISTRIES[slot].get(name), recorded):
+    for name, component in _components(spec):
+        if not plugins.is_recorded(component, recorded):
             raise ConfigError(f"the plugin that makes '{name}' is not the one that {whose} was "
                               "made with")  # fmt: skip
 
 
 def _foreign(variant: Variant) -> list[str]:
     """Name the code of a variant's components that come from plugins."""
-    names = {slot: getattr(variant.spec, slot).name for slot in REGISTRIES}
-    found = {plugins.code_of(REGISTRIES[slot].get(name)) for slot, name in names.items()}
+    found = {plugins.code_of(component) for _name, component in _components(variant.spec)}
     return sorted(found - {""})
+
+
+def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the name of a spec's component in every slot, and what is registered under it."""
+    names = ((slot, getattr(spec, slot).name) for slot in REGISTRIES)
+    return [(name, REGISTRIES[slot].get(name)) for slot, name in names]

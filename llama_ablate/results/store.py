@@ -70,7 +70,8 @@ class Store:
     def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
         """Write the plan, unless it stands there already.
 
-        Raises ConfigError where that cannot be done, and where others are at work on another plan.
+        Raises ConfigError where that cannot be done, where another experiment's plan stands, and
+        where others are at work on another plan.
         """
         wanted = sealed({"format": plans.FORMAT, **plan}, self.plan_file.name)
         try:
