@@ -1,6 +1,6 @@
 """What is measured of variants and machines, each time in a fresh process of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,21 @@ def measure_variants(
     engine: Engine,
     progress: Callable[[int, int], None],
     rounds: int = 5,
+    *,
+    again: bool = False,
 ) -> None:
     """Take the per-variant metrics of all variants in one interleaved pass.
 
-    If any variant lacks any, all are measured again: ratios hold within a pass only.
+    If any variant lacks any, or any was measured in other circumstances, all are measured again:
+    ratios hold within a pass only. `again` measures in any case.
     """
     choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
     arms = [variant for variant, _ in plan.arms]
-    mark = digest([v.id for v in arms] + [c.entry() for c in choices] + [rounds])
+    given = [_arm(variant, condition) for variant, condition in plan.arms]
+    entries = [c.entry() for c in choices]
+    mark = digest([[_circumstances(arm) for arm in given], entries, rounds, engine.to_dict()])
     with store.alone(_KEY) as claim:
-        if all(
+        if not again and all(
             store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
             for v in arms
             for c in choices
@@ -76,8 +81,8 @@ def measure_variants(
         total = rounds * len(arms)
         found = processes.call(
             _measure,
-            [_arm(variant, condition) for variant, condition in plan.arms],
-            [c.entry() for c in choices],
+            given,
+            entries,
             engine.to_dict(),
             rounds,
             log=store.log(_KEY),
@@ -96,6 +101,12 @@ def _arm(variant: Variant, condition: Condition) -> dict[str, Any]:
     train = condition.experiment.train.model_dump(mode="json")
     return {"spec": variant.spec.to_dict(), "train": {**train, **condition.train, **variant.train},
             "data": condition.text}  # fmt: skip
+
+
+def _circumstances(arm: Mapping[str, Any]) -> list[Any]:
+    """Return what a measure of an arm depends on, beside the engine: not how long it trains."""
+    train = {k: v for k, v in arm["train"].items() if k not in ("tokens", "steps", "evals")}
+    return [arm["spec"], train, arm["data"]["fingerprint"]]
 
 
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
@@ -125,7 +136,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
                 store.runs.add_measure(claim, record.id, name, values)
             progress(done, len(finished))
     if len(per_run) < len(choices):
-        measure_variants(store, plan, engine, progress)
+        measure_variants(store, plan, engine, progress, again=True)
 
 
 def _refuse_what_has_changed(store: Store, now: Plan) -> None:
@@ -140,7 +151,7 @@ def _refuse_what_has_changed(store: Store, now: Plan) -> None:
 
 def _measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 

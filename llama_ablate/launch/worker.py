@@ -117,7 +117,7 @@ def _run(
     settle(engine.threads)
     peak = PeakMemory(engine.device)
     model: Decoder | None = None
-    measures: dict[str, dict[str, float]] = {}
+    measures: dict[str, dict[str, Any]] = {}
     try:
         tokens = open_tokens(plan["data"])
         model = init_weights(build(spec_from(variant["model"])), entry["init_seed"])
@@ -139,10 +139,9 @@ def _run(
         memory = peak.read()
         if trained.outcome == "ok":
             subject = Subject(model, tokens, recipe, engine)
-            for item in experiment.measure:
-                choice = METRICS.resolve(item)
-                if METRICS.per(choice.name) == "run":
-                    measures[choice.name] = METRICS.measure(choice, subject)
+            choices = [METRICS.resolve(item) for item in experiment.measure]
+            measures |= METRICS.measured([c for c in choices if METRICS.per(c.name) == "run"],
+                                         subject)  # fmt: skip
         measures["training"] = trained.numbers
     except _TakenOver:
         raise
@@ -176,7 +175,7 @@ def _run(
     return trained.outcome if store.commit(record, trained.curve, kept, claim) else None
 
 
-def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, float]]:
+def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, Any]]:
     """Take per-run metrics of a finished run from its weights."""
     record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
@@ -185,7 +184,7 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     engine = Engine.from_dict(record.engine)
     model = engine.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), engine)
-    return {choice.name: METRICS.measure(choice, subject) for choice in choices}
+    return METRICS.measured(choices, subject)
 
 
 def _failed(error: Exception) -> Trained:

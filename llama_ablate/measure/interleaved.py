@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.experiment import Train
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.measure.registry import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.registry import Choice
 from llama_ablate.spec import ModelSpec
@@ -41,8 +39,8 @@ def interleaved(
 ) -> list[dict[str, dict[str, Any]]]:
     """Return for each arm, by metric, `{values: medians, samples: every turn, error: text}`.
 
-    Speeds do not depend on what the weights hold, so fresh models are measured. An arm that runs
-    out of memory is left out of later turns, and says so.
+    Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
+    for an arm has no values there and is not tried again; the others go on.
     """
     taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in arms]
     errors: list[dict[str, str]] = [{} for _ in arms]
@@ -52,11 +50,12 @@ def interleaved(
             for choice in choices:
                 if choice.name in errors[i]:
                     continue
-                model = engine.prepare(init_weights(build(arm.spec), 0))
                 try:
+                    model = engine.prepare(init_weights(build(arm.spec), 0))
                     values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, engine))
-                except (MemoryError, torch.OutOfMemoryError, ValueError) as error:
-                    errors[i][choice.name] = f"{type(error).__name__}: {error}"
+                except Exception as error:  # noqa: BLE001  the pass and its other metrics go on
+                    errors[i][choice.name] = reason(error)
+                    taken[i][choice.name].clear()
                     continue
                 for key, value in values.items():
                     taken[i][choice.name].setdefault(key, []).append(value)

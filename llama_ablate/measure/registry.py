@@ -1,14 +1,15 @@
 """The registry of metrics, and what a metric is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.registry import Choice, Registry
+from llama_ablate.results import ERROR
 from llama_ablate.spec import ModelSpec
 from llama_ablate.training.engine import Engine
 
@@ -62,10 +63,26 @@ class Metrics(Registry):
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> dict[str, float]:
-        """Take a metric of a subject."""
+        """Take a metric of a subject. Raises whatever the metric raises."""
         self.check(choice, subject.model.spec, subject.tokens)
-        values: dict[str, float] = self.get(choice.name)(subject, **dict(choice.options))
-        return values
+        values = self.get(choice.name)(subject, **dict(choice.options))
+        return {str(name): float(value) for name, value in values.items()}
+
+    def measured(self, choices: Sequence[Choice], subject: Subject) -> dict[str, dict[str, Any]]:
+        """Take metrics one after another; one that fails leaves its reason under `ERROR`."""
+        found: dict[str, dict[str, Any]] = {}
+        for choice in choices:
+            try:
+                found[choice.name] = self.measure(choice, subject)
+            except Exception as error:  # noqa: BLE001  the run and its other metrics stand
+                found[choice.name] = {ERROR: reason(error)}
+        return found
+
+
+def reason(error: Exception) -> str:
+    """Return in one line why a metric failed."""
+    text = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *text[:1]])
 
 
 def check_seconds(seconds: float) -> None:

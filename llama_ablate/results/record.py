@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["ok", "diverged", "oom", "timeout", "error", "cancelled"]
+Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
-FINAL = ("ok", "diverged")
+FINAL = ("ok", "diverged", "collapsed")
+#: The key under which a metric that failed keeps its reason.
+ERROR = "error"
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
 
@@ -29,7 +31,8 @@ class Record:
     data: str
     engine: dict[str, Any]
     environment: dict[str, Any]
-    measures: dict[str, dict[str, float]] = field(default_factory=dict)
+    #: Numbers by metric; of a metric that failed, its reason under `ERROR` instead.
+    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -39,7 +42,17 @@ class Record:
     @property
     def numbers(self) -> dict[str, float]:
         """All measured numbers of the run, by name."""
-        return {key: value for measure in self.measures.values() for key, value in measure.items()}
+        return {
+            key: value
+            for measure in self.measures.values()
+            for key, value in measure.items()
+            if key != ERROR
+        }
+
+    @property
+    def unmeasured(self) -> dict[str, str]:
+        """Why a metric failed, by metric."""
+        return {name: of[ERROR] for name, of in self.measures.items() if ERROR in of}
 
 
 @dataclass(frozen=True)
