@@ -15,6 +15,9 @@ from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.spec import ModelSpec
 from llama_ablate.trials import Run
 
+#: Part of the identity of runs with components from outside: changed when those start differently.
+_BUILT = "initial values are the component's own"
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -133,9 +136,9 @@ def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) 
 
 
 def _foreign(variant: Variant) -> list[str]:
-    """Name the code of a variant's components that come from plugins."""
-    found = {plugins.code_of(component) for _name, component in _components(variant.spec)}
-    return sorted(found - {""})
+    """Name the code of a variant's components that come from plugins, and how it is built."""
+    found = {plugins.code_of(component) for _name, component in _components(variant.spec)} - {""}
+    return [*sorted(found), _BUILT] if found else []
 
 
 def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:

@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from llama_ablate import grid, trials
+from llama_ablate import grid, plugins, trials
 from llama_ablate.condition import Condition
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError, Where, nearest
-from llama_ablate.experiment import Data, Experiment, Source, Train
+from llama_ablate.experiment import Data, Experiment, Model, Source, Train
 from llama_ablate.grid import Variant
 from llama_ablate.matching import Cost
+from llama_ablate.model import laws
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.registry import Choice
+from llama_ablate.spec import SLOTS
 from llama_ablate.trials import Run
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -101,6 +103,7 @@ def make(source: Source) -> Plan:
         _check_tuned(experiment, measures)
         conditions = tuple(_conditions(experiment, measures))
         _check_measures(measures, conditions)
+        _check_plugins(conditions)
         _check_hypotheses(experiment, conditions)
         _check_seeds(experiment)
     except ConfigError as error:
@@ -242,6 +245,24 @@ def _check_measures(measures: tuple[Choice, ...], conditions: tuple[Condition, .
             METRICS.check(choice, condition.baseline.spec, condition.tokens)
         except ConfigError as error:
             raise error.under("measure", i) from None
+
+
+def _check_plugins(conditions: tuple[Condition, ...]) -> None:
+    """Hold every component from outside to the laws, beside components of this package."""
+    checked: set[tuple[str, Choice]] = set()
+    own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
+    for variant in (v for c in conditions for v in c.variants):
+        choices = {slot: getattr(variant.spec, slot) for slot in SLOTS}
+        foreign = {s: c for s, c in choices.items()
+                   if plugins.code_of(REGISTRIES[s].get(c.name))}  # fmt: skip
+        for slot in (s for s, c in foreign.items() if (s, c) not in checked):
+            beside = {s: own[s] for s in foreign if s != slot}
+            try:
+                laws.check(variant.spec.with_components(beside), slot)
+            except ConfigError as error:
+                where = variant.varied.get(slot, ("model", slot))
+                raise ConfigError(error.message, where) from None
+        checked |= set(foreign.items())
 
 
 def _check_floor(measures: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

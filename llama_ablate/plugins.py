@@ -122,7 +122,8 @@ class _Hashed(SourceLoader):
 def _guarded(run: Callable[[], object], what: str) -> None:
     try:
         run()
-    except ConfigError:
-        raise
+    except ConfigError as error:  # what it registers does not fit
+        raise ConfigError(f"{what}: {error.message}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
+        first = (str(error).splitlines() or [""])[0]
+        raise ConfigError(f"{what}: {type(error).__name__}: {first}") from error

@@ -9,12 +9,12 @@ once, where it is written, and nowhere else.
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import create_model
+from pydantic import PydanticUserError, create_model
 
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.validation import Section, shown
@@ -55,10 +55,27 @@ class Option:
 
 
 class Registry:
-    """The components of one slot, by name."""
+    """The components of one slot, by name, and the interface that each of them must have.
 
-    def __init__(self, slot: str) -> None:
+    `sizes` are the positional parameters that the model can supply; None where any will do.
+    `interface` is a Protocol: its methods are looked for when a component is registered, what it
+    merely annotates when one is made. `options` are those that every component must have.
+    """
+
+    def __init__(
+        self,
+        slot: str,
+        *,
+        sizes: Iterable[str] | None = None,
+        interface: type | None = None,
+        options: Iterable[str] = (),
+    ) -> None:
         self.slot = slot
+        self._allowed = None if sizes is None else tuple(sizes)
+        members = vars(interface) if interface else {}
+        self._methods = [name for name in members if not name.startswith("_")]
+        self._attributes = list(members.get("__annotations__", ()))
+        self._needed = tuple(options)
         self._components: dict[str, Callable[..., Any]] = {}
         self._schemas: dict[str, type[Section]] = {}
 
@@ -69,15 +86,25 @@ class Registry:
         return name in self._components
 
     def register(self, name: str) -> Callable[[Component], Component]:
-        """Enter a component under `name` (a decorator). A second one of that name is an error."""
+        """Enter a component under `name` (a decorator).
+
+        Raises ConfigError for a second one of that name, and for one that lacks a part of the
+        slot's interface.
+        """
 
         def enter(component: Component) -> Component:
             if name in self._components:
-                raise ValueError(f"the {self.slot} '{name}' is registered already")
-            fields: dict[str, Any] = {}
-            for parameter, hint in _options(component):
-                fields[parameter.name] = (hint, parameter.default)
-            self._schemas[name] = create_model(name, __base__=Section, **fields)
+                raise ConfigError(f"the {self.slot} '{name}' is registered already")
+            try:
+                fields: dict[str, Any] = {
+                    parameter.name: (hint, parameter.default)
+                    for parameter, hint in _options(component)
+                }
+                self._check(component, fields)
+                self._schemas[name] = create_model(name, __base__=Section, **fields)
+            except (TypeError, PydanticUserError) as error:
+                why = str(error).splitlines()[0]
+                raise ConfigError(f"the {self.slot} '{name}' cannot be registered: {why}") from None
             self._components[name] = component
             return component
 
@@ -120,7 +147,25 @@ class Registry:
         """Make the component: of the sizes offered it takes those that it names."""
         component = self._components[choice.name]
         wanted = _sizes(component)
-        return component(*(sizes[name] for name in wanted), **dict(choice.options))
+        made = component(*(sizes[name] for name in wanted), **dict(choice.options))
+        wanted_of_it = [*self._methods, *self._attributes]
+        if missing := [name for name in wanted_of_it if not hasattr(made, name)]:
+            raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
+        return made
+
+    def _check(self, component: Callable[..., Any], options: Iterable[str]) -> None:
+        """Raise TypeError for a component that does not fit the slot."""
+        for size in _sizes(component):
+            if self._allowed is not None and size not in self._allowed:
+                raise TypeError(f"the model supplies no size '{size}' (an option stands after '*')"
+                                f"{nearest(size, self._allowed)}")  # fmt: skip
+        if missing := set(self._needed) - set(options):
+            raise TypeError(f"it needs the option {_quoted(missing)}")
+        if inspect.isclass(component):  # what a function makes is looked at when it is made
+            abstract = getattr(component, "__abstractmethods__", ())
+            lacking = {name for name in self._methods if not hasattr(component, name)}
+            if missing := lacking | set(abstract):
+                raise TypeError(f"it has no {_quoted(missing)}")
 
 
 def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
@@ -133,7 +178,9 @@ def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter,
         for parameter in _parameters(function):
             if parameter.kind is parameter.KEYWORD_ONLY:
                 if parameter.default is parameter.empty:
-                    raise TypeError(f"option '{parameter.name}' of {component} needs a default")
+                    raise TypeError(f"its option '{parameter.name}' needs a default")
+                if parameter.name not in hints:
+                    raise TypeError(f"its option '{parameter.name}' needs a type")
                 yield parameter, hints[parameter.name]
 
 
@@ -152,7 +199,12 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
 
 @cache  # asked whenever a model is built: thousands of times for a large grid
 def _sizes(component: Callable[..., Any]) -> list[str]:
-    return [p.name for p in _parameters(component) if p.kind is p.POSITIONAL_OR_KEYWORD]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in _parameters(component) if p.kind in positional]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
 
 
 def _type_name(hint: Any) -> str:

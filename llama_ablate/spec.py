@@ -2,11 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_ablate.registry import Choice
 
+#: What every slot's positional parameters may ask for.
+SIZES = ("vocab", "dim", "layers", "heads", "head_dim", "context", "bias", "tie", "init_std",
+         "logit_softcap")  # fmt: skip
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
 
 
@@ -33,7 +37,7 @@ class ModelSpec:
     @property
     def sizes(self) -> dict[str, Any]:
         """What the model supplies to the components' positional parameters."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in SLOTS}
+        return {name: getattr(self, name) for name in SIZES}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, components as YAML would give them."""
@@ -43,6 +47,11 @@ class ModelSpec:
     def with_width(self, width: int) -> "ModelSpec":
         """Return the same architecture with another feed-forward width."""
         return replace(self, feedforward=self.feedforward.with_options(width=width))
+
+    def with_components(self, components: Mapping[str, Choice]) -> "ModelSpec":
+        """Return the same architecture with other components in some slots."""
+        changes: dict[str, Any] = dict(components)
+        return replace(self, **changes)
 
     @property
     def id(self) -> str:

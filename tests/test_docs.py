@@ -46,29 +46,32 @@ def test_the_experiment_in_the_readme_is_valid(tmp_path):
     assert loaded.train.lr == 1e-3
 
 
-def test_the_new_norm_of_contributing_works_as_it_is_written(monkeypatch):
-    """The worked example is run: registered, built, and put through its own test."""
+def test_the_worked_components_of_contributing_pass_their_tests_and_the_laws(monkeypatch):
+    """The examples are run as they are written: registered, tested, and held to the laws."""
     import torch
 
-    from llama_ablate.model import norms
-    from llama_ablate.model.decoder import build, init_weights
+    from llama_ablate.model import laws
+    from llama_ablate.model.decoder import REGISTRIES
 
     from .conftest import make_spec
 
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    component, test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    registry = norms.NORMS
-    monkeypatch.setattr(registry, "_components", dict(registry._components))
-    monkeypatch.setattr(registry, "_schemas", dict(registry._schemas))
-    names = {**vars(norms), "torch": torch}
-    exec(component, names)  # noqa: S102  our own documentation
-    exec(test, names)  # noqa: S102
-    names["test_scalenorm_gives_every_vector_the_learned_length"](
-        torch.randn(3, 5, 16, dtype=torch.float64)
-    )
-    model = init_weights(build(make_spec(norm={"name": "scalenorm", "eps": 1e-6})), 0)
-    model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
-    assert model.blocks[0].attn_norm.length.grad is not None
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    before = {slot: set(registry) for slot, registry in REGISTRIES.items()}
+    for registry in REGISTRIES.values():
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+    x = torch.randn(3, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for component, test in zip(blocks[::2], blocks[1::2], strict=True):
+        names: dict = {}
+        exec(component, names)  # noqa: S102  our own documentation
+        exec(test, names)  # noqa: S102
+        (written,) = (of for name, of in names.items() if name.startswith("test_"))
+        written(x)
+    new = [(s, n) for s, registry in REGISTRIES.items() for n in set(registry) - before[s]]
+    assert {slot for slot, _ in new} == {"norm", "feedforward", "attention"}
+    for slot, name in new:
+        laws.check(make_spec(**{slot: name}), slot)
 
 
 def test_the_architecture_names_every_file_and_folder_of_the_package():

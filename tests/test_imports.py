@@ -36,7 +36,7 @@ MAY = {
     "measure": ["data", "errors", "experiment", "model", "registry", "results", "spec",
                 "training"],
     "plan": ["condition", "data", "errors", "experiment", "grid", "matching", "measure", "model",
-             "registry", "trials"],
+             "plugins", "registry", "spec", "trials"],
     "summary": ["errors", "experiment", "grid", "model", "registry", "report", "spec"],
     "generation": ["data", "errors", "model"],
     "bench": ["errors", "evidence", "experiment", "grid", "model", "training"],

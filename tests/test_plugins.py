@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from llama_ablate import plugins
 from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
+from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
 
@@ -48,8 +50,8 @@ def run(monkeypatch, capsys):
     def command(*words):
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "_loaded", {})
-            for kind in ("_components", "_schemas"):
-                patch.setattr(NORMS, kind, dict(getattr(NORMS, kind)))
+            for registry, kind in product((NORMS, FEEDFORWARDS), ("_components", "_schemas")):
+                patch.setattr(registry, kind, dict(getattr(registry, kind)))
             code = main([*map(str, words)])
         return SimpleNamespace(returncode=code, stderr=capsys.readouterr().err)
 
@@ -85,6 +87,57 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
         refused = run(*words, "--plugin", plugin)
         assert refused.returncode == 2
         assert "the plugin that makes 'halved' is not the one that" in refused.stderr
+
+
+PLAIN = '''
+"""A feed-forward network of torch's own layers."""
+import torch
+from torch import nn
+from llama_ablate.model.feedforward import FEEDFORWARDS
+
+
+@FEEDFORWARDS.register("plain")
+class Plain(nn.Module):
+    """Use torch's own layers (nobody 2026)."""
+
+    def __init__(self, dim: int, *, width: int | None = None) -> None:
+        super().__init__()
+        self.width = width or 4 * dim
+        self.up, self.down = nn.Linear(dim, self.width), nn.Linear(self.width, dim)
+
+    def flops(self):
+        return 4 * self.up.weight.numel()
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+'''
+
+
+@pytest.mark.parametrize(
+    ("was", "wrong", "said"),
+    [
+        ("relu(self.up(x))", "relu(self.up(x.roll(-1, 1)))", "the feedforward 'plain' lets a token "
+         "see tokens that come after it"),
+        ("relu(self.up(x))", "relu(self.up(x)) + self.gone", "AttributeError"),
+        ("dim: int, *, width", "dim: int, layer: int, *, width", "the model supplies no size "
+         "'layer'"),
+        ("*, width: int | None = None", "width: int = 8", "no size 'width'"),
+        ("    def flops(self):\n        return 4 * self.up.weight.numel()\n", "",
+         "it has no 'flops'"),
+        ("self.width = width or 4 * dim", "self.wide = width or 4 * dim", "'width'"),
+    ],
+)  # fmt: skip
+def test_a_component_that_does_not_fit_is_refused_in_one_line_before_anything_is_written(
+    was, wrong, said, experiment_file, tmp_path, run
+):
+    plugin = tmp_path / "plain.py"
+    assert was in PLAIN
+    plugin.write_text(PLAIN.replace(was, wrong))
+    file = experiment_file("{axes: {feedforward: [plain]}}", seeds="1")
+    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path, run):

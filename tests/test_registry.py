@@ -1,3 +1,6 @@
+from abc import ABC, abstractmethod
+from typing import Protocol
+
 import pytest
 
 from llama_ablate.errors import ConfigError
@@ -69,7 +72,7 @@ def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, whe
 
 
 def test_a_second_component_of_one_name_is_an_error(fruits):
-    with pytest.raises(ValueError, match="'pear' is registered already"):
+    with pytest.raises(ConfigError, match="'pear' is registered already"):
         fruits.register("pear")(lambda: None)
 
 
@@ -77,9 +80,83 @@ def test_an_option_without_a_default_is_an_error_of_the_author(fruits):
     def plum(*, stone: int):
         """Have a stone (Linnaeus 1753)."""
 
-    with pytest.raises(TypeError, match="option 'stone'"):
+    with pytest.raises(ConfigError, match="option 'stone' needs a default"):
         fruits.register("plum")(plum)
     assert "plum" not in fruits
+
+
+class Peelable(Protocol):
+    """What a fruit of this test must offer."""
+
+    skin: str
+
+    def peel(self):
+        """Take the skin off."""
+
+
+@pytest.fixture
+def peeled():
+    return Registry("fruit", sizes=("size", "weight"), interface=Peelable, options=("ripe",))
+
+
+class Sound:
+    """Have all that is asked for (nobody 2026)."""
+
+    def __init__(self, size, *, ripe: bool = True):
+        self.size, self.ripe, self.skin = size, ripe, "thin"
+
+    def peel(self):
+        """Take the skin off."""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ("self, eps=1, *, ripe: bool = True", "no size 'eps' (an option stands after '*'); "
+         "allowed: size, weight"),
+        ("self, sise, *, ripe: bool = True", "did you mean 'size'?"),
+        ("self, size", "it needs the option 'ripe'"),
+        ("self, *, ripe=True", "its option 'ripe' needs a type"),
+        ("self, *, ripe: object() = True", "cannot be registered: "),
+    ],
+)
+def test_what_a_slot_asks_for_is_looked_for_when_a_component_is_registered(
+    peeled, parameters, said
+):
+    names = {}
+    exec(f"class Plum:\n  def __init__({parameters}): pass", names)  # noqa: S102  a class per case
+    with pytest.raises(ConfigError) as caught:
+        peeled.register("plum")(names["Plum"])
+    assert "the fruit 'plum' cannot be registered" in str(caught.value)
+    assert said in str(caught.value)
+    assert "plum" not in peeled
+
+
+def test_a_method_that_is_missing_or_left_abstract_is_named(peeled):
+    class Abstract(Sound, ABC):
+        @property
+        @abstractmethod
+        def peel(self):
+            """Take the skin off."""
+
+    class Bare:
+        def __init__(self, *, ripe: bool = True):
+            pass
+
+    for wrong in (Abstract, Bare):
+        with pytest.raises(ConfigError, match="it has no 'peel'"):
+            peeled.register("plum")(wrong)
+    peeled.register("plum")(Sound)
+
+
+def test_an_attribute_that_is_missing_is_named_when_the_component_is_made(peeled):
+    class Skinless(Sound):
+        def __init__(self, size, *, ripe: bool = True):
+            pass
+
+    peeled.register("plum")(Skinless)
+    with pytest.raises(ConfigError, match="the fruit 'plum' has no 'skin'"):
+        peeled.build(peeled.resolve("plum"), size=3)
 
 
 def test_the_summary_is_the_first_paragraph_of_the_docstring(fruits):

@@ -1,7 +1,8 @@
 """Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +13,7 @@ from llama_ablate.model.cache import CachedShapes, LayerCache
 from llama_ablate.model.kernels import AttentionContext, attend
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.registry import Registry
-
-ATTENTIONS = Registry("attention")
+from llama_ablate.spec import SIZES
 
 _LONGEST = 1 << 30  # tokens
 
@@ -21,7 +21,28 @@ _LONGEST = 1 << 30  # tokens
 MakeNorm = Callable[[int], nn.Module]
 
 
-class Attention(nn.Module):
+class AttentionInterface(Protocol):
+    """What the model asks of an attention beside `forward`."""
+
+    #: How many tokens each sees, itself included; None for all before it.
+    window: int | None
+
+    @property
+    def rotated(self) -> int:
+        """The width of the queries and keys that are handed to the position scheme."""
+
+    @property
+    def cached(self) -> CachedShapes:
+        """What a cache keeps per token: (heads, width) of each tensor."""
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs per token at a context."""
+
+
+ATTENTIONS = Registry("attention", sizes=(*SIZES, "norm"), interface=AttentionInterface)
+
+
+class Attention(nn.Module, ABC):
     """What every attention has in common: who sees whom, and how large a score may grow.
 
     `window`: a token sees itself and the `window - 1` before it (Beltagy et al. 2020,
@@ -38,18 +59,18 @@ class Attention(nn.Module):
         self.window, self.softcap = window, softcap
 
     @property
+    @abstractmethod
     def rotated(self) -> int:
         """The width of the queries and keys that are handed to the position scheme."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def cached(self) -> CachedShapes:
         """What a cache keeps per token: (heads, width) of each tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flops(self, context: int) -> int:
         """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
-        raise NotImplementedError
 
 
 class SharedHeads(Attention):

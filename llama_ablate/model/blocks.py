@@ -1,22 +1,32 @@
 """A block is wiring: it is handed ready-made parts and decides where the norms stand."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
 
-BLOCKS = Registry("block")
+
+class BlockInterface(Protocol):
+    """What the model asks of a block beside `forward`."""
+
+    attn: nn.Module
+    ffn: nn.Module
+    #: Whether the stream needs a norm after the last block: the one consequence for the model.
+    final_norm: ClassVar[bool]
+    #: What the block calls the norms that it has.
+    norms: ClassVar[tuple[str, ...]]
+
+
+BLOCKS = Registry("block", sizes=("attn", "ffn", "norm"), interface=BlockInterface)
 
 
 class Block(nn.Module):
     """An attention and a feed-forward network; each kind of block adds its norms."""
 
-    #: Whether the stream needs a norm after the last block: the one consequence for the model.
     final_norm: ClassVar[bool]
-    #: What the block calls the norms that it has.
     norms: ClassVar[tuple[str, ...]] = ("attn_norm", "ffn_norm")
 
     attn_norm: nn.Module

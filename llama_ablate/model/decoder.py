@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,27 +33,33 @@ REGISTRIES = {
 
 
 class Decoder(nn.Module):
-    """A decoder-only language model of any combination of components: tokens in, logits out."""
+    """A decoder-only language model of any combination of components: tokens in, logits out.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    What the components' constructors draw comes from (`seed`, name of the part); matrices of this
+    package's `Linear` and `Embedding` hold whatever memory held, until `init_weights`.
+    """
+
+    def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
         super().__init__()
         self.spec = spec
         self.kernel: Kernel = "fused"
         self.embedding = Embedding(spec.vocab, spec.dim)
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
-        blocks: list[Any] = [
-            BLOCKS.get(spec.block.name)(
-                _part(spec, "attention", norm=partial(_norm, spec)),
-                _part(spec, "feedforward"),
-                partial(_norm, spec, spec.dim),
-                **dict(spec.block.options),
-            )
-            for _ in range(spec.layers)
-        ]
+        blocks: list[Any] = []
+        for layer in range(spec.layers):
+            name = f"blocks.{layer}"
+            with _drawing_from(seed, f"{name}.attn"):
+                attn = _part(spec, "attention", norm=partial(_norm, spec))
+            with _drawing_from(seed, f"{name}.ffn"):
+                ffn = _part(spec, "feedforward")
+            with _drawing_from(seed, name):
+                norm = partial(_norm, spec, spec.dim)
+                blocks.append(_part(spec, "block", attn=attn, ffn=ffn, norm=norm))
         self.blocks: Any = nn.ModuleList(blocks)
-        self.position: Any = _part(spec, "position", head_dim=blocks[0].attn.rotated)
-        final_norm = BLOCKS.get(spec.block.name).final_norm  # type: ignore[attr-defined]
-        self.norm = _norm(spec, spec.dim) if final_norm else nn.Identity()
+        with _drawing_from(seed, "position"):
+            self.position: Any = _part(spec, "position", head_dim=blocks[0].attn.rotated)
+        with _drawing_from(seed, "norm"):
+            self.norm = _norm(spec, spec.dim) if blocks[0].final_norm else nn.Identity()
         self.head = Linear(spec.dim, spec.vocab, bias=False)
         if spec.tie:
             self.head.weight = self.embedding.weight
@@ -162,8 +170,20 @@ def _part(spec: ModelSpec, slot: str, **sizes: Any) -> nn.Module:
     return part
 
 
+@contextmanager
+def _drawing_from(seed: int, name: str) -> Iterator[None]:
+    """Let torch draw from (seed, name) inside, and go on outside as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_stream(seed, name))
+        yield
+
+
+def _stream(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "little")
+
+
 def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
-    """Build a decoder without drawing a random number: weights are whatever memory held.
+    """Build a decoder, to be filled by `init_weights` or from a file; no global state is touched.
 
     Raises ConfigError where the components do not fit the sizes.
     """
@@ -172,28 +192,30 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
 
 
 def init_weights(model: Decoder, seed: int) -> Decoder:
-    """Fill the matrices from (seed, parameter name), and return the model.
+    """Give a model the weights that it starts from, and return it.
 
-    Each tensor has a stream of its own, so two variants share every weight that they have in
-    common, bit for bit, whatever else differs between them: that is what pairs them. Matrices are
-    N(0, init_std); those that write to the residual stream N(0, init_std / sqrt(2 layers)). Gains
-    are ones and biases zeros from the start.
+    The matrices of this package's `Linear` and `Embedding` are drawn from (seed, parameter name):
+    each has a stream of its own, so two variants share every weight that they have in common, bit
+    for bit, whatever else differs between them: that is what pairs them. They are N(0, init_std);
+    those that write to the residual stream N(0, init_std / sqrt(2 layers)). All else keeps what its
+    component's constructor gives it, which draws from (seed, name of the part).
     """
     spec = model.spec
-    small = {
-        id(module.weight)
-        for module in model.modules()
-        if isinstance(module, Linear) and module.writes_residual
+    waiting = {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, Linear | Embedding)
     }
+    own = {k: v for k, v in Decoder(spec, seed).state_dict().items() if k not in waiting}
+    model.load_state_dict(own, strict=False)
     for name, parameter in model.named_parameters():
-        if parameter.dim() < 2:
-            continue
-        std = spec.init_std / (math.sqrt(2 * spec.layers) if id(parameter) in small else 1.0)
-        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-        drawn = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
-        with torch.no_grad():
-            parameter.copy_(drawn)
+        if name in waiting:
+            small = getattr(waiting[name], "writes_residual", False)
+            std = spec.init_std / math.sqrt(2 * spec.layers if small else 1)
+            generator = torch.Generator().manual_seed(_stream(seed, name))
+            drawn = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
+            with torch.no_grad():
+                parameter.copy_(drawn)
     return model
 
 

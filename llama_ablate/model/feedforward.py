@@ -5,7 +5,7 @@ for the component's own rule.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,24 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.registry import Registry
-
-FEEDFORWARDS = Registry("feedforward")
+from llama_ablate.spec import SIZES
 
 _WIDEST = 1 << 24
+
+
+class FeedForwardInterface(Protocol):
+    """What the model asks of a feed-forward network beside `forward`."""
+
+    #: How wide it is inside: what a budget is matched through.
+    width: int
+
+    def flops(self) -> int:
+        """Forward FLOPs per token."""
+
+
+FEEDFORWARDS = Registry(
+    "feedforward", sizes=SIZES, interface=FeedForwardInterface, options=("width",)
+)
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -9,8 +9,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
+from llama_ablate.spec import SIZES
 
-NORMS = Registry("norm")
+NORMS = Registry("norm", sizes=SIZES)
 
 
 def _not_negative(eps: float) -> float:

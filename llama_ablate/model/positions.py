@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Embedding
 from llama_ablate.registry import Registry
+from llama_ablate.spec import SIZES
 
-POSITIONS = Registry("position")
 
-
-@POSITIONS.register("none")
 class Position(nn.Module):
-    """Leave order to the causal mask alone (Haviv et al. 2022, arXiv:2203.16634)."""
+    """Leave order to the causal mask alone (Haviv et al. 2022, arXiv:2203.16634).
+
+    Also the interface of every scheme, and what it inherits where it overrides nothing.
+    """
 
     #: Attention scores depend on positions only through their differences.
     relative: ClassVar[bool] = True
@@ -47,6 +48,10 @@ class Position(nn.Module):
         """Whether a layer (from 0) turns its queries and keys at all."""
         del layer
         return True
+
+
+POSITIONS = Registry("position", sizes=SIZES, interface=Position)
+POSITIONS.register("none")(Position)
 
 
 @POSITIONS.register("sinusoidal")

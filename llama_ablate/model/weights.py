@@ -1,4 +1,4 @@
-"""A model's parameters in a file: our own names, safetensors, no code."""
+"""A model's weights in a file: our own names, safetensors, no code."""
 
 from pathlib import Path
 
@@ -9,13 +9,15 @@ from llama_ablate.model.decoder import Decoder
 
 
 def save_weights(model: Decoder, file: Writer) -> None:
-    """Write a model's parameters to an open file; a tied head is written once."""
-    state = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    """Write a model's parameters and saved buffers to an open file; a tied head is written once."""
+    state = {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if model.spec.tie:
+        del state["head.weight"]
     file.write(save(state))
 
 
 def load_weights(model: Decoder, path: Path) -> Decoder:
-    """Fill a model with the parameters that `save_weights` wrote, and return it."""
+    """Fill a model with what `save_weights` wrote, and return it."""
     state = load_file(path)
     if model.spec.tie:
         state["head.weight"] = state["embedding.weight"]

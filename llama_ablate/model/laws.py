@@ -1,0 +1,165 @@
+"""Laws that every model obeys, whatever its components. They train nothing and take no data.
+
+The tests hold what this package registers to them; `check` holds a component from outside to them
+before a grid starts, where nobody has tested it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.spec import ModelSpec
+
+_TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
+_CHANGED = 12  # the token that is exchanged to see who sees it
+_STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
+_CLOSE = 1e-4
+
+#: Says in words how a model breaks a law; None where it obeys.
+Law = Callable[[Decoder, Tensor], str | None]
+
+
+def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that logits are finite, of the right shape, and the same when computed again."""
+    logits_BTV, again_BTV = model(tokens_BT), model(tokens_BT)
+    if logits_BTV.shape != (*tokens_BT.shape, model.spec.vocab):
+        return f"returns logits of shape {tuple(logits_BTV.shape)}"
+    if not logits_BTV.isfinite().all():
+        return "computes numbers that are not finite"
+    if not torch.equal(logits_BTV, again_BTV):
+        return "computes something else each time: a forward pass must not draw random numbers"
+    return None
+
+
+def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that a token changes no logits of the tokens before it."""
+    changed_BT = tokens_BT.clone()
+    changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
+    moved_BT = (model(tokens_BT) - model(changed_BT)).abs().amax(-1)
+    if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
+        return "lets a token see tokens that come after it"
+    return None
+
+
+def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
+    """Hold that prefill, a chunk, then single tokens give the logits of one pass over all."""
+    B, T = tokens_BT.shape
+    cache = model.new_cache(batch=B, capacity=T)
+    parts = tokens_BT.split([7, 6, *[1] * (T - 13)], dim=1)  # type: ignore[no-untyped-call]
+    pieces = [model(part, cache) for part in parts]
+    if not torch.allclose(torch.cat(pieces, 1), model(tokens_BT), rtol=close, atol=close):
+        return "decodes with a cache to other logits than without"
+    return None
+
+
+def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that the bytes counted for cached tokens are those of the live tensors."""
+    T = tokens_BT.shape[1]
+    cache = model.new_cache(batch=1, capacity=T, dtype=torch.bfloat16)
+    held = min(T, model.blocks[0].attn.window or T)
+    counted = count(model.spec).kv_bytes_per_token * held
+    if cache.nbytes != counted:
+        return f"counts {counted:,} bytes for {held} cached tokens, and keeps {cache.nbytes:,}"
+    return None
+
+
+def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that every parameter gets a finite gradient, in one of the first steps not zero."""
+    waiting = dict(model.named_parameters())
+    for _ in range(_STEPS):
+        with torch.enable_grad():
+            logits_BTV = model(tokens_BT[:, :-1])
+            F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten()).backward()  # type: ignore[no-untyped-call]
+        for name, parameter in list(waiting.items()):
+            if parameter.grad is not None and not parameter.grad.isfinite().all():
+                return f"gives '{name}' a gradient that is not finite"
+            if parameter.grad is not None and parameter.grad.abs().max() > 0:
+                del waiting[name]
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(_STEP * parameter.grad.sign())
+        model.zero_grad()
+    # Softmax does not see what is added to all of its scores: a key's bias may rest at zero.
+    if still := [name for name in waiting if not name.endswith("attn.k.bias")]:
+        return f"gives '{still[0]}' no gradient: it would never learn"
+    return None
+
+
+def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that a seed gives the same weights each time, and that all of them are saved."""
+    again, other = _model(model.spec), Decoder(model.spec, seed=1)
+    here, other.kernel = model.state_dict(), model.kernel
+    if any(not torch.equal(here[name], tensor) for name, tensor in again.state_dict().items()):
+        return "starts from other weights each time: draw with torch, which is seeded"
+    other.load_state_dict(here)
+    if not torch.equal(other(tokens_BT), model(tokens_BT)):
+        return "draws something that is not saved: make it a parameter or a persistent buffer"
+    return None
+
+
+#: In the order in which they are tried. What changes the weights comes last.
+LAWS: tuple[Law, ...] = (
+    finite, drawn_from_the_seed, causal, cached_equals_full, counted_bytes, every_parameter_learns,
+)  # fmt: skip
+
+
+def check(spec: ModelSpec, slot: str) -> None:
+    """Hold the component of a slot to every law, in a small model of its sizes.
+
+    Raises ConfigError, which names the component and the law that it breaks.
+    """
+    small = replace(
+        spec, vocab=_VOCAB, layers=min(spec.layers, _LAYERS), context=max(spec.context, _TOKENS),
+        # Around zero most activations are alike, far from it most softmaxes are saturated.
+        tie=False, init_std=max(spec.init_std, spec.dim**-0.5),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)
+    if broken := next(_broken(small, slot, tokens_BT), None):
+        raise ConfigError(f"the {slot} '{getattr(spec, slot).name}' {broken}", (slot,))
+
+
+@torch.no_grad()
+def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
+    for law in LAWS:
+        try:
+            said = law(_model(spec), tokens_BT)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  code from outside can fail in any way there is
+            first = (str(error).splitlines() or [""])[0]
+            said = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
+        if said:
+            yield said
+    yield from _twins(spec, slot, tokens_BT)
+
+
+def _twins(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
+    """Name the other components of the slot that have the same parameters and compute the same."""
+    model = _model(spec)
+    shapes, logits_BTV = _shapes(model), model(tokens_BT)
+    for name in REGISTRIES[slot]:
+        if name == getattr(spec, slot).name:
+            continue
+        try:
+            other = _model(spec.with_components({slot: REGISTRIES[slot].resolve(name)}))
+        except ConfigError:
+            continue  # it does not fit these sizes, so it is no twin
+        if shapes == _shapes(other) and torch.allclose(logits_BTV, other(tokens_BT), atol=_CLOSE):
+            yield f"computes what '{name}' does: a difference between them would be noise"
+
+
+def _model(spec: ModelSpec) -> Decoder:
+    model = init_weights(build(spec), 0)
+    model.kernel = "math"
+    return model
+
+
+def _shapes(model: Decoder) -> list[tuple[str, torch.Size]]:
+    return [(name, parameter.shape) for name, parameter in model.named_parameters()]

@@ -1,0 +1,198 @@
+"""The laws that a component from outside is held to before a grid starts, each with its culprit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model import laws
+from llama_ablate.model.attention import MHA
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.feedforward import SwiGLU
+from llama_ablate.model.norms import RMSNorm
+from tests.conftest import LLAMA
+from tests.laws import COMPONENTS
+
+
+class NextToken(SwiGLU):
+    """See the token that comes next."""
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) + x_BTD.roll(-1, 1)
+
+
+class Dropped(SwiGLU):
+    """Draw random numbers in the forward pass."""
+
+    def forward(self, x_BTD):
+        return nn.functional.dropout(super().forward(x_BTD))
+
+
+class Endless(SwiGLU):
+    """Divide by zero."""
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) / 0
+
+
+class Idle(SwiGLU):
+    """Have a parameter that nothing uses."""
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        self.idle = nn.Parameter(torch.ones(3))
+
+
+class Unseeded(SwiGLU):
+    """Draw initial values from a generator that no seed reaches."""
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        self.scale = nn.Parameter(torch.tensor(np.random.default_rng().normal(size=dim)).float())
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) * self.scale
+
+
+class Unsaved(SwiGLU):
+    """Draw something that is not saved with the weights."""
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        self.register_buffer("features", torch.randn(dim), persistent=False)
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) * self.features
+
+
+class Crashing(SwiGLU):
+    """Fail on purpose."""
+
+    def forward(self, x_BTD):
+        return {}[x_BTD.dtype]
+
+
+class Another(SwiGLU):
+    """Be what is there already."""
+
+
+class Forgetful(MHA):
+    """Leave the cache alone."""
+
+    def forward(self, x_BTD, ctx, cache=None):
+        del cache
+        return super().forward(x_BTD, ctx)
+
+
+class FromZero(MHA):
+    """Count positions from the start of a chunk."""
+
+    def forward(self, x_BTD, ctx, cache=None):
+        return super().forward(x_BTD, replace(ctx, pos_T=ctx.pos_T - ctx.pos_T[0]), cache)
+
+
+@pytest.fixture
+def check(monkeypatch, spec):
+    """Register a component as `theirs`, and hold it to the laws."""
+
+    def held(slot, component):
+        registry = REGISTRIES[slot]
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+        registry.register("theirs")(component)
+        laws.check(spec(**LLAMA | {slot: "theirs"}), slot)
+
+    return held
+
+
+@pytest.mark.parametrize(
+    ("slot", "component", "said"),
+    [
+        ("feedforward", NextToken, "lets a token see tokens that come after it"),
+        ("feedforward", Dropped, "a forward pass must not draw random numbers"),
+        ("feedforward", Endless, "computes numbers that are not finite"),
+        ("feedforward", Idle, "gives 'blocks.0.ffn.idle' no gradient"),
+        ("feedforward", Unseeded, "starts from other weights each time"),
+        ("feedforward", Unsaved, "draws something that is not saved"),
+        ("feedforward", Crashing, "fails where 'finite' is checked: KeyError: torch.float32"),
+        ("feedforward", Another, "computes what 'swiglu' does"),
+        ("attention", Forgetful, "fails where 'cached_equals_full' is checked: RuntimeError: "),
+        ("attention", FromZero, "decodes with a cache to other logits"),
+    ],
+)
+def test_a_component_that_breaks_a_law_is_refused_by_name(check, slot, component, said):
+    with pytest.raises(ConfigError) as caught:
+        check(slot, component)
+    assert caught.value.message.startswith(f"the {slot} 'theirs")
+    assert said in caught.value.message
+    assert caught.value.where == (slot,)
+
+
+@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
+def test_the_components_of_this_package_pass(spec, slot, name):
+    laws.check(spec(**LLAMA | {slot: name}), slot)
+
+
+def test_bytes_that_are_counted_wrong_are_caught(spec, monkeypatch):
+    model = laws._model(spec(vocab=61))
+    tokens = torch.zeros(2, 24, dtype=torch.long)
+    assert laws.counted_bytes(model, tokens) is None
+    monkeypatch.setattr(type(model.blocks[0].attn), "cached", property(lambda _: [(1, 1)]))
+    assert "counts" in laws.counted_bytes(model, tokens)
+
+
+class Plain(nn.Module):
+    """Use torch's own layers, and a decay of two axes that starts at 4."""
+
+    def __init__(self, dim: int, *, width: int | None = None):
+        super().__init__()
+        self.width = width or dim
+        self.up, self.down = nn.Linear(dim, self.width), nn.Linear(self.width, dim)
+        self.decay = nn.Parameter(torch.full((2, dim // 2), 4.0))
+
+    def flops(self):
+        return 4 * self.up.weight.numel()
+
+    def forward(self, x_BTD):
+        return self.down(torch.sigmoid(self.up(x_BTD))) * self.decay.flatten()
+
+
+def test_what_a_constructor_sets_stays_and_what_it_draws_comes_from_seed_and_name(
+    check, spec
+):
+    check("feedforward", Plain)
+    theirs = spec(feedforward="theirs")
+    torch.manual_seed(1)
+    first = init_weights(build(theirs), 0)
+    torch.manual_seed(2)
+    again, other = init_weights(build(theirs), 0), init_weights(build(theirs), 1)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+    ffn = first.blocks[0].ffn
+    assert torch.equal(ffn.decay, torch.full((2, 16), 4.0))
+    assert ffn.up.bias.abs().max() > 0
+    for name in ("up.bias", "up.weight", "down.bias"):
+        assert not torch.equal(
+            ffn.get_parameter(name), first.blocks[1].ffn.get_parameter(name)
+        ), "each layer draws for itself"
+        assert not torch.equal(ffn.get_parameter(name), other.blocks[0].ffn.get_parameter(name))
+    # torch's own rule for a linear layer: uniform within 1 / sqrt(inputs).
+    assert ffn.up.weight.std().item() == pytest.approx((3 * 32) ** -0.5, rel=0.1)
+    # What variants have in common is drawn alike, whatever else a constructor draws.
+    llama = init_weights(build(spec()), 0)
+    assert torch.equal(first.blocks[1].attn.q.weight, llama.blocks[1].attn.q.weight)
+
+
+def test_an_rmsnorm_that_starts_elsewhere_is_no_twin(check):
+    class Louder(RMSNorm):
+        """Start at a gain of two."""
+
+        def __init__(self, dim: int):
+            super().__init__(dim)
+            with torch.no_grad():
+                self.gain.mul_(2)
+
+    check("norm", Louder)
