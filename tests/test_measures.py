@@ -66,7 +66,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book)
 
 
 def test_the_standard_error_is_that_of_window_means(subject):
-    from llama_ablate.training.loop import losses, windows
+    from llama_ablate.training.evaluation import losses, windows
 
     found = subject(init_std=0.3)
     nats = losses(found.model, windows(found.tokens.split("test"), 24), ENGINE)

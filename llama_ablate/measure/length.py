@@ -9,7 +9,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.spec import ModelSpec
-from llama_ablate.training.loop import losses, windows
+from llama_ablate.training.evaluation import losses, windows
 
 _TEXTS = 16  # longer ones take their square in time: so many of each length are enough
 

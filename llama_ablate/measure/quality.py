@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.training.loop import losses, predictions, windows
+from llama_ablate.training.evaluation import losses, predictions, windows
 
 _BINS = 15  # of confidence, as Guo et al. have them
 

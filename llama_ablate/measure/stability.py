@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.training.engine import loss_of
-from llama_ablate.training.loop import windows
+from llama_ablate.training.evaluation import LOGITS, windows
 
 _TOKENS = 16_384  # of held-out text to look at
 
@@ -34,7 +34,7 @@ def activations(subject: Subject) -> dict[str, float]:
 
     with _watched(model, stream, hidden), torch.no_grad(), subject.engine.autocast():
         for tokens in _batches(subject):
-            model(tokens[:, :-1])
+            model.hidden(tokens[:, :-1])
     values = {
         f"layer_{i}_stream_rms": (sum(found) / len(found)) ** 0.5 for i, found in squares.items()
     }
@@ -53,7 +53,10 @@ def gradients(subject: Subject) -> dict[str, float]:
     model = subject.model
     tokens = next(_batches(subject))
     model.zero_grad()
-    loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
+    rows = max(1, LOGITS // model.spec.vocab // tokens.shape[1])
+    for part in tokens.split(rows):  # type: ignore[no-untyped-call]
+        loss = loss_of(model, part) * (len(part) / len(tokens))
+        loss.backward()  # type: ignore[no-untyped-call]
     norms = [
         torch.stack([p.grad.norm() for p in block.parameters() if p.grad is not None]).norm().item()
         for block in model.blocks

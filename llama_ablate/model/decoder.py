@@ -72,7 +72,24 @@ class Decoder(nn.Module):
         pad_B: Tensor | None = None,
         maps: list[Maps] | None = None,
     ) -> Tensor:
-        """Return logits, (B, T, V), of the next token at each position.
+        """Return logits, (B, T, V), of the next token at each position: `hidden`, then `logits`."""
+        return self.logits(self.hidden(tokens_BT, cache, pad_B=pad_B, maps=maps))
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        """Return the logits, (..., V), of what `hidden` returns: all of it, or some rows."""
+        logits_BTV: Tensor = self.head(x_BTD)
+        cap = self.spec.logit_softcap
+        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        cache: KVCache | None = None,
+        *,
+        pad_B: Tensor | None = None,
+        maps: list[Maps] | None = None,
+    ) -> Tensor:
+        """Return what the output head reads, (B, T, D), after the last norm.
 
         With a cache the tokens continue what it holds, and are added to it: prefill, chunk and
         single-token decoding are this one path. Training passes none. `pad_B` says how many tokens
@@ -92,9 +109,8 @@ class Decoder(nn.Module):
             x_BTD = block(x_BTD, layer_ctx, cache.layers[i] if cache else None)
         if cache:
             cache.advance(new)
-        logits_BTV: Tensor = self.head(self.norm(x_BTD))
-        cap = self.spec.logit_softcap
-        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+        y_BTD: Tensor = self.norm(x_BTD)
+        return y_BTD
 
     def _context(
         self,

@@ -21,8 +21,9 @@ def _of_table(store: Store) -> list[str]:
     found = []
     records = store.records()
     for what, values in {
-        "devices, threads, precisions or kernels": [
-            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel"))
+        "devices, threads, precisions, kernels or precisions of evaluation": [
+            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel",
+                                           "evaluation"))
             for r in records
         ],
         "versions of torch": [r.environment["packages"]["torch"] for r in records],

@@ -38,6 +38,8 @@ class Engine:
     kernel: Kernel = "fused"
     #: Processes that share the batches of one run.
     ranks: int = 1
+    #: What held-out text is predicted in; records from before it was float32 do not say.
+    evaluation: str = "float32"
     #: FLOP/s of a training step of one layer, measured when this engine was chosen.
     flops_per_s: float = 0.0
     #: Median seconds of that step for everything that was tried.

@@ -4,15 +4,12 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from llama_ablate import plugins
 from llama_ablate.data.tokens import Tokens
@@ -21,6 +18,7 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.results import Outcome
 from llama_ablate.training import checkpoint
 from llama_ablate.training.engine import Engine, update
+from llama_ablate.training.evaluation import losses, unigram_loss, windows
 from llama_ablate.training.optimizer import (
     cooldown,
     learning_rate,
@@ -31,6 +29,10 @@ from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.spikes import steadiness
 
 _ROWS = 100  # of a learning curve
+#: How near to the unigram entropy a run has ended that learned no more, in nats; runs that sit
+#: there were seen within 0.013 of it.
+_PLATEAU = 0.05
+_VANISHED = 1e-8  # a gradient's norm, which AdamW's own epsilon hides
 _CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
 
 Row = dict[str, float]
@@ -116,11 +118,7 @@ def train(
                     "diverged", f"loss or gradient not finite by step {state.step}", state
                 )
     run.average(state)
-    first, last = state.curve[0]["train_loss_nats"], state.curve[-1]["train_loss_nats"]
-    if last > first + 0.1 and last > math.log(model.spec.vocab):
-        reason = f"the loss ended at {last:.3f}, above chance and above its start {first:.3f}"
-        return _ended("diverged", reason, state)
-    return _ended("ok", "", state)
+    return _ended(*run.outcome(state), state)
 
 
 class _Run:
@@ -191,6 +189,23 @@ class _Run:
             mean = {name: value / state.summands for name, value in state.summed.items()}
             self.model.load_state_dict(mean)
 
+    def outcome(self, state: _State) -> tuple[Outcome, str]:
+        """Say of a run that went to its end whether it got anywhere, and if not, why."""
+        first, last = state.curve[0]["train_loss_nats"], state.curve[-1]
+        loss, held_out = last["train_loss_nats"], last["validation_loss_nats"]
+        if loss > first + 0.1 and loss > math.log(self.model.spec.vocab):
+            reason = f"the loss ended at {loss:.3f}, above chance and above its start {first:.3f}"
+            return "diverged", reason
+        unigram = unigram_loss(self.tokens, self.sample)
+        if unigram is None or held_out < unigram - _PLATEAU:
+            return "ok", ""
+        if held_out <= unigram + _PLATEAU:
+            return "collapsed", (f"the loss ended at {held_out:.3f}, where token frequencies alone "
+                                 f"give {unigram:.3f}")  # fmt: skip
+        if last["grad_norm"] < _VANISHED:
+            return "collapsed", f"the gradient vanished, and the loss ended at {held_out:.3f}"
+        return "ok", ""
+
     def branch(self, state: _State, stop: Stop) -> bool:
         """Where a share of the budget ends its stable part here, cool down aside and measure.
 
@@ -255,45 +270,3 @@ def _resume(
 def _ended(outcome: Outcome, reason: str, state: _State) -> Trained:
     numbers = {**steadiness(state.losses, state.norms), **state.branches}
     return Trained(outcome, reason, state.step, state.train_s, state.curve, numbers)
-
-
-def windows(
-    tokens: NDArray[np.integer], context: int, most: int | None = None
-) -> list[NDArray[np.int64]]:
-    """Cut a split into windows of `context` predictions that do not overlap, (N, context + 1).
-
-    Every token but the first is predicted once: the last, shorter window is an array of its own.
-    With `most`, only the first that many predictions.
-    """
-    predictions = min(len(tokens) - 1, most or len(tokens))
-    whole = predictions // context
-    index = np.arange(whole)[:, None] * context + np.arange(context + 1)
-    cut = [tokens[index].astype(np.int64)] if whole else []
-    if rest := predictions - whole * context:
-        cut.append(tokens[None, whole * context : whole * context + rest + 1].astype(np.int64))
-    return cut
-
-
-def losses(
-    model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
-) -> NDArray[np.float64]:
-    """Return the loss in nats of every prediction of `windows`, in reading order."""
-    found = [
-        F.cross_entropy(logits_NV, targets_N, reduction="none").double().cpu().numpy()
-        for logits_NV, targets_N in predictions(model, cut, engine, batch_tokens)
-    ]
-    return np.concatenate(found)
-
-
-@torch.no_grad()
-def predictions(
-    model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield logits (N, V) in float32 and what came (N,), batch by batch, in reading order."""
-    for part in cut:
-        rows = max(1, batch_tokens // part.shape[1])
-        for start in range(0, len(part), rows):
-            tokens = torch.from_numpy(part[start : start + rows]).to(engine.device)
-            with engine.autocast():
-                logits_BTV = model(tokens[:, :-1])
-            yield logits_BTV.flatten(0, 1).float(), tokens[:, 1:].flatten()

@@ -15,7 +15,8 @@ from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint
 from llama_ablate.training.engine import Engine, choose, loss_of
-from llama_ablate.training.loop import losses, train, windows
+from llama_ablate.training.evaluation import losses, windows
+from llama_ablate.training.loop import train
 from llama_ablate.training.optimizer import learning_rate, make_optimizer
 
 ENGINE = Engine("cpu", 1, "float32", "math")

@@ -54,7 +54,7 @@ def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
     wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
     _, long = trained(spec, tokens, steps=40, branches=[0.5], **wsd)
     model, short = trained(spec, tokens, steps=20, **wsd)
-    from llama_ablate.training.loop import losses, windows
+    from llama_ablate.training.evaluation import losses, windows
 
     alone = losses(model, windows(tokens.split("test"), 16), ENGINE).mean()
     assert long.numbers["test_loss_at_1280_tokens_nats"] == float(alone)

@@ -1,0 +1,105 @@
+"""Held-out losses: in float32, in little memory, and beside what token frequencies give."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.experiment import Train
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training import evaluation
+from llama_ablate.training.engine import Engine
+from llama_ablate.training.evaluation import losses, predictions, unigram_loss, windows
+from llama_ablate.training.loop import train
+
+ENGINE = Engine("cpu", 1, "float32", "math")
+
+
+def prepared(corpus, tokenizer="bytes"):
+    return store.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve(tokenizer))
+
+
+@pytest.fixture
+def tokens(book):
+    return prepared({"name": "files", "path": str(book)})
+
+
+def test_the_loss_of_a_run_in_bfloat16_is_its_weights_loss_in_float32(spec, tokens):
+    """Under autocast it was off by up to 1.5e-4 nats, of the size of differences in tables."""
+    model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
+    cut = windows(tokens.split("test"), 24, 2000)
+    full = losses(model, cut, ENGINE)
+    assert np.array_equal(losses(model, cut, replace(ENGINE, precision="bfloat16")), full)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        half = model(torch.from_numpy(cut[0][:, :-1]))
+    assert half.dtype == torch.bfloat16  # what it would have been
+
+
+def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monkeypatch):
+    model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
+    cut = windows(np.random.default_rng(0).integers(0, 61, 400), 24)
+    whole = losses(model, cut, ENGINE)
+    monkeypatch.setattr(evaluation, "LOGITS", 61 * 7)
+    made = [logits.shape for logits, _ in predictions(model, cut, ENGINE)]
+    assert max(rows for rows, _ in made) == 7
+    np.testing.assert_allclose(losses(model, cut, ENGINE), whole, rtol=1e-6)
+
+
+def test_a_unigram_loss_is_that_of_counted_frequencies(tokens):
+    cut = windows(tokens.split("validation"), 24, 1000)
+    train_ids = [int(t) for t in tokens.split("train")]
+    came = [int(t) for part in cut for t in part[:, 1:].ravel()]
+    total = len(train_ids) + 256
+    expected = -sum(math.log((train_ids.count(t) + 1) / total) for t in came) / len(came)
+    assert unigram_loss(tokens, cut) == pytest.approx(expected)
+
+
+def test_of_a_text_that_nobody_could_predict_better_nothing_is_said():
+    """A copy that is always noise: the best possible is the frequencies' own loss."""
+    found = {}
+    for noise in (0.999, 0.1):
+        corpus = {"name": "lag-copy", "vocab": 8, "noise": noise, "tokens": 20_000}
+        text = prepared(corpus, "chars")
+        found[noise] = unigram_loss(text, windows(text.split("validation"), 24, 1000))
+    assert found == {0.999: None, 0.1: pytest.approx(math.log(8), abs=0.02)}
+
+
+@pytest.fixture
+def ended(spec, tokens):
+    """Train a layer whose model has been tampered with, and say how that ended."""
+
+    def run(tamper, steps):
+        model = init_weights(build(spec(vocab=256, layers=1, context=8)), 0)
+        with torch.no_grad():
+            tamper(model)
+        recipe = Train.check({"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": 1})
+        return train(model, tokens, recipe, steps=steps, seed=0, engine=ENGINE)
+
+    return run
+
+
+def test_a_run_that_ends_where_token_frequencies_would_has_collapsed(ended):
+    """To a model for which all tokens look alike only their frequencies are left to learn."""
+
+    def blind(model):
+        model.embedding.weight.fill_(0.1).requires_grad_(False)
+
+    stuck = ended(blind, 80)
+    assert stuck.outcome == "collapsed"
+    assert "where token frequencies alone give" in stuck.reason
+    assert ended(lambda _model: None, 80).outcome == "ok"
+
+
+def test_a_run_without_a_gradient_has_collapsed_and_one_that_is_cut_short_has_not(ended):
+    def dead(model):
+        model.norm.gain.zero_().requires_grad_(False)
+
+    stuck = ended(dead, 3)
+    assert stuck.outcome == "collapsed"
+    assert stuck.reason == f"the gradient vanished, and the loss ended at {math.log(256):.3f}"
+    assert ended(lambda _model: None, 3).outcome == "ok"  # far from learned, and on its way
