@@ -117,6 +117,7 @@ class Condition:
                     "residual": v.residual,
                     "solved": v.solved,
                     "levels": dict(v.levels),
+                    "covers": list(v.covers),
                     "train": dict(v.train),
                     "model": v.spec.to_dict(),
                     **self.counts[v.id].to_dict(),

@@ -43,6 +43,8 @@ class Variant:
     reseed: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
+    #: Levels of the file that change nothing, so that they are this variant.
+    covers: tuple[str, ...] = field(default=(), compare=False)
     #: Which keys of `model` vary, and where the file says so.
     varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
 
@@ -72,20 +74,25 @@ def variants(
     path of the offending key.
     """
     found: list[Variant] = []
+    covered: list[str] = []
     base = _spec(experiment.model, (), registries, vocab)
     design = experiment.variants.design
     for changes in DESIGNS[design](_changes(experiment)):
         spec = _spec(experiment.model, changes, registries, vocab)
         train = _trained(experiment.train, changes)
+        label = _label(experiment, changes, registries)
         if design == "one-at-a-time" and changes and spec == base and not train:
-            continue  # a level that the base has already is the baseline itself
+            covered.append(label)
+            continue
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
-        label = _label(experiment, changes, registries)
         found.append(Variant(label, spec, levels=levels, varied=varied, train=train))
     baseline = _baseline(experiment, found, base)
-    found = [replace(v, is_baseline=v is baseline) for v in found]
+    found = [
+        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v.spec == base else ())
+        for v in found
+    ]
     found.sort(key=lambda v: not v.is_baseline)
     found += _controls(experiment, found[0], registries)
     _distinct(found)
@@ -218,7 +225,10 @@ def _spec(
     at: dict[str, Where] = {}
     for change in changes:
         if change.key != "label" and not change.key.startswith(_TRAIN):
-            values[change.key], at[change.key] = change.value, change.where
+            value = change.value
+            if change.key in SLOTS:
+                value = _onto(values[change.key], value)
+            values[change.key], at[change.key] = value, change.where
 
     def located(error: ConfigError) -> ConfigError:
         key = str(error.where[0]) if error.where else ""
@@ -239,6 +249,13 @@ def _spec(
         | {"vocab": vocab, "head_dim": model.head_dim or model.dim // model.heads}
         | slots
     )
+
+
+def _onto(base: Any, given: Any) -> Any:
+    """Return a level; one that names the base's own component changes only the options it gives."""
+    own, level = ({"name": e} if isinstance(e, str) else e for e in (base, given))
+    same = isinstance(level, dict) and level.get("name") == own.get("name")
+    return {**own, **level} if same else given
 
 
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:

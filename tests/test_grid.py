@@ -33,10 +33,23 @@ def test_one_at_a_time_is_the_base_and_each_change_alone():
     assert found[2].spec.norm.name == "layernorm"
 
 
-def test_a_level_that_the_base_has_already_is_the_baseline_itself():
-    assert labels(of("one-at-a-time", axes={"norm": ["layernorm", "rmsnorm"]})) == [
-        "baseline", "rmsnorm",
-    ]  # fmt: skip
+def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_there():
+    found = of("one-at-a-time", axes={"norm": ["layernorm", "rmsnorm"]})
+    assert labels(found) == ["baseline", "rmsnorm"]
+    assert [variant.covers for variant in found] == [("layernorm",), ()]
+
+
+def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():
+    base = {"feedforward": {"name": "swiglu", "multiple_of": 32}, "attention":
+            {"name": "gqa", "kv_heads": 2, "qk_norm": True}}  # fmt: skip
+    axes = {"feedforward": ["swiglu", "reglu"], "attention": [{"name": "gqa", "kv_heads": 1}]}
+    found = {v.label: v.spec for v in of("one-at-a-time", base, axes=axes)}
+    assert list(found) == ["baseline", "reglu", "gqa-kv_heads=1"]
+    assert found["reglu"].feedforward["multiple_of"] == 8
+    changed = found["gqa-kv_heads=1"].attention
+    assert (changed["kv_heads"], changed["qk_norm"]) == (1, True)
+    crossed = of("product", base, axes={"feedforward": ["swiglu", "relu"]})
+    assert crossed[0].spec.feedforward["multiple_of"] == 32
 
 
 def test_a_product_crosses_its_axes_and_compares_with_the_base_where_it_is_a_member():

@@ -167,17 +167,42 @@ def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monk
     assert found[0]["train_speed"]["samples"]["x"] == [0, 3, 6]
 
 
-def test_a_variant_that_runs_out_of_memory_says_so_and_the_others_go_on(spec, tokens, monkeypatch):
-    def fake(_choice, subject):
-        if subject.model.spec.attention.name == "mha":
-            raise torch.OutOfMemoryError("too large")
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyError, ZeroDivisionError])
+def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
+    spec, tokens, monkeypatch, error
+):
+    tries = []
+
+    def fake(choice, subject):
+        tries.append((choice.name, subject.model.spec.attention.name))
+        if tries[-1] == ("kv_cache", "mha") and len(tries) > 4:  # in the second turn
+            raise error("too large\nand more")
         return {"x": 1.0}
 
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
-    found = interleaved(arms(specs, tokens), [METRICS.resolve("kv_cache")], ENGINE, rounds=2)
-    assert found[0]["kv_cache"]["error"] == "OutOfMemoryError: too large"
-    assert found[1]["kv_cache"] == {"values": {"x": 1.0}, "samples": {"x": [1.0, 1.0]}, "error": ""}
+    choices = [METRICS.resolve(name) for name in ("kv_cache", "train_speed")]
+    found = interleaved(arms(specs, tokens), choices, ENGINE, rounds=3)
+    failed = found[0].pop("kv_cache")
+    assert failed["error"].startswith(f"{error.__name__}: ")
+    assert (failed["values"], failed["samples"]) == ({}, {})
+    for metric in (*found[0].values(), *found[1].values()):
+        assert metric == {"values": {"x": 1.0}, "samples": {"x": [1.0] * 3}, "error": ""}
+    assert tries.count(("kv_cache", "mha")) == 2
+
+
+def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(
+    subject, monkeypatch
+):
+    taken = {"gradients": lambda _: 1 / 0, "calibration": lambda _: {"x": "wide"},
+             "perplexity": lambda _: {"x": torch.tensor(2.0)}}  # fmt: skip
+    monkeypatch.setattr(METRICS, "get", taken.__getitem__)
+    found = METRICS.measured([METRICS.resolve(name) for name in taken], subject())
+    assert found == {
+        "gradients": {"error": "ZeroDivisionError: division by zero"},
+        "calibration": {"error": "ValueError: could not convert string to float: 'wide'"},
+        "perplexity": {"x": 2.0},
+    }
 
 
 def test_peak_memory_sees_what_was_taken_and_given_back():

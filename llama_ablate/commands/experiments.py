@@ -35,7 +35,7 @@ def plan(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     made = make(source)
     try:
-        engine = choose(made.baseline.spec, made.experiment.train, device, rounds=1)
+        engine = choose(made.baseline.spec, made.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast

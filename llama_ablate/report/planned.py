@@ -8,7 +8,7 @@ import pandas as pd
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import detectable, seeds_for
-from llama_ablate.report import frames, tables
+from llama_ablate.report import frames, tables, warned
 from llama_ablate.results import Store
 
 _BYTES = 4  # of a parameter: weights are kept in float32
@@ -98,6 +98,7 @@ def text(values: dict[str, Any]) -> str:
             f"matched: {table['match']}; budget: {table['budget']}; the baseline trains on "
             f"{table['tokens_per_run']:,} tokens ({table['steps']:,} steps)",
             f"data: {data['fingerprint']}, vocabulary {data['vocab']:,}; tokens: {sizes}",
+            *warned.covered(table),
         ]
     engine = values["engine"]
     return "\n".join(

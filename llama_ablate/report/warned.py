@@ -1,5 +1,6 @@
 """What a reader of a report must know before the numbers, in whole sentences."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -43,6 +44,7 @@ def _of_table(store: Store) -> list[str]:
         f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})."
         for row in frames.rows(failed)
     ]
+    found += covered(store.plan)
     asked = store.plan["experiment"].get("hypotheses", [])
     if records and [_tested(h) for h in store.stated] != [_tested(h) for h in asked]:
         found.append("The hypotheses were changed after runs had finished: what the table tests is "
@@ -58,6 +60,15 @@ def _of_table(store: Store) -> list[str]:
     if len(set(frame["seed"])) == 1:
         found.append("There is one seed: differences have no interval.")
     return found
+
+
+def covered(table: Mapping[str, Any]) -> list[str]:
+    """Say which levels of the file have no row of their own in a table of the plan, and why."""
+    return [
+        f"'{label}' changes nothing of '{variant['label']}', so it has no row of its own."
+        for variant in table["variants"]
+        for label in variant.get("covers", [])
+    ]
 
 
 def _tested(stated: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """How a machine computes: device, threads, precision and attention kernel, chosen by measuring."""
 
 import ctypes
+import json
 import math
+import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
@@ -14,16 +17,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llama_ablate import disk
+from llama_ablate.data.tokens import cache_folder
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Train
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
-from llama_ablate.spec import ModelSpec
+from llama_ablate.spec import ModelSpec, digest
 from llama_ablate.training.optimizer import make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
 _PROBE_TOKENS = 4096
 _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
 
@@ -128,10 +134,12 @@ def update(
 
 
 def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds: int = 3) -> Engine:
-    """Return the fastest engine for a recipe on this machine.
+    """Return the fastest engine for a recipe on this machine; it is measured once, and kept.
 
     Every allowed pair of precision and kernel takes turns at a training step of a one-layer model;
-    the best median wins. About half a second for small models.
+    the best median wins. About half a second for small models. The choice lies in the cache, so
+    that `plan` and `run` agree where two are close. Raises ConfigError where one layer does not fit
+    the memory.
     """
     settle(threads)
     one = replace(spec, layers=1)
@@ -144,13 +152,28 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
             f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
             f"moments alone; {free / 1e9:,.1f} GB are free ({device})", ("model",),
         )  # fmt: skip
-    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // spec.context))
+    asked = [spec.to_dict(), train.batch, train.accumulate, train.precision, train.kernel, threads]
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
+    file = cache_folder() / "engines" / f"{digest([_FORMAT, asked, machine], 16)}.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):  # not there, or damaged
+        return Engine.from_dict(json.loads(file.read_text("utf-8")))
+    found = _fastest(one, train, device, threads, rounds)
+    with suppress(OSError):  # a cache that cannot be written is no reason not to compute
+        disk.make(file.parent)
+        disk.replace(file, json.dumps(found.to_dict()).encode())
+    return found
+
+
+def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Engine:
+    """Time a training step of a one-layer model on every engine that is allowed."""
+    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // one.context))
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
-    if len(kernels) > 1 and batch * spec.heads * spec.context**2 > _PROBE_SCORES:
+    if len(kernels) > 1 and batch * one.heads * one.context**2 > _PROBE_SCORES:
         kernels.remove("math")
     precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
     engines = [Engine(device, threads, p, k) for p in precisions for k in kernels]
-    tokens = torch.randint(0, spec.vocab, (batch, spec.context + 1)).to(device)
+    tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(device)
     model = init_weights(build(one), 0)
     optimizer = make_optimizer(model.to(device), train)
     times: dict[Engine, list[float]] = {engine: [] for engine in engines}
@@ -169,7 +192,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
                 times[engine].append(time.perf_counter() - began)
     medians = {engine: sorted(taken)[len(taken) // 2] for engine, taken in times.items()}
     best = min(engines, key=medians.__getitem__)
-    flops = count(one).train_flops_per_token * batch * spec.context
+    flops = count(one).train_flops_per_token * batch * one.context
     return replace(
         best,
         flops_per_s=flops / medians[best],

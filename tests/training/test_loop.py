@@ -14,6 +14,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint
+from llama_ablate.training import engine as engines
 from llama_ablate.training.engine import Engine, choose, loss_of
 from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
@@ -195,6 +196,25 @@ def test_the_engine_is_chosen_by_measuring_and_can_be_forced(spec, asked):
     assert f"{engine.precision} {engine.kernel}" == min(tried, key=tried.get)
     assert asked in ("auto", engine.precision)
     assert Engine.from_dict(engine.to_dict()) == engine
+
+
+def test_a_choice_of_engine_is_kept_so_that_plan_and_run_agree(spec, monkeypatch, tmp_path):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path))
+    measured = []
+
+    def fastest(*_):
+        measured.append(replace(ENGINE, flops_per_s=float(len(measured))))
+        return measured[-1]
+
+    monkeypatch.setattr(engines, "_fastest", fastest)
+    first = choose(spec(vocab=256), recipe(), "cpu")
+    assert choose(spec(vocab=256), recipe(lr=1e-2), "cpu") == first
+    assert choose(spec(vocab=256), recipe(precision="float32"), "cpu") != first
+    assert choose(spec(vocab=256, dim=64, head_dim=16), recipe(), "cpu") != first
+    for file in (tmp_path / "engines").iterdir():
+        file.write_text("{")
+    assert choose(spec(vocab=256), recipe(), "cpu") != first
+    assert len(measured) == 4
 
 
 def test_bfloat16_autocast_trains_close_to_float32(spec, tokens):
