@@ -94,6 +94,7 @@ class Condition:
             "vocab": self.tokens.vocab,
             "tokens": self.tokens.counts,
             "bytes": self.tokens.bytes,
+            "lost": self.tokens.lost,
             "recipe": self.data.model_dump(mode="json"),
         }
 

@@ -159,3 +159,15 @@ def llama2_tokenizer(tmp_path_factory) -> Path:
             remove_extra_whitespaces=False, hard_vocab_limit=False, num_threads=1,
         )  # fmt: skip
     return file
+
+
+@pytest.fixture
+def words_tokenizer(tmp_path) -> Path:
+    """A tokenizer.json of whole words that lacks some of the book's."""
+    import tokenizers
+
+    vocab = {word: i for i, word in enumerate(["<unk>", "the", "cat", "sat", "on", "a"])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "<unk>"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    model.save(str(tmp_path / "words.json"))
+    return tmp_path / "words.json"

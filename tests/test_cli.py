@@ -62,6 +62,13 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_plan_says_that_a_tokenizer_loses_text(experiment_file, words_tokenizer, capsys):
+    to_words = f"data.tokenizer={{name: file, path: '{words_tokenizer}'}}"
+    assert main(["plan", str(experiment_file()), "--device", "cpu", "--set", to_words]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "loses text" in line]
+    assert "<unk>" in line
+
+
 def test_status_counts_outcomes(results, capsys):
     assert main(["status", str(results)]) == 0
     assert "4 runs: 4 ok" in capsys.readouterr().out

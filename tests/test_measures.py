@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book)
     per_byte = bpe.counts["test"] / bpe.bytes["test"]
     assert per_byte < 0.6
     assert values["test_bits_per_byte"] == pytest.approx(math.log2(290) * per_byte, rel=1e-5)
+
+
+def test_there_are_no_bits_per_byte_where_the_tokenizer_loses_text(subject, tokens):
+    lossy = replace(subject(), tokens=replace(tokens, lost="'x' becomes '<unk>'"))
+    assert set(measure("perplexity", subject())) - set(measure("perplexity", lossy)) == {
+        "validation_bits_per_byte", "test_bits_per_byte"
+    }  # fmt: skip
 
 
 def test_the_standard_error_is_that_of_window_means(subject):

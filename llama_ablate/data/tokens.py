@@ -6,6 +6,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate import disk
-from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.corpora import CORPORA, SEPARATOR, SPLITS, Corpus
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json
@@ -24,6 +25,7 @@ from llama_ablate.spec import digest
 
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
 _SUMS = "sums.json"
+_PIECES, _PIECE = 64, 4000  # of a text that is decoded again: up to a second
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class Tokens:
     counts: dict[str, int]  # tokens of each split
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
     entry: Entry = ""  # what made the text, as YAML would say it
+    #: A piece of text that decoding does not give back, and what it gives instead; "" where a
+    #: sample came back unchanged, None where an older version has not looked.
+    lost: str | None = None
 
     def split(self, name: str) -> NDArray[np.integer]:
         """Return a split's tokens, mapped, not read."""
@@ -100,8 +105,8 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     # A tokenizer that was read from a file is what the file held, wherever it lies.
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
-    if folder.exists() and not _whole(folder):
-        disk.remove_tree(folder)  # a copy that went wrong, a disk that did: made again
+    if folder.exists() and not (_whole(folder) and load(folder).lost is not None):
+        disk.remove_tree(folder)  # damaged, or of an older version: made again
     if not folder.exists():
         _write(folder, text, maker.make(text), key, corpus.entry())
     return load(folder)
@@ -142,6 +147,22 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
 
 
+def first_loss(tokenizer: Tokenizer, text: str) -> str:
+    """Return the first difference that encoding and decoding make to a sample of a text, or "".
+
+    The sample is up to 64 pieces of 4,000 characters, evenly spaced, without the separators.
+    """
+    starts = np.linspace(0, max(0, len(text) - _PIECE), _PIECES, dtype=int)
+    for start in dict.fromkeys(starts.tolist()):
+        for part in text[start : start + _PIECE].split(SEPARATOR):
+            back = tokenizer.decode(tokenizer.encode(part))
+            if back != part:
+                pairs = enumerate(zip_longest(part, back))
+                at = max(0, next(i for i, (a, b) in pairs if a != b) - 8)
+                return f"{part[at : at + 24]!r} becomes {back[at : at + 24]!r}"
+    return ""
+
+
 def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
     try:
         disk.make(folder.parent)
@@ -158,9 +179,11 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
             ids = tokenizer.encode_documents(part).astype(kind)
             sums[f"{name}.bin"] = disk.write(partial / f"{name}.bin", ids.tobytes())
             counts[name], sizes[name] = len(ids), len(part.encode())
+        losses = (first_loss(tokenizer, part) for part in text.splits.values())
         manifest = {
             "fingerprint": key, "corpus": text.fingerprint, "vocab": tokenizer.vocab,
             "counts": counts, "bytes": sizes, "entry": entry,
+            "lost": next(filter(None, losses), ""),
         }  # fmt: skip
         for name, content in (
             ("tokenizer.json", tokenizer.to_json()),

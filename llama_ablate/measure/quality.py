@@ -17,7 +17,7 @@ def perplexity(subject: Subject) -> dict[str, float]:
 
     Validation is for choosing, test for reporting. `_se_nats` is the standard error over windows:
     the uncertainty from the text's finite length, not from the seed. Bits per byte divide by the
-    text's UTF-8 bytes, so they compare across tokenizers.
+    text's UTF-8 bytes, so they compare across tokenizers; a tokenizer that loses text has none.
     """
     values: dict[str, float] = {}
     for split in subject.tokens.heldout:
@@ -30,9 +30,10 @@ def perplexity(subject: Subject) -> dict[str, float]:
             f"{split}_loss_nats": mean,
             f"{split}_loss_se_nats": _error(nats, context),
             f"{split}_perplexity": math.exp(min(mean, 700.0)),
-            f"{split}_bits_per_byte": mean / math.log(2) * tokens / size,
             f"{split}_predicted_tokens": float(len(nats)),
         }
+        if not subject.tokens.lost:
+            values[f"{split}_bits_per_byte"] = mean / math.log(2) * tokens / size
     return values
 
 

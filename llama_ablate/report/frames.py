@@ -48,6 +48,8 @@ def runs(store: Store) -> pd.DataFrame:
             }
         rows.append(row)
     frame = pd.DataFrame(rows)
+    if plan["data"].get("lost"):  # records of older versions have bits per byte all the same
+        frame = frame.drop(columns=frame.filter(like="_bits_per_byte").columns)
     frame["chosen"] = tuned.choose(frame)
     if "lr" in plan["experiment"].get("tune", {}):
         by_rate = tuned.rates(frame, reported_split(frame), math.log(plan["data"]["vocab"]))

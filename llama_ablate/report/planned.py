@@ -99,6 +99,7 @@ def text(values: dict[str, Any]) -> str:
             f"{table['tokens_per_run']:,} tokens ({table['steps']:,} steps)",
             f"data: {data['fingerprint']}, vocabulary {data['vocab']:,}; tokens: {sizes}",
             *warned.covered(table),
+            *warned.losses_of_text(data),
         ]
     engine = values["engine"]
     return "\n".join(

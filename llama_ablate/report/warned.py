@@ -45,6 +45,7 @@ def _of_table(store: Store) -> list[str]:
         for row in frames.rows(failed)
     ]
     found += covered(store.plan)
+    found += losses_of_text(store.plan["data"])
     asked = store.plan["experiment"].get("hypotheses", [])
     if records and [_tested(h) for h in store.stated] != [_tested(h) for h in asked]:
         found.append("The hypotheses were changed after runs had finished: what the table tests is "
@@ -69,6 +70,13 @@ def covered(table: Mapping[str, Any]) -> list[str]:
         for variant in table["variants"]
         for label in variant.get("covers", [])
     ]
+
+
+def losses_of_text(data: Mapping[str, Any]) -> list[str]:
+    """Say where a tokenizer loses text, with an example; `data` is what a plan says of its text."""
+    if not data.get("lost"):
+        return []
+    return [f"The tokenizer loses text ({data['lost']}), so there are no bits per byte."]
 
 
 def _tested(stated: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 import concurrent.futures
 import json
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus
 from llama_ablate.data.tokenizer_files import from_json
-from llama_ablate.data.tokenizers import BPE, TOKENIZERS
+from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Chars
 from llama_ablate.errors import ConfigError
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
@@ -60,6 +61,43 @@ def test_bpe_learns_from_the_training_split_alone():
 def test_bpe_needs_room_for_the_bytes():
     with pytest.raises(ConfigError, match="vocab 100: byte-level BPE needs more"):
         TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 100}))
+
+
+def test_a_tokenizer_that_loses_text_is_found_with_an_example(book, words_tokenizer, tmp_path):
+    words = {"name": "file", "path": str(words_tokenizer)}
+    found = prepared(book, words, tmp_path)
+    assert re.fullmatch(r"'[a-z ]+' becomes '.*<unk>.*'", found.lost)
+    assert store.load(found.folder).lost == found.lost
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", {"name": "bpe", "vocab": 300}])
+def test_a_tokenizer_that_gives_all_text_back_loses_none(tokenizer, book, tmp_path):
+    assert prepared(book, tokenizer, tmp_path).lost == ""
+
+
+class OnlyB(Chars):
+    """Decodes every token to b."""
+
+    def decode(self, ids):
+        return "b" * len(ids)
+
+
+def test_what_is_lost_at_the_end_of_a_long_text_is_found():
+    text = "b" * 1_000_000
+    assert store.first_loss(OnlyB("ab"), text) == ""
+    assert store.first_loss(OnlyB("ab"), text + "a") == "'bbbbbbbba' becomes 'bbbbbbbbb'"
+    assert store.first_loss(OnlyB("b"), f"b{SEPARATOR}b") == ""
+
+
+def test_tokens_of_an_older_version_are_looked_at_again(book, words_tokenizer, tmp_path):
+    words = {"name": "file", "path": str(words_tokenizer)}
+    found = prepared(book, words, tmp_path)
+    manifest = json.loads((found.folder / "manifest.json").read_text())
+    del manifest["lost"]
+    (found.folder / "manifest.json").write_text(json.dumps(manifest))
+    (found.folder / "sums.json").unlink()
+    assert store.load(found.folder).lost is None
+    assert prepared(book, words, tmp_path) == found
 
 
 def test_tokens_are_written_once_and_mapped_from_then_on(book, tmp_path, monkeypatch):

@@ -279,6 +279,16 @@ def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
     assert not (tmp_path / "out").exists()
 
 
+def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_says_why(store):
+    assert frames.comparison(store)["bits_per_byte"].notna().all()
+    plan = store.plan
+    plan["data"]["lost"] = "'park' becomes '<unk>'"
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    assert frames.comparison(store)["bits_per_byte"].isna().all()
+    note = "The tokenizer loses text ('park' becomes '<unk>'), so there are no bits per byte."
+    assert note in warned.warnings(store)
+
+
 def hypothesized_of(store, **stated):
     plan = store.plan
     plan["experiment"]["hypotheses"] = [stated]
