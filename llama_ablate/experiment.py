@@ -31,6 +31,13 @@ __all__ = [
 ]
 
 _MERGED = ("model", "data", "train")  # sections laid over the base key by key
+#: What stands in for another key, of a base or before a `--set`.
+_IN_PLACE_OF: dict[Where, Where] = {
+    ("train", "tokens"): ("train", "steps"),
+    ("train", "steps"): ("train", "tokens"),
+    ("texts",): ("data",),
+    ("data",): ("texts",),
+}
 
 
 class Source:
@@ -68,6 +75,9 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
         experiment = Experiment.check(marked.values)
     except ConfigError as error:
         raise marked.locate(error) from None
+    if {"data", "texts"} <= marked.values.keys():
+        both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
+        raise marked.locate(both)
     return Source(experiment, marked, marked.text)
 
 
@@ -133,9 +143,9 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         values[key] = {**values[key], **value} if merged else value
     # What is replaced is replaced whole: nothing of the base's entry may shine through.
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
-    if isinstance(own := marked.values.get("train"), dict) and {"tokens", "steps"} & own.keys():
-        for budget in {"tokens", "steps"} - own.keys():
-            values["train"].pop(budget, None)  # the file's own budget stands in for the base's
+    for where, other in _IN_PLACE_OF.items():
+        if where in taken and other not in taken:
+            _drop(values, other)
     return Marked(values, marks | marked.marks, marked.text)
 
 
@@ -158,8 +168,14 @@ def _override(marked: Marked, text: str) -> None:
     for known in [w for w in marked.marks if w[: len(where)] == where]:
         del marked.marks[known]
     marked.marks[where] = Mark(f"--set {text}", 1, len(key) + 2)
-    if where in (("train", "tokens"), ("train", "steps")):
-        inner.pop("steps" if where[-1] == "tokens" else "tokens", None)
+    if where in _IN_PLACE_OF:
+        _drop(marked.values, _IN_PLACE_OF[where])
+
+
+def _drop(values: dict[str, Any], where: Where) -> None:
+    for key in where[:-1]:
+        values = values[str(key)]
+    values.pop(str(where[-1]), None)
 
 
 def _is_number(text: str) -> bool:

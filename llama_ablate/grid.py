@@ -105,14 +105,17 @@ def variants(
 
 
 def _distinct(found: Sequence[Variant]) -> None:
-    labels: dict[str, Variant] = {}
+    labels: set[str] = set()
     ids: dict[str, Variant] = {}
     for variant in found:
-        twin = labels.setdefault(variant.label, variant)
-        twin = twin if twin is not variant else ids.setdefault(variant.id, variant)
+        twin = ids.setdefault(variant.id, variant)
         if twin is not variant:
             raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
                               variant.where)  # fmt: skip
+        if variant.label in labels:
+            raise ConfigError(f"two variants have the label '{variant.label}'",
+                              variant.varied.get("label", variant.where))  # fmt: skip
+        labels.add(variant.label)
 
 
 def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:

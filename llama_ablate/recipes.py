@@ -1,11 +1,14 @@
 """What a recipe may say: an architecture, a text, and how it is trained."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.registry import Entry
 from llama_ablate.validation import Section, at, shown
+
+#: How much of a running mean of gradients is kept from step to step.
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Model(Section):
@@ -62,7 +65,7 @@ class Train(Section):
     min_lr: float = Field(0.1, ge=0, le=1)
     warmup: float = Field(0.05, ge=0, lt=1)
     weight_decay: float = Field(0.1, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     clip: float = Field(1.0, ge=0)
     #: How the rate falls after the warm-up: along a cosine, in a line, or flat until the last

@@ -76,6 +76,7 @@ class Registry:
         self._methods = [name for name in members if not name.startswith("_")]
         self._attributes = list(members.get("__annotations__", ()))
         self._needed = tuple(options)
+        self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
         self._components: dict[str, Callable[..., Any]] = {}
         self._schemas: dict[str, type[Section]] = {}
 
@@ -133,12 +134,12 @@ class Registry:
         """
         named = {"name": entry} if isinstance(entry, str) else dict(entry)
         if "name" not in named:
-            raise ConfigError(f"a {self.slot} is a name, or a mapping that has the key 'name'",
+            raise ConfigError(f"{self._one} is a name, or a mapping that has the key 'name'",
                               where)  # fmt: skip
         name = named.pop("name")
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
-            raise ConfigError(f"{shown(name)} is not a {self.slot}{nearest(name, self)}", at)
+            raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
         values = self._schemas[name].check(named, where)
         options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
         return Choice(name, tuple(options))

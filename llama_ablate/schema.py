@@ -1,7 +1,9 @@
 """What an experiment file may say: keys, types, defaults and allowed values."""
 
+import hashlib
 import math
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -16,23 +18,46 @@ MOST_VARIANTS = 2_000
 MOST_RUNS = 20_000
 
 
+#: What no file's name keeps: all but letters and digits, and Latin letters with accents.
+_NOT_KEPT = re.compile("[\\W_\x80-\u036f\u1e00-\u1eff]+")
+
+
 def slug(text: str, longest: int = 40) -> str:
-    """Turn a label into a safe piece of a file name.
+    """Turn a label into a safe piece of a file name, of at most `longest` bytes and a hash.
+
+    Only what holds letters of other scripts than Latin has a hash: their marks are not kept.
 
     >>> slug("RoPE theta=500000")
     'rope-theta-500000'
+    >>> slug("нормы")
+    'нормы-7567a6'
     """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:longest].strip("-") or "x"
+    kept = _NOT_KEPT.sub("-", text.lower()).strip("-").encode()[:longest].decode(errors="ignore")
+    name = kept.strip("-") or "x"
+    sha = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    return name if name.isascii() else f"{name}-{sha[:6]}"
 
 
-def _listed(given: object) -> object:
+def _listed(given: object) -> list[Any]:
     """Let one value stand for a list of one."""
     return given if isinstance(given, list) else [given]
 
 
 def _without_repeats(given: list[Any]) -> list[Any]:
-    if not given or len(given) > len(set(given)):
-        raise ValueError(f"{shown(given)} must name something, and nothing twice")
+    if not given:
+        raise ValueError("[] is empty: name one or more")
+    names = Counter(str(one.get("name") if isinstance(one, dict) else one) for one in given)
+    name, times = names.most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{shown(given)} names '{name}' twice")
+    return given
+
+
+def _without_size(given: object) -> object:
+    if any(isinstance(one, dict) for one in _listed(given)):
+        raise ValueError(f"{shown(given)} is not accepted: a budget is tokens, flops or seconds, "
+                         "without a number; the number is train.tokens or train.steps, of the "
+                         "baseline")  # fmt: skip
     return given
 
 
@@ -229,20 +254,20 @@ class Experiment(Section):
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
 
+    _measures = field_validator("measure")(_without_repeats)
+
     @field_validator("seeds")
     @classmethod
     def _some_seeds(cls, given: int | list[int]) -> int | list[int]:
         if isinstance(given, int) and not 0 < given <= 1000:
             raise ValueError(f"{given} seeds: must be 1 to 1000, or a list of seeds")
-        if isinstance(given, list) and (not given or len(set(given)) < len(given)):
-            raise ValueError(f"the list of seeds {shown(given)} must not be empty or name a seed "
-                             "twice")  # fmt: skip
         if isinstance(given, list) and not all(0 <= seed < 2**32 for seed in given):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
-        return given
+        return _without_repeats(given) if isinstance(given, list) else given
 
     _margin = field_validator("margin", mode="before")(_with_unit)
     _one_budget = field_validator("budget", mode="before")(_listed)
+    _budget_alone = field_validator("budget", mode="before")(_without_size)
     _no_repeats = field_validator("budget")(_without_repeats)
 
     @model_validator(mode="after")

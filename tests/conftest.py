@@ -112,6 +112,8 @@ def experiment_file(tmp_path, book):
             "variants": variants,
             **sections,
         }
+        if "texts" in sections:
+            del values["data"]  # they stand in its place
         file = tmp_path / "tiny.yaml"
         file.write_text("".join(f"{key}: {value}\n" for key, value in values.items()), "utf-8")
         return file

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from llama_ablate import experiment
@@ -40,6 +42,20 @@ def test_a_file_may_replace_the_budget_of_its_base(tmp_path):
     assert (loaded.train.tokens, loaded.train.steps) == (500, None)
 
 
+def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(tmp_path):
+    texts = "texts: [{name: a, corpus: markov}]\n"
+    write(tmp_path, MINIMAL + "data: {tokenizer: chars}\n", "data.yaml")
+    write(tmp_path, MINIMAL + texts, "texts.yaml")
+    child = write(tmp_path, "name: c\nbase: data.yaml\n" + texts, "child.yaml")
+    assert [data.name for data in experiment.load(child).experiment.texts] == ["a"]
+    child = write(tmp_path, "name: c\nbase: texts.yaml\ndata: {corpus: files}\n", "child.yaml")
+    assert experiment.load(child).experiment.texts == []
+    loaded = experiment.load(tmp_path / "data.yaml", ("texts=[{name: b, corpus: markov}]",))
+    assert [data.name for data in loaded.experiment.texts] == ["b"]
+    with pytest.raises(ConfigError, match="'texts' stands in place of 'data'"):
+        experiment.load(tmp_path / "texts.yaml", ("data.tokenizer=chars",))
+
+
 def test_an_error_in_a_base_file_is_shown_in_the_base_file(tmp_path):
     write(tmp_path, MINIMAL + "model:\n  dim: wide\n", "parent.yaml")
     child = write(tmp_path, "name: child\nbase: parent.yaml\n", "child.yaml")
@@ -71,7 +87,15 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, budget"),
         ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
         ("seeds: 0", "x.yaml:3:8: seeds: 0 seeds: must be 1 to 1000"),
-        ("seeds: [1, 1]", "x.yaml:3:1: seeds: the list of seeds [1, 1] must not be empty"),
+        ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
+        ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
+        ("measure: []", "x.yaml:3:1: measure: [] is empty: name one or more"),
+        ("measure: [length, {name: length}]", "x.yaml:3:1: measure: ['length', {'name': 'length'}] "
+                                              "names 'length' twice"),
+        ("budget: {seconds: 600}", "x.yaml:3:1: budget: {'seconds': 600} is not accepted: a budget "
+                                   "is tokens, flops or seconds, without a number"),
+        ("data: {corpus: files}\ntexts: [{corpus: markov}]",
+         "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them"),
         ("model: {dim: 3.5}", "x.yaml:3:14: model.dim: 3.5 (float) is not accepted"),
         ("model: {dim: -4}", "x.yaml:3:14: model.dim: -4 (int) is not accepted: "
                              "it should be greater than 0"),
@@ -104,7 +128,9 @@ def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message)
         ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
         ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
         ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
-        ("{steps: 1, betas: [1]}", "train.betas[1]: is too short: one value more is needed"),
+        ("{steps: 1, betas: [2, 3]}", "train.betas[0]: 2 (int) is not accepted: it should be less "
+                                      "than 1"),
+        ("{steps: 1, betas: [0.9]}", "train.betas[1]: is too short: one value more is needed"),
         ("{steps: 1, precision: float16}", "'float16' is not allowed here; allowed: auto, "
                                            "bfloat16, float32"),
     ],
@@ -118,6 +144,20 @@ def test_mistakes_in_the_training_recipe(tmp_path, train, message):
 def test_a_missing_section_is_named(tmp_path):
     with pytest.raises(ConfigError, match="train: the key 'train' is needed here"):
         experiment.load(write(tmp_path, "name: x\n"))
+
+
+def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
+    names = ["\u7814\u7a76", "\u7814\u7a76\u5ba4", "\u0434\u0438\u043d", "\u0434\u0438\u043d!",
+             "\u0926\u093f\u0928", "\u0926\u093e\u0928",
+             "\u7814" * 100, "\u7814" * 101]  # fmt: skip
+    folders = [experiment.slug(name) for name in names]
+    assert len(set(folders)) == len(names)
+    assert folders[0].startswith("\u7814\u7a76-")
+    assert max(len(folder.encode()) for folder in folders) <= 47
+    for name in ("RoPE theta=500000", "Caf\xe9 M\xfcller", "norms \u2013 \u201ca look\u201d",
+                 "Vi\u1ec7t \u0142", "10 \xb5s", "!", "x" * 50):  # fmt: skip
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "x"
+        assert experiment.slug(name) == plain
 
 
 @pytest.mark.parametrize("text", ["lr", "=3", "train.lr.x=3"])

@@ -159,6 +159,14 @@ def test_an_attribute_that_is_missing_is_named_when_the_component_is_made(peeled
         peeled.build(peeled.resolve("plum"), size=3)
 
 
+@pytest.mark.parametrize(("slot", "one"), [("norm", "a norm"), ("attention", "an attention")])
+def test_a_slot_has_its_article(slot, one):
+    with pytest.raises(ConfigError, match=f"'x' is not {one}; allowed"):
+        Registry(slot).resolve("x")
+    with pytest.raises(ConfigError, match=f"{one} is a name, or a mapping"):
+        Registry(slot).resolve({"nam": "x"})
+
+
 def test_the_summary_is_the_first_paragraph_of_the_docstring(fruits):
     assert fruits.summary("apple") == "Grow on trees (Newton 1687)."
     assert [option.name for option in fruits.options("apple")] == ["sweet", "weight", "kinds"]

@@ -214,8 +214,8 @@ def char_tokens() -> Maker:
 def bpe_tokens(*, vocab: int = 2048) -> Maker:
     """Train byte-level BPE on the training split (Sennrich et al. 2016, arXiv:1508.07909)."""
     if not 256 < vocab <= 1_000_000:
-        message = f"vocab {vocab}: byte-level BPE needs more than its 256 bytes"
-        raise ConfigError(message, ("vocab",))
+        raise ConfigError(f"vocab {vocab}: must be more than the 256 bytes that byte-level BPE "
+                          "begins with, and 1,000,000 or less", ("vocab",))  # fmt: skip
 
     def train(corpus: Corpus) -> BPE:
         import tokenizers

@@ -51,16 +51,16 @@ class RoPE(Position):
                 + (f"head_dim {head_dim} is odd" if fraction == 1
                    else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}")
             )  # fmt: skip
-        if not (
-            1 <= theta <= 1e15
-            and 1e-6 <= factor <= 1e6
-            and 0 < low_freq < high_freq
-            and 1 <= original_context <= 1 << 30
+        for name, value, least, most in (
+            ("theta", theta, 1, 1e15),
+            ("factor", factor, 1e-6, 1e6),
+            ("original_context", original_context, 1, 1 << 30),
         ):
+            if not least <= value <= most:
+                raise ConfigError(f"{name} {value:g} must be from {least:g} to {most:g}")
+        if not 0 < low_freq < high_freq:
             raise ConfigError(
-                "rope needs theta from 1 to 1e15, factor from 1e-6 to 1e6, low_freq below "
-                f"high_freq, original_context of 1 or more: got {theta:g}, {factor:g}, "
-                f"{low_freq:g}, {high_freq:g}, {original_context}"
+                f"low_freq {low_freq:g} must be above 0 and below high_freq {high_freq:g}"
             )
         if nope_every is not None and nope_every < 1:
             raise ConfigError(f"nope_every {nope_every} must be 1 or more")

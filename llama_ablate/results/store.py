@@ -40,8 +40,9 @@ class Store:
         self.jobs = self._working / "slurm" / "jobs"
 
     @classmethod
-    def open(cls, root: Path) -> "Store":
+    def open(cls, root: Path | str) -> "Store":
         """Open existing results. Raises ConfigError where there are none."""
+        root = Path(root)
         if not (root / "plan.json").is_file():
             there = sorted(p.parent.name for p in root.glob("*/plan.json"))
             others = there or sorted(p.parent.name for p in root.parent.glob("*/plan.json"))

@@ -58,9 +58,10 @@ def test_bpe_learns_from_the_training_split_alone():
     assert len(tokenizer.encode("zqzqzqzq")) == 8
 
 
-def test_bpe_needs_room_for_the_bytes():
-    with pytest.raises(ConfigError, match="vocab 100: byte-level BPE needs more"):
-        TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 100}))
+def test_bpe_needs_room_for_the_bytes_and_has_a_largest_size():
+    for vocab in (100, 10**9):
+        with pytest.raises(ConfigError, match=rf"vocab {vocab}: must be more than .*1,000,000 or"):
+            TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": vocab}))
 
 
 def test_a_tokenizer_that_loses_text_is_found_with_an_example(book, words_tokenizer, tmp_path):

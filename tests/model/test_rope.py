@@ -179,10 +179,10 @@ def test_every_nth_layer_without_rotation_sees_its_keys_as_a_set(spec):
         ({"fraction": 0.2}, "fraction 0.2 of head_dim 8 is 1"),
         ({"fraction": 2.0}, "fraction 2 of head_dim 8 is 16"),
         ({"factor": 4.0}, "factor 4 has no effect without a scaling"),
-        ({"scaling": "linear", "factor": -1.0}, "got 10000, -1"),
+        ({"scaling": "linear", "factor": -1.0}, "factor -1 must be from 1e-06 to 1e"),
         ({"scaling": "linear"}, "scaling 'linear' needs a factor other than 1"),
-        ({"theta": 0.5}, "theta from 1 to 1e15"),
-        ({"scaling": "llama3", "factor": 8.0, "low_freq": 4.0}, "low_freq below high_freq"),
+        ({"theta": 0.5}, "theta 0.5 must be from 1 to 1e"),
+        ({"scaling": "llama3", "factor": 8.0, "low_freq": 4.0}, "low_freq 4 must be above 0"),
         ({"nope_every": 0}, "nope_every 0 must be 1 or more"),
     ],
 )
