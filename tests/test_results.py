@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -40,9 +41,15 @@ def test_a_committed_record_reads_back_as_it_was(store):
     assert math.isnan(curve[1]["validation_loss_nats"])
 
 
+def test_results_are_opened_by_a_path_or_its_text(store):
+    assert Store.open(str(store.root)).plan == Store.open(store.root).plan
+    with pytest.raises(ConfigError, match="holds no results"):
+        Store.open(str(store.root / "runs"))
+
+
 def test_user_text_stays_inside_json_and_never_names_a_folder(store):
     folder = store.commit(RECORD, [], None)
-    assert folder.name == "rope-5e5-b--s0--0123abcd"
+    assert re.fullmatch("rope-θ-5e5-b-[0-9a-f]{6}--s0--0123abcd", folder.name)
     assert folder.parent.name == "runs"
 
 
