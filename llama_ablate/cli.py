@@ -37,6 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note = "; what is finished is kept" if kept else ""
         sys.stderr.write(f"llama-ablate: {_in_one_line(str(error))}{note}\n")
         return 2
+    except MemoryError as error:
+        why = f" ({_in_one_line(str(error))})" if str(error) else ""
+        sys.stderr.write(f"llama-ablate: {options.command} needs more memory than there is{why}\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130

@@ -23,9 +23,9 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, to_json(value) + "\n")
 
 
-def to_json(value: object) -> str:
-    """Return strict JSON text; numbers that JSON lacks become "NaN", "Infinity"."""
-    return json.dumps(_finite(value), indent=1, allow_nan=False, ensure_ascii=False)
+def to_json(value: object, *, nulls: bool = False) -> str:
+    """Return strict JSON text; numbers that JSON lacks become "NaN", "Infinity", or null."""
+    return json.dumps(_finite(value, nulls=nulls), indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def sealed(value: Mapping[str, object], place: str) -> bytes:
@@ -82,13 +82,14 @@ def _refuse(word: str) -> None:
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def _finite(value: object) -> object:
+def _finite(value: object, *, nulls: bool) -> object:
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _finite(inner, nulls=nulls) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [_finite(inner, nulls=nulls) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        word = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return None if nulls else word
     return value
 
 

@@ -154,6 +154,23 @@ def test_a_reader_that_left_early_changes_no_exit_code(monkeypatch):
     assert main(["components"]) == 1
 
 
+def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, capsys):
+    def greedy(_options):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(commands, "components", greedy)
+    assert main(["components"]) == 2
+    said = "llama-ablate: components needs more memory than there is (Unable to allocate 9 TiB)\n"
+    assert capsys.readouterr().err == said
+
+
+def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, capsys):
+    values = {"a": float("nan"), "b": [float("inf"), 1.5]}
+    monkeypatch.setattr(commands, "components", lambda _options: Answer("text", values))
+    assert main(["components", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
+
+
 @pytest.mark.parametrize("command", ["components", "plan", "run", "status", "show", "compare",
                                      "measure", "report"])  # fmt: skip
 def test_every_command_has_help_with_an_example(command, capsys):

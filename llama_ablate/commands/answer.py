@@ -16,5 +16,5 @@ class Answer:
 
     @property
     def json(self) -> str:
-        """The values as one strict JSON document."""
-        return to_json(self.values)
+        """The values as one strict JSON document; a number that JSON lacks is null."""
+        return to_json(self.values, nulls=True)

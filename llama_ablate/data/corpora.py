@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Any
 
+from llama_ablate.data import documents
+from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
 
 CORPORA = Registry("corpus")
 SPLITS = ("train", "validation", "test")
-SEPARATOR = "\0"  # between documents: a character that text files may not hold
+_PACKED = (".gz", ".zip", ".xz", ".zst")  # names that say that a file is compressed
 _ENTRIES = 200_000  # files and folders to look through: a few seconds, and more than data sets have
 
 
@@ -90,13 +91,12 @@ def files(
     document by position, several by the hash of their text.
     """
     if train is None and validation is None and test is None:
-        documents = [text for file in _expand(path) for text in _documents(file, field)]
-        return _split([(text, text) for text in documents], splits)
+        return _split([(text, text) for text in documents.read(_expand(path), field)], splits)
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
     named = {"train": train, "validation": validation, "test": test}
     texts = {
-        split: SEPARATOR.join(_documents(Path(path) / name, field)) if name else ""
+        split: SEPARATOR.join(documents.read([Path(path) / name], field)) if name else ""
         for split, name in named.items()
     }
     return Corpus(**texts)
@@ -120,15 +120,45 @@ def hub(
     if not dataset:
         raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
     datasets.disable_progress_bars()
+    local = Path(dataset).is_dir()
+    if local:
+        for file in Path(dataset).rglob("*"):
+            if file.is_file() and file.suffix not in _PACKED:
+                documents.refuse_packed(file)
+    else:
+        _reach(dataset)
+    # A local file is known by its time alone: what the cache made of it may be an older text.
+    mode = "reuse_cache_if_exists" if local else "reuse_dataset_if_exists"
     try:
-        loaded = datasets.load_dataset(dataset, config, revision=revision)
+        loaded = datasets.load_dataset(dataset, config, revision=revision, download_mode=mode)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"the data set '{dataset}' could not be loaded: {reason}") from error
-    texts = {name: list(_column(rows, field, f"'{dataset}'")) for name, rows in loaded.items()}
+    texts = {}
+    for name, rows in loaded.items():
+        if field not in rows.column_names:
+            raise documents.no_field(field, f"'{dataset}'", rows.column_names)
+        texts[name] = list(documents.column(rows[field], field, f"'{dataset}'"))
     if "validation" in texts and "train" in texts:
         return Corpus(**{name: SEPARATOR.join(texts.get(name, [])) for name in SPLITS})
     return _split([(t, t) for rows in texts.values() for t in rows], splits)
+
+
+def _reach(dataset: str) -> None:
+    """Raise ConfigError where the hub does not answer: its library would try for half a minute."""
+    from datasets.config import HF_HUB_OFFLINE
+    from huggingface_hub import constants, get_session
+
+    if dataset.startswith((".", "/", "~")) or dataset.count("/") > 1:
+        raise ConfigError(f"there is no folder '{dataset}'")
+    if HF_HUB_OFFLINE:
+        return  # what is in the library's cache will do
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # noqa: BLE001  of which library, its version decides
+        raise ConfigError(f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
+                          f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
+                          "before") from None  # fmt: skip
 
 
 def _expand(path: str) -> list[Path]:
@@ -191,55 +221,6 @@ def _steps(
                 yield folder / entry.name, parts
             elif first != "**" and fnmatchcase(entry.name, first):
                 yield folder / entry.name, rest
-
-
-def _documents(file: Path, field: str) -> Iterator[str]:
-    """Yield the documents of a file. Raises ConfigError if it is missing, empty or not text."""
-    try:
-        if not file.is_file():
-            raise ConfigError(f"there is no file '{file}'")
-        if file.stat().st_size == 0:
-            raise ConfigError(f"the file '{file}' is empty")
-        if file.suffix in (".jsonl", ".json", ".parquet"):
-            yield from _table(file, field)
-            return
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the file '{file}' cannot be read: {error.strerror}") from None
-    if (nul := data.find(b"\0")) >= 0:
-        raise ConfigError(f"the file '{file}' is binary, not text (a NUL at byte {nul})")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the file '{file}' is not UTF-8 text (byte {error.start})") from None
-    if not text.strip():
-        raise ConfigError(f"the file '{file}' holds nothing but white space")
-    yield text
-
-
-def _table(file: Path, field: str) -> Iterator[str]:
-    import datasets
-
-    datasets.disable_progress_bars()
-    kind = "parquet" if file.suffix == ".parquet" else "json"
-    try:
-        rows = datasets.load_dataset(kind, data_files=str(file), split="train")
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise ConfigError(
-            f"the file '{file}' is not {kind}: {str(cause).splitlines()[0]}"
-        ) from error
-    yield from _column(rows, field, f"the file '{file}'")
-
-
-def _column(rows: Any, field: str, name: str) -> Iterator[str]:
-    if field not in rows.column_names:
-        raise ConfigError(f"{name} has no field '{field}'; allowed: {', '.join(rows.column_names)}")
-    for value in rows[field]:
-        if not isinstance(value, str):
-            raise ConfigError(f"{name}: '{field}' holds {type(value).__name__}, not text")
-        if value:
-            yield value.replace(SEPARATOR, "")
 
 
 def _split(documents: Sequence[tuple[str, str]], splits: Sequence[float]) -> Corpus:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.corpora import SEPARATOR, Corpus
+from llama_ablate.data.corpora import Corpus
+from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
 from llama_ablate.registry import Registry
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate import disk
-from llama_ablate.data.corpora import CORPORA, SEPARATOR, SPLITS, Corpus
+from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json

@@ -1,11 +1,16 @@
+import gzip
 import json
+import lzma
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from llama_ablate.data import corpora
-from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus, files, hub, python_stdlib
+from llama_ablate.data import corpora, documents
+from llama_ablate.data.corpora import CORPORA, Corpus, files, hub, python_stdlib
+from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
 
 TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(200)]
@@ -56,15 +61,15 @@ def test_one_text_is_split_by_position(tmp_path):
     assert corpus.train + corpus.validation == "0123456789" * 100
 
 
-def write_jsonl(file):
-    file.write_text("".join(json.dumps({"text": t, "n": 1}) + "\n" for t in TEXTS), "utf-8")
+def write_jsonl(file, texts=TEXTS):
+    file.write_text("".join(json.dumps({"text": t, "n": 1}) + "\n" for t in texts), "utf-8")
 
 
-def write_parquet(file):
+def write_parquet(file, texts=TEXTS):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({"text": TEXTS, "n": [1] * len(TEXTS)}), file)
+    pq.write_table(pa.table({"text": texts, "n": [1] * len(texts)}), file)
 
 
 def write_folder(folder):
@@ -88,6 +93,61 @@ def test_every_kind_of_file_gives_the_same_documents_in_the_same_splits(tmp_path
     assert {s: set(t.split(SEPARATOR)) for s, t in again.splits.items()} == {
         s: set(p) for s, p in parts.items()
     }
+
+
+@pytest.mark.parametrize("text", ["[{0}, {1}]", "{0}\n\n{1}", "\ufeff{0}\r\n{1}\r\n", "{0}{1}"])
+def test_json_may_be_lines_or_a_list(tmp_path, text):
+    rows = [json.dumps({"n": i, "text": f"of \u2028 {i}"}, indent=i) for i in range(2)]
+    (tmp_path / "x.json").write_text(text.format(*rows), "utf-8")
+    assert documents.read([tmp_path / "x.json"], "text") == ["of \u2028 0", "of \u2028 1"]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet"])
+def test_what_is_read_is_what_the_file_holds_now_whatever_its_time(tmp_path, name):
+    file = tmp_path / name
+    write = write_parquet if name.endswith("parquet") else write_jsonl
+    for extra in ("", "another document"):
+        write(file, [*TEXTS, extra])
+        os.utime(file, (1, 1))
+        assert ("another document" in "".join(files(path=str(file)).splits.values())) == bool(extra)
+
+
+def test_a_folder_in_the_hubs_layout_is_read_as_it_is_now_whatever_its_files_time(tmp_path):
+    found = []
+    for extra in ("one", "another"):
+        write_jsonl(tmp_path / "train.jsonl", [*TEXTS, extra])
+        os.utime(tmp_path / "train.jsonl", (1, 1))
+        found.append(hub(dataset=str(tmp_path)).fingerprint)
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gzip", "xz"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet", "x.txt"])
+def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(b'{"text": "x"}\n' * 1000))
+    with pytest.raises(ConfigError, match=r"is compressed \((gzip|xz)\): unpack it first"):
+        files(path=str(tmp_path / name))
+    with pytest.raises(ConfigError, match="is compressed"):
+        hub(dataset=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.jsonl", "x.parquet"])
+def test_files_larger_than_memory_are_refused_before_they_are_read(tmp_path, name, monkeypatch):
+    with (tmp_path / name).open("wb") as sparse:
+        sparse.truncate(1 << 43)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
+    with pytest.raises(ConfigError, match=r"the text has 8,192\.0 GiB and is read "):
+        files(path=str(tmp_path))
+
+
+def test_rows_that_unpack_to_more_than_memory_are_refused_before(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "x.parquet", ["x" * 1000 + str(i) for i in range(1000)])
+    size = (tmp_path / "x.parquet").stat().st_size
+    assert size < 200_000
+    free = SimpleNamespace(available=500_000)
+    monkeypatch.setattr("llama_ablate.data.documents.psutil.virtual_memory", lambda: free)
+    with pytest.raises(ConfigError, match="GiB of memory are free"):
+        files(path=str(tmp_path / "x.parquet"))
 
 
 def test_a_pattern_names_several_files(tmp_path):
@@ -120,6 +180,23 @@ def test_a_data_set_that_cannot_be_reached_is_one_line():
         hub()
 
 
+def test_a_hub_that_does_not_answer_is_one_line_at_once(monkeypatch):
+    import datasets
+    import huggingface_hub
+
+    class Nobody:
+        def head(self, *_args, **_more):
+            raise TimeoutError("timed out")
+
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_session", Nobody)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_args, **_more: pytest.fail("it tried"))
+    with pytest.raises(ConfigError, match=r"cannot be reached \(timed out\); HF_HUB_OFFLINE=1"):
+        hub(dataset="some/data")
+    with pytest.raises(ConfigError, match=r"there is no folder '\./data'"):
+        hub(dataset="./data")
+
+
 def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
     file = tmp_path / name
     file.write_bytes(content)
@@ -138,6 +215,12 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b"not parquet", "x.parquet"), "is not parquet"),
         (lambda t: broken(t, b'{"body": "x"}', "x.jsonl"), "has no field 'text'; allowed: body"),
         (lambda t: broken(t, b'{"text": 3}\n', "x.jsonl"), "'text' holds int, not text"),
+        (lambda t: broken(t, b'{"text": "a"}\n{"body": "b"}', "x.jsonl"), "has no field 'text'"),
+        (lambda t: broken(t, b'{"text": "a"}\n{"text": ', "x.jsonl"), "value: line 2 column 10"),
+        (lambda t: broken(t, b'["a", "b"]', "x.json"), "is not json of rows: one is str"),
+        (lambda t: broken(t, b"[" * 100_000, "x.json"), "is not json: maximum recursion depth"),
+        (lambda t: broken(t, b'{"text": "\\ud800"}', "x.jsonl"), "\\ud800', which is no char"),
+        (lambda t: broken(t, b'{"text": "caf\xe9"}', "x.jsonl"), "is not UTF-8 text (byte 13)"),
         (lambda t: {"path": str(t)}, "holds no files"),
         (lambda t: {"path": str(t / "*.txt")}, "no file matches"),
         (lambda t: {"path": str(t / "**x")}, "'**' stands alone between slashes"),
@@ -151,7 +234,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b"text") | {"splits": [0.9, 0.1]}, "splits [0.9, 0.1]: must be three"),
         (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
     ],
-    ids=range(21),
+    ids=range(27),
 )  # fmt: skip
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(ConfigError) as caught:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA, SEPARATOR, Corpus
+from llama_ablate.data.corpora import CORPORA, Corpus
+from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.tokenizer_files import from_json
 from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Chars
 from llama_ablate.errors import ConfigError
