@@ -5,7 +5,6 @@ python analysis/attention_maps.py attention/attention.npz --layer 1 --out layer-
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
@@ -26,7 +25,7 @@ def main() -> None:
         one = options.head is not None
         figure = maps.head(options.layer, options.head) if one else maps.layer(options.layer)
     except ConfigError as error:
-        sys.exit(f"{parser.prog}: {error}")
+        parser.exit(2, f"{parser.prog}: {error}\n")
     for path in save(figure, options.out):
         print(path)
     for head, back in enumerate(maps.distance(options.layer)):

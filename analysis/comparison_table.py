@@ -6,6 +6,7 @@ python analysis/comparison_table.py results/quickstart --format latex > table.te
 import argparse
 from pathlib import Path
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
 
@@ -16,8 +17,11 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder of one experiment")
     parser.add_argument("--format", choices=["text", "markdown", "latex", "csv"], default="text")
     options = parser.parse_args()
-    store = Store.open(options.results)
-    comparison = frames.comparison(store)
+    try:
+        store = Store.open(options.results)
+        comparison = frames.comparison(store)
+    except (ConfigError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     cells = tables.comparison_cells(comparison)
     written = {
         "text": lambda: tables.text(cells),

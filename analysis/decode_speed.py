@@ -9,6 +9,7 @@ from pathlib import Path
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames
 from llama_ablate.report.figures import save
 from llama_ablate.results import Store
@@ -23,13 +24,17 @@ def main() -> None:
     parser.add_argument("--variant", action="append", help="a label; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("decode_speed"))
     options = parser.parse_args()
-    speeds = frames.speeds(Store.open(options.results))
+    try:
+        speeds = frames.speeds(Store.open(options.results))
+    except (ConfigError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     speeds = speeds[speeds["metric"] == "decode_speed"].join(speeds["name"].str.extract(NAME))
     speeds = speeds.dropna(subset="cache").astype({"batch": int, "context": int})
     if options.variant:
         speeds = speeds[speeds["label"].isin(options.variant)]
     if speeds.empty:
-        parser.error("no decode speeds there: has decode_speed been measured of these variants?")
+        parser.exit(2, f"{parser.prog}: no decode speeds of these variants were measured in "
+                       f"'{options.results}'\n")  # fmt: skip
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, (batch, part) in zip(
         figure.subplots(1, speeds["batch"].nunique(), squeeze=False)[0],

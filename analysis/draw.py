@@ -7,6 +7,7 @@ python analysis/draw.py learning_curves results/quickstart
 import argparse
 from pathlib import Path
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.report.figures import FIGURES, save
 from llama_ablate.results import Store
 
@@ -18,7 +19,13 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder of one experiment")
     parser.add_argument("--out", type=Path, help="without its ending (default: the figure's name)")
     options = parser.parse_args()
-    figure = FIGURES[options.figure](Store.open(options.results))
+    try:
+        figure = FIGURES[options.figure](Store.open(options.results))
+    except (ConfigError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    if not any(axes.has_data() for axes in figure.axes):
+        parser.exit(2, f"{parser.prog}: nothing that {options.figure} shows was measured in "
+                       f"'{options.results}'\n")  # fmt: skip
     for path in save(figure, options.out or Path(options.figure)):
         print(path)
 

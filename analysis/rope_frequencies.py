@@ -25,10 +25,13 @@ def main() -> None:
             values = json.loads(file.read_text("utf-8"))
             found = values["radians_per_position"]
             context = max(int(values["context"]), 1)
+            named = f" ({values['name']})"
+            rates |= {
+                key if key != "unscaled" else key + named: [float(rate) for rate in found[key]]
+                for key in found
+            }
         except (OSError, ValueError, KeyError, TypeError) as error:
-            parser.error(f"{file} holds no frequencies ({type(error).__name__}: {error})")
-        named = f" ({values['name']})"
-        rates |= {key if key != "unscaled" else key + named: found[key] for key in found}
+            parser.exit(2, f"{parser.prog}: {file} holds no frequencies ({error!r})\n")
     for path in save(rotation(rates, context), options.out):
         print(path)
 

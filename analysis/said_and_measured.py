@@ -4,7 +4,6 @@ python analysis/said_and_measured.py docs/said.yaml results/reference/systems/no
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +12,9 @@ import yaml
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
+
+#: Columns as the report has them; speeds only where they were measured.
+_MEASURED = ("verdict", "train speed", "decode speed", "parameters", "KV bytes/token")
 
 
 def table(said: dict[str, str], store: Store) -> pd.DataFrame:
@@ -27,12 +29,8 @@ def table(said: dict[str, str], store: Store) -> pd.DataFrame:
             "source said": [said.get(label, "") for label in found["label"]],
             "loss, difference [95%]": cells["difference [95% interval]"],
             "perplexity": [tables.number(100 * c, "+.1f", "%") for c in change],
-            "verdict": cells["verdict"],
-            "train speed": cells["train speed"],
-            "decode speed": cells["decode speed"],
-            "parameters": cells["parameters"],
-            "KV bytes/token": cells["KV bytes/token"],
         }
+        | {name: cells[name] for name in _MEASURED if name in cells}
     )
 
 
@@ -45,9 +43,11 @@ def main() -> None:
     try:
         store = Store.open(options.results)
         said = yaml.safe_load(options.said.read_text("utf-8"))
+        if not isinstance(said, dict):
+            raise ConfigError(f"'{options.said}' is no mapping of experiments")
         print(tables.markdown(table(said.get(store.root.name) or {}, store)))
-    except (ConfigError, OSError, yaml.YAMLError, AttributeError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
 
 
 if __name__ == "__main__":

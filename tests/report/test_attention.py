@@ -86,7 +86,7 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     assert (tmp_path / "again.png").stat().st_size > 5000
     wrong = subprocess.run([*script, str(out / "layer-0.png")], capture_output=True, text=True,
                            check=False)  # fmt: skip
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "holds no attention maps" in wrong.stderr
     assert len(wrong.stderr.splitlines()) == 1
 

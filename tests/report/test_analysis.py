@@ -1,0 +1,91 @@
+"""The scripts of `analysis/` as commands: what they cannot draw is one line, and exit code 2."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.results import Record, Store
+
+SCRIPTS = Path(__file__).parents[2] / "analysis"
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Results of two variants and a seed, in which only losses were measured."""
+    store = Store(tmp_path / "x")
+    variants = [
+        {"label": label, "id": label, "baseline": label == "base", "residual": 0.0, "model": {},
+         "parameters": 9, "non_embedding": 8, "flops_per_token": 7, "kv_bytes_per_token": 6}
+        for label in ("base", "other")
+    ]  # fmt: skip
+    runs = [{"id": f"{v['id']}0", "variant": v["id"], "seed": 0} for v in variants]
+    store.create({"experiment": {"name": "x", "train": {}}, "question": "", "data": {},
+                  "variants": variants, "runs": runs}, "name: x\n")  # fmt: skip
+    for run in runs:
+        store.commit(Record(
+            id=run["id"], label=run["variant"], variant=run["variant"], seed=0, outcome="ok",
+            reason="", steps_done=1, tokens_done=1, train_s=1.0, peak_memory_bytes=1, model={},
+            train={}, data="f", engine={}, environment={},
+            measures={"perplexity": {"test_loss_nats": 1.0, "test_perplexity": 2.7}},
+        ), [], None)  # fmt: skip
+    return store.root
+
+
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Run a script as a command: a function from its words to exit code, output and errors."""
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        try:
+            runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+            code = 0
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+WRONG = {
+    "no results": ("comparison_table.py", "{here}", "holds no results"),
+    "no results to draw": ("draw.py", "effects", "{here}", "holds no results"),
+    "no results with speeds": ("decode_speed.py", "{here}", "holds no results"),
+    "no results beside": ("said_and_measured.py", "{here}/said.yaml", "{here}", "holds no results"),
+    "no maps": ("attention_maps.py", "{here}", "holds no attention maps"),
+    "no frequencies": ("rope_frequencies.py", "{here}", "holds no frequencies"),
+    "frequencies of another form": ("rope_frequencies.py", "{here}/rates.json", "no frequencies"),
+    "no speeds": ("decode_speed.py", "{x}", "no decode speeds of these variants were measured"),
+    "a figure of speeds that are not there": (
+        "draw.py", "quality_vs_training_cost", "{x}", "nothing that quality_vs_training_cost shows"
+    ),
+    "text that is no mapping": ("said_and_measured.py", "{here}/text", "{x}", "is no mapping"),
+    "no text": ("said_and_measured.py", "{here}/none", "{x}", "No such file"),
+    "text that is broken": ("said_and_measured.py", "{here}/broken", "{x}", "while parsing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results, tmp_path):
+    (tmp_path / "rates.json").write_text(json.dumps({"radians_per_position": 3, "context": 1}))
+    (tmp_path / "said.yaml").write_text("x: {other: better}")
+    (tmp_path / "text").write_text("some text")
+    (tmp_path / "broken").write_text("[1,\n 2")
+    before = sorted(tmp_path.rglob("*"))
+    name, *words, message = WRONG[case]
+    code, out, err = script(name, *(word.format(here=tmp_path, x=results) for word in words))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_columns_of_speeds_are_left_out_where_none_were_measured(script, results, tmp_path):
+    (tmp_path / "said.yaml").write_text("x: {other: better}")
+    code, out, err = script("said_and_measured.py", tmp_path / "said.yaml", results)
+    assert (code, err) == (0, "")
+    head, _, _, row = out.strip().splitlines()
+    assert head.split(" | ")[-3:] == ["verdict", "parameters", "KV bytes/token |"]
+    assert row.startswith("| other | better | ")
