@@ -6,7 +6,7 @@ part of the plan; a worker loads the same again, and only if it is the same byte
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import SourceLoader
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -69,6 +69,13 @@ def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -
     made = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
     # Of a file its hash, cut in its module's name; of a package its version.
     return not made or made in {known for of in recorded.values() for known in (of, of[:_CUT])}
+
+
+def missing(recorded: Iterable[str]) -> str:
+    """Name what was loaded once and is not loaded now, as the end of a sentence; "" if nothing."""
+    names = [name for name in recorded if name not in _loaded]
+    given = [name if name.startswith(_INSTALLED) else f"--plugin {name}" for name in names]
+    return f"; it was made with {' '.join(given)}" if given else ""
 
 
 def again(recorded: Mapping[str, str]) -> None:

@@ -195,6 +195,7 @@ BAD_FILES = {
     "a bare no": ("model: {tie: no}", ":7:14: bare 'no' is ambiguous", "write true or false"),
     "a key twice": ("seeds: 2\nseeds: 3", ":8:1: the key 'seeds' stands twice", ""),
     "a rate that is text": ("train: {steps: 5, lr: 1e-4-}", "train.lr: '1e-4-' (text)", ""),
+    "a decay of two": ("train: {steps: 5, betas: [2, 3]}", ":7:27: train.betas[0]: 2 (int)", ""),
     "a missing corpus": ("data: {corpus: {name: files, path: no.txt}}",
                          ":7:8: data.corpus: there is no file 'no.txt'", ""),
     "an unknown metric": ("measure: [perplexty]", ":7:11: measure[0]: 'perplexty' is not a metric",
@@ -361,3 +362,4 @@ def test_a_model_that_does_not_fit_this_machine_is_told_with_its_place(
     said = capsys.readouterr().err
     assert "tiny.yaml:2:1: model: training one layer needs" in said
     assert said.count("\n") == 1
+    assert not (tmp_path / "r" / "tiny").exists()

@@ -77,7 +77,8 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
     assert run("report", store.root).returncode == 0
     generated = run("generate", store.root / "halved", "--prompt", "the ")
     assert generated.returncode == 2
-    assert "halved" in generated.stderr
+    assert "'halved' is not a norm; allowed: " in generated.stderr
+    assert generated.stderr.endswith(f"; it was made with --plugin {plugin}\n")
     assert run("generate", store.root / "halved", "--prompt", "the ", "--max-tokens", "3",
                "--plugin", plugin).returncode == 0  # fmt: skip
     # Nor is what was trained looked at with other code of the same name.

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from llama_ablate import plugins
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Settings, Still, Store
+from llama_ablate.results import Settings, Still, Store, folders
 
 if TYPE_CHECKING:
+    from llama_ablate.experiment import Source
     from llama_ablate.launch.queue import Launcher
+    from llama_ablate.plan import Plan
+    from llama_ablate.training.engine import Engine
 
 _BARS = 32  # more would fill any terminal
 _EXTRAS = {"ray": "ray", "slurm": "submitit"}
@@ -34,11 +37,11 @@ def run(options: Namespace) -> Answer:
     _check_launcher(options)
     source = experiment.load(options.file, tuple(options.sets))
     processes.warm()  # before the imports below, which take as long as the server's own
-    from llama_ablate.launch import local, measuring
+    from llama_ablate.launch import measuring
     from llama_ablate.launch.progress import Bar, Progress
     from llama_ablate.launch.queue import Queue
     from llama_ablate.plan import make
-    from llama_ablate.training.engine import Engine, pick_device
+    from llama_ablate.training.engine import pick_device
 
     device = pick_device(options.device)
     made = make(source)
@@ -46,28 +49,13 @@ def run(options: Namespace) -> Answer:
         raise ConfigError("--keep-weights best: the best are chosen by the validation loss; "
                           "'measure' needs 'perplexity'")  # fmt: skip
     store = Store(options.results / made.experiment.slug)
-    notes = "".join(f"# --set {text}\n" for text in options.sets)
     store.prepare()
-    train = made.experiment.train
     try:
-        chosen = store.kept(
-            "engine",
-            f"device {device}, precision {train.precision}, kernel {train.kernel}",
-            lambda: measuring.choose_engine(made, device, store.log("engine")).to_dict(),
-        )
-    except ConfigError as error:  # it does not fit this machine
-        raise source.locate(error) from None
-    engine = Engine.from_dict(chosen)
-    engine = replace(engine, ranks=made.experiment.parallel.data)
-    made = made.paced(measuring.pace(store, engine))
-    settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
-    planned = {**made.to_dict(), "engine": engine.to_dict(), "settings": asdict(settings)}
-    # How many a cluster will take at a time is not known before: perhaps all.
-    elsewhere = options.launcher == "slurm" or options.ray_address
-    most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
-    workers = options.workers and min(options.workers, len(made.runs))
-    _check_room(store, planned, min(workers or most, len(made.runs)))
-    store.create(planned, notes + source.text)
+        made, engine, settings = _planned(options, source, made, store, device)
+    except (ConfigError, OSError):
+        if not store.plan_file.exists():
+            folders.remove_empty(store.root)
+        raise
     ids = [run.id for run in made.runs]
     if others := len(store.runs.final_ids() - set(ids)):
         sys.stderr.write(
@@ -79,7 +67,7 @@ def run(options: Namespace) -> Answer:
             sys.stderr.write(f"note: damaged, kept as '{damaged}', and trained again\n")
     store.sweep()
     with (
-        _launcher(options, store, device, engine.ranks, workers) as launcher,
+        _launcher(options, store, device, engine.ranks, _workers(options, made)) as launcher,
         Progress(made.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
     ):
         Queue(store, made, engine, settings, progress).work(launcher)
@@ -87,6 +75,41 @@ def run(options: Namespace) -> Answer:
     with Bar("measuring, variants in turn") as bar:
         measuring.measure_variants(store, made, engine, bar.update)
     return reported(store)
+
+
+def _workers(options: Namespace, made: "Plan") -> int | None:
+    """Return how many runs at a time were asked for, if any: at most as many as there are."""
+    asked: int | None = options.workers
+    return asked and min(asked, len(made.runs))
+
+
+def _planned(
+    options: Namespace, source: "Source", made: "Plan", store: Store, device: str
+) -> "tuple[Plan, Engine, Settings]":
+    """Choose how to compute, and write down the plan. Raises ConfigError where that fails."""
+    from llama_ablate.launch import local, measuring
+    from llama_ablate.training.engine import Engine
+
+    train = made.experiment.train
+    try:
+        chosen = store.kept(
+            "engine",
+            f"device {device}, precision {train.precision}, kernel {train.kernel}",
+            lambda: measuring.choose_engine(made, device, store.log("engine")).to_dict(),
+        )
+    except ConfigError as error:  # it does not fit this machine
+        raise source.locate(error) from None
+    engine = replace(Engine.from_dict(chosen), ranks=made.experiment.parallel.data)
+    made = made.paced(measuring.pace(store, engine))
+    settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
+    planned = {**made.to_dict(), "engine": engine.to_dict(), "settings": asdict(settings)}
+    # How many a cluster will take at a time is not known before: perhaps all.
+    elsewhere = options.launcher == "slurm" or options.ray_address
+    most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
+    _check_room(store, planned, min(_workers(options, made) or most, len(made.runs)))
+    notes = "".join(f"# --set {text}\n" for text in options.sets)
+    store.create(planned, notes + source.text)
+    return made, engine, settings
 
 
 def _check_room(store: Store, plan: dict[str, Any], workers: int) -> None:

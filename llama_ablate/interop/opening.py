@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
+from llama_ablate import plugins
 from llama_ablate.condition import refuse_other_code
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizers import Tokenizer
@@ -96,8 +97,14 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
             why = "did not keep them" if record.ok else f"ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
     data = store.table_of(run_id).plan["data"]
-    spec = spec_from(record.model)
-    refuse_other_code(spec, record.environment.get("plugins", {}), f"run {run_id}")
+    made_with = record.environment.get("plugins", {})
+    try:
+        spec = spec_from(record.model)
+    except ConfigError as error:
+        files = {Path(file).name: file for file in store.settings.plugins}
+        lacking = plugins.missing(files.get(name, name) for name in made_with)
+        raise ConfigError(f"run {run_id}: {error.message}{lacking}") from None
+    refuse_other_code(spec, made_with, f"run {run_id}")
     try:
         model = load_weights(build(spec), file)
     except (SafetensorError, RuntimeError) as error:

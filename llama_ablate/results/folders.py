@@ -1,5 +1,7 @@
 """What lies in a folder: an experiment's results, a run, what an inquiry found."""
 
+import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,13 @@ def run_at(folder: Path) -> tuple[Store, str] | None:
         return None
     store = Store(folder.resolve().parent.parent)
     return store, store.runs.read(folder.resolve()).id
+
+
+def remove_empty(root: Path) -> None:
+    """Remove the folders in and below a place in which nothing lies, and the place itself."""
+    for below, _folders, _files in os.walk(root, topdown=False):
+        with contextlib.suppress(OSError):  # something lies in it
+            os.rmdir(below)
 
 
 def keep_inquiry(folder: Path, found: Mapping[str, object], page: str) -> Path:
