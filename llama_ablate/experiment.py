@@ -151,9 +151,9 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
 
 def _override(marked: Marked, text: str) -> None:
     key, equals, given = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     where = tuple(key.split("."))
+    if not equals or not all(where):
+        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     value = (
         given if given.startswith(("/", ".")) and not _is_number(given) else _inline(given, text)
     )

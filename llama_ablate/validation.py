@@ -64,6 +64,7 @@ def _sentence(model: type[BaseModel], found: ErrorDetails) -> str:
     if kind == "value_error":
         return str(found["ctx"]["error"])
     message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", found["msg"])
+    message = message.replace(" after validation", "").replace("an instance of Sequence", "a list")
     if kind.startswith("model_type"):
         message = "should be a mapping (key: value)"
     return f"{shown(given)} ({_kind(given)}) is not accepted: it {message}"

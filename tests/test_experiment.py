@@ -106,6 +106,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
                                      "allowed: fraction, list, one-at-a-time, path, "),
         ("variants: {match: paramters}", "did you mean 'parameters'?"),
         ("variants: {design: list}", "x.yaml:3:1: variants: design 'list' takes 'entries'"),
+        ("sizes: {models: [{dim: 32}]}", "it should have at least 2 items, not 1"),
         ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
         ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
         ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
@@ -160,7 +161,7 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
         assert experiment.slug(name) == plain
 
 
-@pytest.mark.parametrize("text", ["lr", "=3", "train.lr.x=3"])
+@pytest.mark.parametrize("text", ["lr", "=3", ".lr=3", "train.=3", "train..lr=3", "train.lr.x=3"])
 def test_a_set_that_makes_no_sense_is_refused(tmp_path, text):
     with pytest.raises(ConfigError, match="--set"):
         experiment.load(write(tmp_path, "name: x\ntrain: {steps: 1, lr: 1e-3}\n"), (text,))

@@ -133,6 +133,8 @@ def _check_launcher(options: Namespace) -> None:
     name = options.launcher
     if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
         raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")
+    if name == "slurm" and shutil.which("sbatch") is None:
+        raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for given, flag, of in (
         (options.ray_address, "--ray-address", "ray"),
         (options.slurm, "--slurm", "slurm"),

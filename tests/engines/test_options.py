@@ -23,6 +23,17 @@ def test_a_launcher_whose_extra_is_missing_says_how_to_get_it(
     assert not (tmp_path / "r").exists()
 
 
+def test_slurm_on_a_machine_without_it_is_refused_before_anything_is_written(
+    experiment_file, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("PATH", "")
+    command = ["run", str(experiment_file()), "--results", str(tmp_path / "r")]
+    assert main([*command, "--launcher", "slurm"]) == 2
+    said = "llama-ablate: --launcher slurm: this machine has no command 'sbatch'\n"
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(("options", "told"), CASES)
 def test_options_of_another_launcher_are_refused(options, told, experiment_file, capsys):
     assert main(["run", str(experiment_file()), *options]) == 2
