@@ -13,7 +13,8 @@ from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.marked_yaml import load as load_yaml
 from llama_ablate.recipes import About, Data, Model, Preset, Train
-from llama_ablate.schema import Experiment, Hypothesis, slug
+from llama_ablate.schema import Experiment, Hypothesis
+from llama_ablate.slugs import slug
 
 __all__ = [
     "About",

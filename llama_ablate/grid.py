@@ -105,17 +105,15 @@ def variants(
 
 
 def _distinct(found: Sequence[Variant]) -> None:
-    labels: set[str] = set()
     ids: dict[str, Variant] = {}
+    labels: dict[str, Variant] = {}
     for variant in found:
-        twin = ids.setdefault(variant.id, variant)
-        if twin is not variant:
+        if (twin := ids.setdefault(variant.id, variant)) is not variant:
             raise ConfigError(f"'{variant.label}' is the same variant as '{twin.label}'",
                               variant.where)  # fmt: skip
-        if variant.label in labels:
+        if labels.setdefault(variant.label, variant) is not variant:
             raise ConfigError(f"two variants have the label '{variant.label}'",
                               variant.varied.get("label", variant.where))  # fmt: skip
-        labels.add(variant.label)
 
 
 def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:

@@ -1,8 +1,6 @@
 """What an experiment file may say: keys, types, defaults and allowed values."""
 
-import hashlib
 import math
-import re
 from collections import Counter
 from typing import Annotated, Any, Literal
 
@@ -11,31 +9,12 @@ from pydantic import Field, field_validator, model_validator
 from llama_ablate import margins
 from llama_ablate.recipes import Data, Model, Train
 from llama_ablate.registry import Entry
+from llama_ablate.slugs import slug
 from llama_ablate.validation import Section, at, shown
 
 #: What one experiment may come to, over all its tables: a plan of that size is made in seconds.
 MOST_VARIANTS = 2_000
 MOST_RUNS = 20_000
-
-
-#: What no file's name keeps: all but letters and digits, and Latin letters with accents.
-_NOT_KEPT = re.compile("[\\W_\x80-\u036f\u1e00-\u1eff]+")
-
-
-def slug(text: str, longest: int = 40) -> str:
-    """Turn a label into a safe piece of a file name, of at most `longest` bytes and a hash.
-
-    Only what holds letters of other scripts than Latin has a hash: their marks are not kept.
-
-    >>> slug("RoPE theta=500000")
-    'rope-theta-500000'
-    >>> slug("нормы")
-    'нормы-7567a6'
-    """
-    kept = _NOT_KEPT.sub("-", text.lower()).strip("-").encode()[:longest].decode(errors="ignore")
-    name = kept.strip("-") or "x"
-    sha = hashlib.sha256(text.encode(errors="replace")).hexdigest()
-    return name if name.isascii() else f"{name}-{sha[:6]}"
 
 
 def _listed(given: object) -> list[Any]:

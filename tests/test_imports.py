@@ -18,8 +18,9 @@ MAY = {
     "spec": ["registry"],
     "marked_yaml": ["errors"],
     "recipes": ["registry", "validation"],
-    "schema": ["margins", "recipes", "registry", "validation"],
-    "experiment": ["errors", "marked_yaml", "recipes", "schema"],
+    "slugs": [],
+    "schema": ["margins", "recipes", "registry", "slugs", "validation"],
+    "experiment": ["errors", "marked_yaml", "recipes", "schema", "slugs"],
     "designs": ["errors"],
     "matching": ["errors", "spec"],
     "grid": ["designs", "errors", "experiment", "matching", "registry", "spec"],
@@ -58,7 +59,7 @@ MAY = {
     "analysis": ["__init__", "errors", "evidence", "report", "results"],
 }  # fmt: skip
 NO_TORCH = ["disk", "errors", "margins", "recipes", "schema", "strict_json", "validation",
-            "marked_yaml", "registry", "spec",
+            "marked_yaml", "registry", "slugs", "spec",
             "experiment", "designs", "matching", "grid", "trials", "results", "evidence",
             "report", "analysis"]  # fmt: skip
 SLOT_FILES = ["norms", "positions", "attention", "feedforward", "blocks"]
