@@ -110,6 +110,6 @@ class Maps:
 
 
 def _shown(label: str, *, spaces: bool = True) -> str:
-    """Write a token so that spaces and control characters are seen, and nothing is a formula."""
+    """Write a token so that spaces and control characters are seen."""
     visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in label) or "''"
-    return visible.replace(" ", "\u2423" if spaces else " ").replace("$", r"\$")
+    return visible.replace(" ", "\u2423" if spaces else " ")

@@ -10,13 +10,15 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 
 from llama_ablate import disk
-from llama_ablate.report import frames
+from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
 
 _MANY = 12  # variants beyond which a legend no longer helps
+_SIDE = 20  # of more variants than twice as many, so many of the best and of the worst are drawn
 _BASELINE = "#333333"
 _FAINT = "#bbbbbb"
 
@@ -27,13 +29,11 @@ def learning_curves(store: Store) -> Figure:
     A diverged run is drawn as far as it went, dotted, and ends in a cross. The positive control is
     left out of all figures of losses: it would set the scale.
     """
-    harmed = [v["label"] for v in store.plan["variants"] if v.get("role") == "positive"]
-    frame = frames.curves(store)
-    frame = frame[~frame["label"].isin(harmed)]
+    labels, left_out = variants_drawn(store)
+    frame = frames.curves(store, labels)
     figure, axes = canvas(8, 4.8)
     colours = colours_of(store)
-    if "validation_loss_nats" in frame:
-        frame = frame[frame["validation_loss_nats"].map(math.isfinite)]
+    if len(frame):
         ok = frame[frame["outcome"] == "ok"]
         sns.lineplot(
             ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
@@ -45,8 +45,8 @@ def learning_curves(store: Store) -> Figure:
             axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])])
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    if "validation_loss_nats" in frame:
-        _zoom(axes, frame["validation_loss_nats"])
+    _zoom(axes, frame["validation_loss_nats"])
+    remark(axes, left_out)
     legend(axes)
     return figure
 
@@ -58,12 +58,12 @@ def effects(store: Store) -> Figure:
     """
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
-    frame = frame[~frame["baseline"] & (frame["role"] != "positive")].sort_values(
-        "difference_nats", na_position="last"
-    )
+    frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
+    frame, left_out = _ends(frame, "difference_nats")
     figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
-               "inconclusive": "#6b6b6b", "diverged": "#8a2be2"}  # fmt: skip
+               "inconclusive": "#6b6b6b", "diverged": "#8a2be2", "collapsed": "#96650a",
+               "failed": "#1d1d1f", "pending": "#b0b0b0"}  # fmt: skip
     for y, row in enumerate(frames.rows(frame)):
         colour = colours[row.verdict]
         if math.isfinite(row.difference_nats):
@@ -81,13 +81,14 @@ def effects(store: Store) -> Figure:
                if v in set(frame["verdict"])]  # fmt: skip
     if handles:
         axes.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    remark(axes, left_out)
     return figure
 
 
 def quality_vs_training_cost(store: Store) -> Figure:
     """Draw held-out loss against the measured time to train on a million tokens."""
     frame = frames.comparison(store)
-    frame["cost"] = 1e6 / frame["train_tokens_per_s"]
+    frame = frame.assign(cost=1e6 / frame["train_tokens_per_s"])
     figure, axes = _scatter(store, frame, "cost")
     axes.set(xlabel="seconds of training per million tokens, measured")
     return figure
@@ -112,10 +113,15 @@ def cache_growth(store: Store) -> Figure:
     groups: dict[int, list[str]] = {}
     for row in frames.rows(frame.sort_values("kv_bytes_per_token")):
         groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
+    shown = list(groups.items())
+    if len(shown) > _MANY:
+        half = _MANY // 2
+        remark(axes, f"the {half} smallest and the {half} largest of {len(shown):,} sizes")
+        shown = shown[:half] + shown[-half:]
     for colour, (size, labels) in zip(
-        sns.color_palette("colorblind", len(groups)), groups.items(), strict=True
+        sns.color_palette("colorblind", len(shown)), shown, strict=True
     ):
-        names = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        names = tables.listed(labels, 4)
         axes.plot(contexts, [c * size for c in contexts], "o-", ms=3, color=colour,
                   label=f"{size:,} B/token: {names}")  # fmt: skip
     axes.set_xscale("log", base=2)
@@ -140,6 +146,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     path.parent.mkdir(parents=True, exist_ok=True)
+    _take_text_as_it_is(figure)
     with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
         drawn = {".svg": BytesIO(), ".png": BytesIO()}
         figure.savefig(drawn[".svg"], format="svg", bbox_inches="tight", metadata={"Date": None})
@@ -150,6 +157,23 @@ def save(figure: Figure, path: Path) -> list[Path]:
         disk.replace(target, content.getvalue())
         written.append(target)
     return written
+
+
+def _take_text_as_it_is(figure: Figure) -> None:
+    """Draw what stands between two $ as it is: matplotlib would take it for a formula.
+
+    But for the powers of ten that matplotlib writes along a logarithmic axis.
+    """
+    powers = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext)
+        for label in axis.get_ticklabels(which="both")
+    }
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text not in powers:
+            text.set_parse_math(False)
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
@@ -183,12 +207,41 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
         axes.errorbar(cost, row.loss_nats, yerr=_finite(row.sd_nats), fmt="o", color=colour,
                       capsize=3, label=str(row.label))  # fmt: skip
     if len(lost):
-        axes.set_title("without a loss: " + ", ".join(lost["label"]), fontsize=8, loc="left")
+        remark(axes, f"without a loss: {tables.listed(list(lost['label']))}")
     split = frames.reported_split(frames.runs(store))
     axes.set(ylabel=f"{split} loss (nats per token, ± sd over seeds)")
     if len(shown) <= _MANY:
         legend(axes)
     return figure, axes
+
+
+def variants_drawn(store: Store) -> tuple[list[str], str]:
+    """Return the variants that a figure with a line for each draws, and what it leaves out.
+
+    The positive control is left out without a word: it would set the scale.
+    """
+    frame = frames.comparison(store)
+    ends, left_out = _ends(frame[~frame["baseline"] & (frame["role"] != "positive")], "loss_nats")
+    return [*frame[frame["baseline"]]["label"], *ends["label"]], left_out
+
+
+def _ends(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, str]:
+    """Return variants by a number, of many the lowest and the highest; say how many are left out.
+
+    Those without the number come last, and of many variants they are left out.
+    """
+    ordered = frame.sort_values(by, na_position="last")
+    if len(ordered) <= 2 * _SIDE:
+        return ordered, ""
+    known = ordered[ordered[by].notna()]
+    ends = pd.concat([known[:_SIDE], known[_SIDE:][-_SIDE:]])
+    return ends, (f"{len(ordered) - len(ends):,} of {len(ordered):,} variants are left out: drawn "
+                  "are the lowest and the highest losses")  # fmt: skip
+
+
+def remark(axes: Axes, text: str) -> None:
+    """Write a remark above the axes."""
+    axes.set_title(text, fontsize=8, loc="left")
 
 
 def legend(axes: Axes) -> None:
