@@ -49,6 +49,8 @@ class Maps:
         disk.replace(file, content.getvalue())
         return file
 
+    # Seaborn draws labels at once, to see whether they overlap; tokens are no formulas.
+    @mpl.rc_context({"text.parse_math": False})
     def head(self, layer: int, head: int) -> Figure:
         """Draw one head: scores, masked scores, probabilities, side by side."""
         self._check(layer, head)
@@ -62,6 +64,7 @@ class Maps:
         figure.suptitle(_shown(f"{self.title}: layer {layer}, head {head}", spaces=False))
         return figure
 
+    @mpl.rc_context({"text.parse_math": False})
     def layer(self, layer: int) -> Figure:
         """Draw the probabilities of every head of a layer, small and on one scale."""
         self._check(layer, 0)
@@ -91,15 +94,12 @@ class Maps:
     def _draw(self, axes: Axes, values: Array, *, bar: bool, labelled: bool = True) -> None:
         every = -(-len(self.labels) // _LABELS)
         ticks = [_shown(label) if i % every == 0 else "" for i, label in enumerate(self.labels)]
-        # Hidden scores are minus infinity: they are left out, not drawn as some number. Seaborn
-        # draws the labels at once, to see whether they overlap: tokens are no formulas to it.
-        with mpl.rc_context({"text.parse_math": False}):
-            sns.heatmap(
-                values, mask=~np.isfinite(values), ax=axes, cmap="viridis", square=True, cbar=bar,
-                xticklabels=ticks if bar else False, yticklabels=ticks if labelled else False,
-                cbar_kws={"shrink": 0.7} if bar else None,
-                **({} if bar else {"vmin": 0, "vmax": 1}),
-            )  # fmt: skip
+        # Hidden scores are minus infinity: they are left out, not drawn as some number.
+        sns.heatmap(
+            values, mask=~np.isfinite(values), ax=axes, cmap="viridis", square=True, cbar=bar,
+            xticklabels=ticks if bar else False, yticklabels=ticks if labelled else False,
+            cbar_kws={"shrink": 0.7} if bar else None, **({} if bar else {"vmin": 0, "vmax": 1}),
+        )  # fmt: skip
         axes.tick_params(labelsize=7, length=0)
         axes.tick_params("y", rotation=0)
         axes.tick_params("x", rotation=90)
