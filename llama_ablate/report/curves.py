@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from llama_ablate.report import frames, scaled, tuned
-from llama_ablate.report.figures import canvas, colours_of, legend, remark, variants_drawn
+from llama_ablate.report.figures import canvas, colours_of_lines, legend, remark
 from llama_ablate.results import Store
 
 
@@ -20,11 +20,10 @@ def sensitivity(store: Store) -> Figure:
     """
     frame = frames.runs(store)
     split = frames.reported_split(frame)
-    labels, left_out = variants_drawn(store)
+    colours, left_out = colours_of_lines(store)
     found = tuned.rates(frame, split, math.log(store.plan["data"]["vocab"]))
-    found = found[found["label"].isin(labels)]
+    found = found[found["label"].isin(list(colours))]
     figure, axes = canvas(8, 4.8)
-    colours = colours_of(store)
     order = [label for label in colours if label in set(found["label"])]
     sns.lineplot(found, x="lr", y="loss_nats", hue="label", hue_order=order, palette=colours,
                  errorbar=("pi", 100), marker="o", ax=axes)  # fmt: skip
@@ -49,9 +48,8 @@ def ladder(store: Store) -> Figure:
     figure, axes = canvas(8, 4.8)
     if found.empty:
         return figure
-    labels, left_out = variants_drawn(store)
-    found = found[~found["branch"] & (found["role"] == "") & found["label"].isin(labels)]
-    colours = colours_of(store)
+    colours, left_out = colours_of_lines(store)
+    found = found[~found["branch"] & (found["role"] == "") & found["label"].isin(list(colours))]
     floor = scaled.floor_of(store)
     for label, of in found.groupby("label", sort=False):
         colour = colours[str(label)]

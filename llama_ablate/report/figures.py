@@ -18,9 +18,11 @@ from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
 
 _MANY = 12  # variants beyond which a legend no longer helps
-_SIDE = 20  # of more variants than twice as many, so many of the best and of the worst are drawn
+_ROWS = 40  # of effects: beyond, the ends alone are drawn
 _BASELINE = "#333333"
 _FAINT = "#bbbbbb"
+
+Colour = tuple[float, float, float] | str
 
 
 def learning_curves(store: Store) -> Figure:
@@ -29,16 +31,14 @@ def learning_curves(store: Store) -> Figure:
     A diverged run is drawn as far as it went, dotted, and ends in a cross. The positive control is
     left out of all figures of losses: it would set the scale.
     """
-    labels, left_out = variants_drawn(store)
-    frame = frames.curves(store, labels)
+    colours, left_out = colours_of_lines(store)
+    frame = frames.curves(store, colours)
     figure, axes = canvas(8, 4.8)
-    colours = colours_of(store)
     if len(frame):
         ok = frame[frame["outcome"] == "ok"]
         sns.lineplot(
             ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
             errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
-            legend="full" if len(colours) <= _MANY else False,
         )  # fmt: skip
         for key, part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
             x, y = part["tokens"].to_numpy(), part["validation_loss_nats"].to_numpy()
@@ -59,7 +59,7 @@ def effects(store: Store) -> Figure:
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
     frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
-    frame, left_out = _ends(frame, "difference_nats")
+    frame, left_out = _ends(frame, "difference_nats", _ROWS)
     figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
                "inconclusive": "#6b6b6b", "diverged": "#8a2be2", "collapsed": "#96650a",
@@ -115,11 +115,11 @@ def cache_growth(store: Store) -> Figure:
         groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
     shown = list(groups.items())
     if len(shown) > _MANY:
-        half = _MANY // 2
-        remark(axes, f"the {half} smallest and the {half} largest of {len(shown):,} sizes")
-        shown = shown[:half] + shown[-half:]
+        remark(axes, f"{len(shown) - _MANY:,} of {len(shown):,} sizes are left out: drawn are the "
+                     "smallest and the largest")  # fmt: skip
+        shown = shown[: _MANY // 2] + shown[-_MANY // 2 :]
     for colour, (size, labels) in zip(
-        sns.color_palette("colorblind", len(shown)), shown, strict=True
+        sns.color_palette("husl", len(shown)), shown, strict=True
     ):
         names = tables.listed(labels, 4)
         axes.plot(contexts, [c * size for c in contexts], "o-", ms=3, color=colour,
@@ -129,7 +129,7 @@ def cache_growth(store: Store) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
     axes.yaxis.set_major_formatter(FuncFormatter(_binary))
     axes.set(xlabel="context (tokens)", ylabel="KV cache of one sequence (16-bit)")
-    axes.legend(frameon=False, fontsize=8)
+    legend(axes)
     return figure
 
 
@@ -184,15 +184,16 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
         return figure, figure.add_subplot()
 
 
-def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
-    """Return a colour for each variant's label, the same in every figure."""
-    variants = store.plan["variants"]
-    others = [v["label"] for v in variants if not v["baseline"]]
+def colours_of(store: Store) -> dict[str, Colour]:
+    """Return a colour for each variant's label, the baseline's first; of many all are faint."""
+    others = [v["label"] for v in store.plan["variants"] if not v["baseline"]]
+    faint = dict.fromkeys(others, _FAINT)
     base = frames.baseline(store.plan)["label"]
-    palette = (
-        sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
-    )
-    return {base: _BASELINE, **dict(zip(others, palette, strict=True))}
+    return {base: _BASELINE, **(_palette(others) if len(others) <= _MANY else faint)}
+
+
+def _palette(labels: list[str]) -> dict[str, Colour]:
+    return dict(zip(labels, sns.color_palette("husl", len(labels)), strict=True))
 
 
 def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
@@ -215,26 +216,31 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def variants_drawn(store: Store) -> tuple[list[str], str]:
-    """Return the variants that a figure with a line for each draws, and what it leaves out.
+def colours_of_lines(store: Store) -> tuple[dict[str, Colour], str]:
+    """Return a colour for each variant that figures of lines draw, and what they leave out.
 
     The positive control is left out without a word: it would set the scale.
     """
-    frame = frames.comparison(store)
-    ends, left_out = _ends(frame[~frame["baseline"] & (frame["role"] != "positive")], "loss_nats")
-    return [*frame[frame["baseline"]]["label"], *ends["label"]], left_out
+    frame, colours = frames.comparison(store), colours_of(store)
+    others = frame[~frame["baseline"] & (frame["role"] != "positive")]
+    ends, left_out = _ends(others, "loss_nats", _MANY)
+    drawn = [label for label in colours if label in set(ends["label"])]
+    if len(colours) - 1 > _MANY:
+        colours |= _palette(drawn)
+    base = next(iter(colours))
+    return {label: colours[label] for label in (base, *drawn)}, left_out
 
 
-def _ends(frame: pd.DataFrame, by: str) -> tuple[pd.DataFrame, str]:
+def _ends(frame: pd.DataFrame, by: str, most: int) -> tuple[pd.DataFrame, str]:
     """Return variants by a number, of many the lowest and the highest; say how many are left out.
 
     Those without the number come last, and of many variants they are left out.
     """
     ordered = frame.sort_values(by, na_position="last")
-    if len(ordered) <= 2 * _SIDE:
+    if len(ordered) <= most:
         return ordered, ""
-    known = ordered[ordered[by].notna()]
-    ends = pd.concat([known[:_SIDE], known[_SIDE:][-_SIDE:]])
+    known, side = ordered[ordered[by].notna()], most // 2
+    ends = pd.concat([known[:side], known[side:][-side:]])
     return ends, (f"{len(ordered) - len(ends):,} of {len(ordered):,} variants are left out: drawn "
                   "are the lowest and the highest losses")  # fmt: skip
 
