@@ -30,7 +30,8 @@ MAY = {
     "strict_json": ["disk", "errors"],
     "results": ["disk", "errors", "experiment", "strict_json"],
     "evidence": [],
-    "report": ["disk", "errors", "evidence", "experiment", "margins", "results", "strict_json"],
+    "report": ["disk", "errors", "evidence", "experiment", "margins", "results", "strict_json",
+               "terminal"],
     "data": ["disk", "errors", "registry", "spec"],
     "model": ["disk", "errors", "registry", "spec"],
     "training": ["data", "disk", "errors", "experiment", "model", "plugins", "results", "spec"],
@@ -58,7 +59,8 @@ MAY = {
     "cli": ["plugins", "arguments", "commands", "errors", "terminal"],
     "analysis": ["__init__", "errors", "evidence", "report", "results"],
 }  # fmt: skip
-NO_TORCH = ["disk", "errors", "margins", "recipes", "schema", "strict_json", "validation",
+NO_TORCH = ["disk", "errors", "margins", "terminal", "recipes", "schema", "strict_json",
+            "validation",
             "marked_yaml", "registry", "spec",
             "experiment", "designs", "matching", "grid", "trials", "results", "evidence",
             "report", "analysis"]  # fmt: skip

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 from llama_ablate import disk
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
+from llama_ablate.terminal import visible
 
 _MANY = 12  # variants beyond which a legend no longer helps
 _ROWS = 40  # of effects: beyond, the ends alone are drawn
@@ -74,7 +75,7 @@ def effects(store: Store) -> Figure:
             axes.annotate(f" {row.outcome}", (max(0.0, _finite(row.high_nats)), y), va="center",
                           color=colour, fontsize=8)  # fmt: skip
     axes.axvline(0, color=_BASELINE, lw=1)
-    axes.set_yticks(range(len(frame)), frame["label"])
+    axes.set_yticks(range(len(frame)), [visible(label) for label in frame["label"]])
     axes.set_ylim(len(frame) - 0.4, -0.6)
     axes.set(xlabel=f"loss minus that of '{base['label']}' (nats; left of the line is better)")
     handles = [mpl.lines.Line2D([], [], color=c, marker="o", label=v) for v, c in colours.items()
@@ -160,9 +161,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 
 def _take_text_as_it_is(figure: Figure) -> None:
-    """Draw what stands between two $ as it is: matplotlib would take it for a formula.
+    """Draw what stands between two $ as it is, and spell out control characters.
 
-    But for the powers of ten that matplotlib writes along a logarithmic axis.
+    Matplotlib would take the one for a formula, and has no glyphs for the others. It may write
+    powers of ten along a logarithmic axis.
     """
     powers = {
         label
@@ -174,6 +176,7 @@ def _take_text_as_it_is(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text) and text not in powers:
             text.set_parse_math(False)
+            text.set_text(visible(text.get_text()))
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

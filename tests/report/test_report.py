@@ -411,7 +411,6 @@ def hostile(store):
     return store
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_labels_are_no_formulas_in_any_figure(hostile, tmp_path, name):
     figure = figures.FIGURES[name](hostile)
@@ -430,7 +429,6 @@ def test_powers_of_ten_along_an_axis_are_still_written_as_powers(tmp_path):
     assert all(text.get_parse_math() for text in ticks)
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
 def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys):
     for arguments in (["status"], ["show"], ["report"], ["compare"]):
         labels = ["baseline", "bb"] if arguments == ["compare"] else []
