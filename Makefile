@@ -40,8 +40,8 @@ engines: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this m
 
 torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
-	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines --timeout 7200 \
-	  --numprocesses 2 --dist worksteal
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines \
+	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
 	$(BIN)/python docs/generate.py
 
 lint: $(STAMP)   ## mend what ruff can mend, then check

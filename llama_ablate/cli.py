@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from llama_ablate import plugins
 from llama_ablate.arguments import parser
 from llama_ablate.errors import ConfigError
+from llama_ablate.terminal import in_one_line, visible
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -31,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plugins.load(options.plugin)
         answer = getattr(commands, options.command.replace("-", "_"))(options)
         with suppress(BrokenPipeError):  # the reader has gone, with what it wanted
-            print(answer.json if options.json else answer.text, flush=True)
+            print(answer.json if options.json else visible(answer.text), flush=True)
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""
-        sys.stderr.write(f"llama-ablate: {_in_one_line(str(error))}{note}\n")
+        sys.stderr.write(f"llama-ablate: {in_one_line(str(error))}{note}\n")
         return 2
     except MemoryError as error:
         why = f" ({_in_one_line(str(error))})" if str(error) else ""
@@ -91,8 +92,3 @@ def _interrupt(number: int, _frame: object) -> None:
     if number == signal.SIGHUP:  # of a closed terminal both the system and the shell tell
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _in_one_line(text: str) -> str:
-    """Show line feeds and control characters, which names in a file may hold, as what they are."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

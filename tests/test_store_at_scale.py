@@ -1,42 +1,81 @@
-"""Five thousand runs, and a disk that is too small: what is seen and said, and how fast."""
+"""Thousands of runs, and a disk that is too small: what is seen and said, and how fast."""
 
 import json
+import math
+import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from llama_ablate import disk
 from llama_ablate.cli import main
-from llama_ablate.report import planned
-from llama_ablate.results import CURVE, Record, Store
+from llama_ablate.report import figures, frames, planned
+from llama_ablate.results import CURVE, Record, Still, Store
 from tests.quiet import within
+from tests.reliability.conftest import FULL
 
 RECORD = Record(
     id="", label="rope", variant="v1", seed=0, outcome="ok", reason="", steps_done=2,
     tokens_done=64, train_s=0.5, peak_memory_bytes=1000, model={"dim": 8}, train={"lr": 0.1},
-    data="f", engine={"device": "cpu"}, environment={"python": "3", "packages": ["x"] * 20},
-    measures={"perplexity": {"test_loss_nats": 1.5}},
+    data="f", engine={"device": "cpu"},
+    environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
 )  # fmt: skip
 
 
 @pytest.fixture
-def thousands(tmp_path, monkeypatch):
-    """A results folder of 5,000 runs; what is written is not flushed, to make it in seconds."""
+def made(tmp_path, monkeypatch):
+    """Make a results folder of any size; what is written is not flushed, to make it in seconds.
+
+    A variant's effect on the loss is its number in thousandths of a nat.
+    """
     monkeypatch.setattr("llama_ablate.disk.os.fsync", lambda _handle: None)
-    store = Store(tmp_path / "x")
-    runs = [{"id": f"{n:08x}", "variant": "v1", "seed": n} for n in range(5000)]
-    variants = [{"id": "v1", "label": "rope"}]
-    store.create({"runs": runs, "variants": variants}, "name: x\n")
-    claim = SimpleNamespace(held=True, agreed=lambda _key, value: value, number=1,
-                            folder=store.working("all"))  # fmt: skip
-    for run in runs[:4990]:
-        outcome = "diverged" if run["seed"] % 1000 == 7 else "ok"
-        record = replace(RECORD, id=run["id"], seed=run["seed"], outcome=outcome)
-        store.runs.commit(claim, record, [dict.fromkeys(CURVE, 1.0)], None)
-    return store.root
+
+    def make(variants, seeds, pending=0):
+        store = Store(tmp_path / f"{variants}x{seeds}" / "x")
+        recipes = [
+            {"id": f"v{n}", "label": f"variant {n}" if n else "rope", "baseline": n == 0,
+             "model": RECORD.model, "parameters": 1000, "non_embedding": 900, "residual": 0.0,
+             "flops_per_token": 2000, "kv_bytes_per_token": 64 * (n + 1)} for n in range(variants)
+        ]  # fmt: skip
+        runs = [{"id": f"{n:08x}", "variant": f"v{n % variants}", "seed": n // variants, "steps": 2}
+                for n in range(variants * seeds)]  # fmt: skip
+        plan = {
+            "experiment": {"name": "x", "train": {"batch": 4, "lr": 1e-3},
+                           "model": {"context": 8}, "variants": {}},
+            "question": "", "data": {"fingerprint": "f", "vocab": 61}, "steps": 2,
+            "tokens_per_run": 64, "match": "none", "variants": recipes, "runs": runs,
+        }  # fmt: skip
+        store.create(plan, "name: x\n")
+        claim = SimpleNamespace(held=True, agreed=lambda _key, value: value, number=1,
+                                folder=store.working("all"), replace=disk.replace)  # fmt: skip
+        for n, run in enumerate(runs[: len(runs) - pending]):
+            of = recipes[n % variants]
+            loss = 1.5 + n % variants / 1000 + math.sin(n) / 100
+            outcome = "diverged" if run["seed"] % 1000 == 7 else "ok"
+            record = replace(RECORD, id=run["id"], seed=run["seed"], outcome=outcome,
+                             variant=of["id"], label=of["label"],
+                             measures={"perplexity": {"test_loss_nats": loss}})  # fmt: skip
+            curve = [dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
+                     for step in range(1, 6)]  # fmt: skip
+            store.runs.commit(claim, record, curve, None)
+        for of in recipes:
+            speed = {"values": {"train_tokens_per_s": 9.0}, "samples": {}, "error": ""}
+            store.add_variant_measure(claim, of["label"], of["id"], "train_speed", speed)
+        return store.root
+
+    return make
+
+
+@pytest.fixture
+def thousands(made):
+    """A results folder of 5,000 runs."""
+    return made(1, 5000, pending=10)
 
 
 def test_the_status_of_five_thousand_runs_takes_less_than_two_seconds(thousands):
@@ -50,6 +89,69 @@ def test_the_status_of_five_thousand_runs_takes_less_than_two_seconds(thousands)
     assert said["outcomes"] == {"ok": 4985, "diverged": 5, "pending": 10}
     assert len(said["runs"]) == 5000
     assert within(sorted(times)[1], 2), times
+
+
+@pytest.mark.skipif(not FULL, reason="part of `make torture`: ten thousand runs")
+def test_the_report_of_ten_thousand_runs_takes_less_than_a_minute(made):
+    root = made(2000, 5)
+    began = time.monotonic()
+    words = [sys.executable, "-m", "llama_ablate", "report", str(root)]
+    done = subprocess.run(words, capture_output=True, check=False)
+    took = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert b"variant 1999" in done.stdout
+    assert within(took, 60), took
+
+
+def reads(root, monkeypatch, capsys):
+    """Report; return how often each file of the results was opened, and names in it listed."""
+    opened, listed = Counter(), Counter()
+    real = {"open": Path.open, "listdir": os.listdir}
+
+    def count_open(path, *arguments, **options):
+        opened[path] += path.is_relative_to(root)
+        return real["open"](path, *arguments, **options)
+
+    def count_names(path, found):
+        listed[str(path)] += len(found) if Path(path).is_relative_to(root) else 0
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", count_open)
+        patched.setattr(os, "listdir", lambda path: count_names(path, real["listdir"](path)))
+        assert main(["report", str(root)]) == 0
+    capsys.readouterr()
+    return opened, listed
+
+
+def test_a_report_reads_records_once_and_four_times_the_runs_take_four_times_the_work(
+    made, monkeypatch, capsys
+):
+    found = [reads(made(variants, 2), monkeypatch, capsys) for variants in (15, 60)]
+    (few, few_names), (many, many_names) = found
+    assert max(n for file, n in many.items() if file.name == "record.json") <= 2  # a hash, a read
+    assert many.total() < 5 * few.total()
+    assert many_names.total() < 5 * few_names.total()
+
+
+def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):
+    store = Still(made(60, 2))
+    effects = figures.effects(store)
+    assert effects.get_size_inches()[1] < 20
+    axes = effects.axes[0]
+    ordered = list(frames.comparison(store).sort_values("difference_nats")["label"])
+    ordered.remove("rope")
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == ordered[:20] + ordered[-20:]
+    said = "19 of 59 variants are left out: drawn are the lowest and the highest losses"
+    assert axes.get_title(loc="left") == said
+    curves = figures.learning_curves(store).axes[0]
+    assert curves.get_title(loc="left") == said.replace("19 of", "47 of")
+    named = [text.get_text() for text in curves.get_legend().get_texts()]
+    assert set(named) == {"rope", *ordered[:6], *ordered[-6:]}
+    growth = figures.cache_growth(store).axes[0]
+    assert len(growth.get_legend().get_texts()) == 12
+    assert growth.get_title(loc="left").startswith("48 of 60 sizes are left out")
 
 
 def test_a_run_that_somebody_is_at_is_running(thousands, capsys):

@@ -12,6 +12,7 @@ from llama_ablate import plugins
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Settings, Still, Store, folders
+from llama_ablate.terminal import in_one_line
 
 if TYPE_CHECKING:
     from llama_ablate.experiment import Source
@@ -174,7 +175,7 @@ def reported(store: Store) -> Answer:
     failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)
     for warning in warnings:
-        sys.stderr.write(f"note: {warning}\n")
+        sys.stderr.write(f"note: {in_one_line(warning)}\n")
     first = found[0].table
     shown = [
         ("" if section.title == "Comparison" else f"{section.title}\n\n")

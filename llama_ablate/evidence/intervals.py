@@ -101,7 +101,10 @@ def detectable(sd: float, n: int, *, wanted: float = 0.8, alpha: float = 0.05) -
 
     if n < 2 or not sd > 0:
         return math.nan
-    found = optimize.brentq(lambda x: power(x, 1.0, n, alpha) - wanted, 1e-6, 200.0)
+    enough = 1.0
+    while power(enough, 1.0, n, alpha) < wanted:
+        enough *= 2
+    found = optimize.brentq(lambda x: power(x, 1.0, n, alpha) - wanted, 1e-6, enough)
     return float(found) * sd
 
 

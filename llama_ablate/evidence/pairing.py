@@ -9,7 +9,11 @@ import numpy as np
 
 from llama_ablate.evidence.student import above, quantile, standard_error
 
-Verdict = Literal["better", "worse", "equivalent", "inconclusive", "diverged", "baseline"]
+#: What the losses say of a variant; or, where they cannot, what its runs came to.
+Verdict = Literal[
+    "better", "worse", "equivalent", "inconclusive", "diverged", "collapsed", "failed", "pending",
+    "baseline",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 _APART = 0.02  # of the variance of one axis that the other must leave open
 _STEEPEST = 5.0  # an exponent beyond is a step, not a law
 _LARGEST = 100.0  # of a logarithm: what is beyond is far from any loss
+_HUBER = 1e-3  # of a residual of log loss: beyond, it counts by its size and not by its square
 Trend = Literal["grows", "holds", "closes", "undecided"]
 
 
@@ -62,41 +63,82 @@ class Gap:
     projected: Effect
 
 
-def fit_law(
-    x: Sequence[float],
-    losses: Sequence[float],
-    floor: float | None = None,
-    near: Law | None = None,
-) -> Law:
+def fit_law(x: Sequence[float], losses: Sequence[float], floor: float | None = None) -> Law:
     """Return the law that fits losses at sizes best: least squares of the logarithm, Huber's loss.
 
     As Hoffmann et al. 2022 (arXiv:2203.15556, section D.2) fit: from a grid of starts, so that no
-    local minimum passes for the best; or from one start `near` it. A known `floor` (a source's
-    entropy) is kept. Raises ValueError for fewer sizes than constants.
+    local minimum passes for the best. A known `floor` (a source's entropy) is kept. Raises
+    ValueError for fewer sizes than constants.
     """
-    sizes, values = np.asarray(x, float), np.asarray(losses, float)
     constants = 3 if floor is None else 2
     if len(set(x)) < constants:
         raise ValueError(f"{constants} constants need {constants} sizes or more")
-    centre = float(np.exp(np.log(sizes).mean()))  # constants at the middle size are less entangled
-    logs = np.log(sizes / centre)
+    values = np.asarray(losses, float)
+    centre = float(np.exp(np.log(np.asarray(x, float)).mean()))
     spread, lowest = max(float(np.ptp(values)), 1e-9), float(values.min())
-
-    def predicted(of: Array) -> Array:
-        base = of[2] if floor is None else floor
-        return np.asarray(base + np.exp(np.minimum(of[0] - of[1] * logs, _LARGEST)))
-
     starts = [
-        [math.log(above * spread), exponent, max(0.0, lowest - above * spread)]
+        Law(max(0.0, lowest - above * spread) if floor is None else floor,
+            above * spread * centre**exponent, exponent)
         for exponent in (0.05, 0.2, 0.5, 1.0)
         for above in (0.5, 2.0, 8.0)
-    ]
-    if near is not None:
-        level = math.log(max(near.scale, 1e-300)) - near.exponent * math.log(centre)
-        starts = [[level, near.exponent, near.floor]]
-    best = _least(predicted, values, [s[:constants] for s in starts], [1, 2], [1])
-    base = float(best[2]) if floor is None else floor
-    return Law(base, math.exp(best[0] + best[1] * math.log(centre)), float(best[1]))
+    ]  # fmt: skip
+    laws, lost = fit_laws(x, np.tile(values, (len(starts), 1)), starts, floor)
+    return laws[int(np.argmin(lost))]
+
+
+def fit_laws(
+    x: Sequence[float],
+    losses: Array,
+    starts: Sequence[Law],
+    floor: float | None = None,
+    rounds: int = 300,
+) -> tuple[list[Law], Array]:
+    """Return for each row of losses (rows, sizes) the law that fits it, from a start of its own.
+
+    All rows at once: Levenberg and Marquardt's steps on squares that are weighted as Huber's loss
+    weights them, within the bounds of the constants. With the laws comes Huber's loss of each.
+    """
+    logs = np.log(np.asarray(x, float))
+    middle = float(logs.mean())  # constants at the middle size are less entangled
+    logs, observed = logs - middle, np.log(losses)
+    low, high = np.array([-np.inf, 0.0, 0.0]), np.array([np.inf, _STEEPEST, np.inf])
+    known = np.array([False, False, floor is not None])
+    of = np.array([[math.log(max(law.scale, 1e-300)) - law.exponent * middle, law.exponent,
+                    law.floor] for law in starts])  # fmt: skip
+
+    def residuals(of: Array) -> tuple[Array, Array, Array]:
+        """Return the residuals, their slopes by constant, and Huber's loss of each row."""
+        above = np.exp(np.minimum(of[:, :1] - of[:, 1:2] * logs, _LARGEST))
+        predicted = np.maximum(of[:, 2:] + above, 1e-12)
+        found = np.log(predicted) - observed
+        slopes = np.stack([above, -logs * above, np.ones_like(above)], -1) / predicted[..., None]
+        size = np.abs(found)
+        lost = np.where(size < _HUBER, size**2, _HUBER * (2 * size - _HUBER)).sum(1)
+        return found, slopes, lost
+
+    found, slopes, lost = residuals(of)
+    damping = np.full(len(of), 1e-3)
+    for _ in range(rounds):
+        weights = _HUBER / np.maximum(np.abs(found), _HUBER)
+        gradient = np.einsum("rs,rsk->rk", weights * found, slopes)
+        squares = np.einsum("rs,rsk,rsl->rkl", weights, slopes, slopes)
+        held = known | ((of <= low) & (gradient > 0)) | ((of >= high) & (gradient < 0))
+        squares[held[:, :, None] | held[:, None, :]] = 0.0
+        diagonal = np.einsum("rkk->rk", squares)
+        diagonal += damping[:, None] * diagonal + 1e-12 + held
+        step = np.linalg.solve(squares, np.where(held, 0.0, -gradient)[..., None])[..., 0]
+        there = np.clip(of + step, low, high)
+        new = residuals(there)
+        better = new[2] < lost
+        of = np.where(better[:, None], there, of)
+        found = np.where(better[:, None], new[0], found)
+        slopes = np.where(better[:, None, None], new[1], slopes)
+        lost = np.where(better, new[2], lost)
+        damping = np.clip(np.where(better, damping / 4, damping * 4), 1e-12, 1e12)
+        if (damping == 1e12).all():
+            break
+    laws = [Law(float(c), math.exp(a + b * middle), float(b)) for a, b, c in of]
+    return laws, lost
 
 
 def _least(
@@ -114,7 +156,7 @@ def _least(
     fits = [
         optimize.least_squares(
             lambda of: np.log(np.maximum(predicted(of), 1e-12)) - np.log(values),
-            np.clip(start, low, high), loss="huber", f_scale=1e-3, bounds=(low, high),
+            np.clip(start, low, high), loss="huber", f_scale=_HUBER, bounds=(low, high),
             x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10, max_nfev=200,
         )
         for start in starts
@@ -141,13 +183,11 @@ def fit(
     """
     values = np.asarray(losses, float)
     law = fit_law(x, list(values.mean(1)), floor)
-    generator = np.random.default_rng(seed)
-    drawn = []
-    for _ in range(draws if values.shape[1] > 1 else 0):
-        chosen = generator.integers(0, values.shape[1], values.shape[1])
-        drawn.append(fit_law(x, list(values[:, chosen].mean(1)), floor, law))
-
     seeds = values.shape[1]
+    chosen = np.random.default_rng(seed).integers(0, seeds, (draws, seeds))
+    drawn: list[Law] = []
+    if seeds > 1:
+        drawn, _ = fit_laws(x, values[:, chosen].mean(2).T, [law] * draws, floor)
     wide = quantile(0.975, seeds - 1) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
 
     def interval(of: Callable[[Law], float]) -> Interval:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -48,6 +49,8 @@ class Maps:
         disk.replace(file, content.getvalue())
         return file
 
+    # Seaborn draws labels at once, to see whether they overlap; tokens are no formulas.
+    @mpl.rc_context({"text.parse_math": False})
     def head(self, layer: int, head: int) -> Figure:
         """Draw one head: scores, masked scores, probabilities, side by side."""
         self._check(layer, head)
@@ -61,6 +64,7 @@ class Maps:
         figure.suptitle(_shown(f"{self.title}: layer {layer}, head {head}", spaces=False))
         return figure
 
+    @mpl.rc_context({"text.parse_math": False})
     def layer(self, layer: int) -> Figure:
         """Draw the probabilities of every head of a layer, small and on one scale."""
         self._check(layer, 0)
@@ -110,6 +114,6 @@ class Maps:
 
 
 def _shown(label: str, *, spaces: bool = True) -> str:
-    """Write a token so that spaces and control characters are seen, and nothing is a formula."""
+    """Write a token so that spaces and control characters are seen."""
     visible = "".join(c if c.isprintable() else repr(c)[1:-1] for c in label) or "''"
-    return visible.replace(" ", "\u2423" if spaces else " ").replace("$", r"\$")
+    return visible.replace(" ", "\u2423" if spaces else " ")

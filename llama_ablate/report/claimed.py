@@ -119,7 +119,7 @@ def markdown(frame: pd.DataFrame, results: str) -> str:
             ],
         }
     )
-    return tables.markdown(cells)
+    return tables.markdown(cells, written=["records"])
 
 
 def counted(frame: pd.DataFrame) -> dict[str, int]:

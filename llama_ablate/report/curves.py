@@ -8,21 +8,22 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from llama_ablate.report import frames, scaled, tuned
-from llama_ablate.report.figures import canvas, colours_of, legend
+from llama_ablate.report.figures import canvas, colours_of_lines, legend, remark
 from llama_ablate.results import Store
 
 
 def sensitivity(store: Store) -> Figure:
     """Draw the loss against the learning rate: mean over seeds, band from lowest to highest seed.
 
-    A run that diverged stands at the loss of chance. The ring marks the rate that was chosen, on
-    the validation loss.
+    A run that diverged or collapsed stands at the loss of chance. The ring marks the rate that was
+    chosen, on the validation loss.
     """
     frame = frames.runs(store)
     split = frames.reported_split(frame)
+    colours, left_out = colours_of_lines(store)
     found = tuned.rates(frame, split, math.log(store.plan["data"]["vocab"]))
+    found = found[found["label"].isin(list(colours))]
     figure, axes = canvas(8, 4.8)
-    colours = colours_of(store)
     order = [label for label in colours if label in set(found["label"])]
     sns.lineplot(found, x="lr", y="loss_nats", hue="label", hue_order=order, palette=colours,
                  errorbar=("pi", 100), marker="o", ax=axes)  # fmt: skip
@@ -33,6 +34,7 @@ def sensitivity(store: Store) -> Figure:
         axes.plot(row.lr, row.loss_nats, "o", ms=11, mfc="none", color=colours[row.label])
     axes.set_xscale("log")
     axes.set(xlabel="learning rate", ylabel=f"{split} loss (nats per token)")
+    remark(axes, left_out)
     legend(axes)
     return figure
 
@@ -46,8 +48,8 @@ def ladder(store: Store) -> Figure:
     figure, axes = canvas(8, 4.8)
     if found.empty:
         return figure
-    found = found[~found["branch"] & (found["role"] == "")]
-    colours = colours_of(store)
+    colours, left_out = colours_of_lines(store)
+    found = found[~found["branch"] & (found["role"] == "") & found["label"].isin(list(colours))]
     floor = scaled.floor_of(store)
     for label, of in found.groupby("label", sort=False):
         colour = colours[str(label)]
@@ -64,5 +66,6 @@ def ladder(store: Store) -> Figure:
             axes.plot(x, [law(v) for v in x], style, color=colour, lw=1)
     axes.set_xscale("log")
     axes.set(xlabel="non-embedding parameters", ylabel="loss (nats per token)")
+    remark(axes, left_out)
     legend(axes)
     return figure

@@ -10,15 +10,20 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 
 from llama_ablate import disk
-from llama_ablate.report import frames
+from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
+from llama_ablate.terminal import visible
 
 _MANY = 12  # variants beyond which a legend no longer helps
+_ROWS = 40  # of effects: beyond, the ends alone are drawn
 _BASELINE = "#333333"
 _FAINT = "#bbbbbb"
+
+Colour = tuple[float, float, float] | str
 
 
 def learning_curves(store: Store) -> Figure:
@@ -27,26 +32,22 @@ def learning_curves(store: Store) -> Figure:
     A diverged run is drawn as far as it went, dotted, and ends in a cross. The positive control is
     left out of all figures of losses: it would set the scale.
     """
-    harmed = [v["label"] for v in store.plan["variants"] if v.get("role") == "positive"]
-    frame = frames.curves(store)
-    frame = frame[~frame["label"].isin(harmed)]
+    colours, left_out = colours_of_lines(store)
+    frame = frames.curves(store, colours)
     figure, axes = canvas(8, 4.8)
-    colours = colours_of(store)
-    if "validation_loss_nats" in frame:
-        frame = frame[frame["validation_loss_nats"].map(math.isfinite)]
+    if len(frame):
         ok = frame[frame["outcome"] == "ok"]
         sns.lineplot(
             ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
             errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
-            legend="full" if len(colours) <= _MANY else False,
         )  # fmt: skip
         for key, part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
             x, y = part["tokens"].to_numpy(), part["validation_loss_nats"].to_numpy()
             axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])])
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    if "validation_loss_nats" in frame:
-        _zoom(axes, frame["validation_loss_nats"])
+    _zoom(axes, frame["validation_loss_nats"])
+    remark(axes, left_out)
     legend(axes)
     return figure
 
@@ -58,12 +59,12 @@ def effects(store: Store) -> Figure:
     """
     frame = frames.comparison(store)
     base = frame[frame["baseline"]].iloc[0]
-    frame = frame[~frame["baseline"] & (frame["role"] != "positive")].sort_values(
-        "difference_nats", na_position="last"
-    )
+    frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
+    frame, left_out = _ends(frame, "difference_nats", _ROWS)
     figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
     colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
-               "inconclusive": "#6b6b6b", "diverged": "#8a2be2"}  # fmt: skip
+               "inconclusive": "#6b6b6b", "diverged": "#8a2be2", "collapsed": "#96650a",
+               "failed": "#1d1d1f", "pending": "#b0b0b0"}  # fmt: skip
     for y, row in enumerate(frames.rows(frame)):
         colour = colours[row.verdict]
         if math.isfinite(row.difference_nats):
@@ -74,20 +75,21 @@ def effects(store: Store) -> Figure:
             axes.annotate(f" {row.outcome}", (max(0.0, _finite(row.high_nats)), y), va="center",
                           color=colour, fontsize=8)  # fmt: skip
     axes.axvline(0, color=_BASELINE, lw=1)
-    axes.set_yticks(range(len(frame)), frame["label"])
+    axes.set_yticks(range(len(frame)), [visible(label) for label in frame["label"]])
     axes.set_ylim(len(frame) - 0.4, -0.6)
     axes.set(xlabel=f"loss minus that of '{base['label']}' (nats; left of the line is better)")
     handles = [mpl.lines.Line2D([], [], color=c, marker="o", label=v) for v, c in colours.items()
                if v in set(frame["verdict"])]  # fmt: skip
     if handles:
         axes.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    remark(axes, left_out)
     return figure
 
 
 def quality_vs_training_cost(store: Store) -> Figure:
     """Draw held-out loss against the measured time to train on a million tokens."""
     frame = frames.comparison(store)
-    frame["cost"] = 1e6 / frame["train_tokens_per_s"]
+    frame = frame.assign(cost=1e6 / frame["train_tokens_per_s"])
     figure, axes = _scatter(store, frame, "cost")
     axes.set(xlabel="seconds of training per million tokens, measured")
     return figure
@@ -112,10 +114,15 @@ def cache_growth(store: Store) -> Figure:
     groups: dict[int, list[str]] = {}
     for row in frames.rows(frame.sort_values("kv_bytes_per_token")):
         groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
+    shown = list(groups.items())
+    if len(shown) > _MANY:
+        remark(axes, f"{len(shown) - _MANY:,} of {len(shown):,} sizes are left out: drawn are the "
+                     "smallest and the largest")  # fmt: skip
+        shown = shown[: _MANY // 2] + shown[-_MANY // 2 :]
     for colour, (size, labels) in zip(
-        sns.color_palette("colorblind", len(groups)), groups.items(), strict=True
+        sns.color_palette("husl", len(shown)), shown, strict=True
     ):
-        names = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        names = tables.listed(labels, 4)
         axes.plot(contexts, [c * size for c in contexts], "o-", ms=3, color=colour,
                   label=f"{size:,} B/token: {names}")  # fmt: skip
     axes.set_xscale("log", base=2)
@@ -123,7 +130,7 @@ def cache_growth(store: Store) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
     axes.yaxis.set_major_formatter(FuncFormatter(_binary))
     axes.set(xlabel="context (tokens)", ylabel="KV cache of one sequence (16-bit)")
-    axes.legend(frameon=False, fontsize=8)
+    legend(axes)
     return figure
 
 
@@ -140,6 +147,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
     path.parent.mkdir(parents=True, exist_ok=True)
+    _take_text_as_it_is(figure)
     with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
         drawn = {".svg": BytesIO(), ".png": BytesIO()}
         figure.savefig(drawn[".svg"], format="svg", bbox_inches="tight", metadata={"Date": None})
@@ -152,6 +160,25 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
+def _take_text_as_it_is(figure: Figure) -> None:
+    """Draw what stands between two $ as it is, and spell out control characters.
+
+    Matplotlib would take the one for a formula, and has no glyphs for the others. It may write
+    powers of ten along a logarithmic axis.
+    """
+    powers = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if isinstance(axis.get_major_formatter(), LogFormatterMathtext)
+        for label in axis.get_ticklabels(which="both")
+    }
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text not in powers:
+            text.set_parse_math(False)
+            text.set_text(visible(text.get_text()))
+
+
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes, in inches."""
     # A Figure of its own, without pyplot: no global state, nothing to close, no display needed.
@@ -160,15 +187,16 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
         return figure, figure.add_subplot()
 
 
-def colours_of(store: Store) -> dict[str, tuple[float, float, float] | str]:
-    """Return a colour for each variant's label, the same in every figure."""
-    variants = store.plan["variants"]
-    others = [v["label"] for v in variants if not v["baseline"]]
+def colours_of(store: Store) -> dict[str, Colour]:
+    """Return a colour for each variant's label, the baseline's first; of many all are faint."""
+    others = [v["label"] for v in store.plan["variants"] if not v["baseline"]]
+    faint = dict.fromkeys(others, _FAINT)
     base = frames.baseline(store.plan)["label"]
-    palette = (
-        sns.color_palette("husl", len(others)) if len(others) <= _MANY else [_FAINT] * len(others)
-    )
-    return {base: _BASELINE, **dict(zip(others, palette, strict=True))}
+    return {base: _BASELINE, **(_palette(others) if len(others) <= _MANY else faint)}
+
+
+def _palette(labels: list[str]) -> dict[str, Colour]:
+    return dict(zip(labels, sns.color_palette("husl", len(labels)), strict=True))
 
 
 def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
@@ -183,12 +211,46 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
         axes.errorbar(cost, row.loss_nats, yerr=_finite(row.sd_nats), fmt="o", color=colour,
                       capsize=3, label=str(row.label))  # fmt: skip
     if len(lost):
-        axes.set_title("without a loss: " + ", ".join(lost["label"]), fontsize=8, loc="left")
+        remark(axes, f"without a loss: {tables.listed(list(lost['label']))}")
     split = frames.reported_split(frames.runs(store))
     axes.set(ylabel=f"{split} loss (nats per token, ± sd over seeds)")
     if len(shown) <= _MANY:
         legend(axes)
     return figure, axes
+
+
+def colours_of_lines(store: Store) -> tuple[dict[str, Colour], str]:
+    """Return a colour for each variant that figures of lines draw, and what they leave out.
+
+    The positive control is left out without a word: it would set the scale.
+    """
+    frame, colours = frames.comparison(store), colours_of(store)
+    others = frame[~frame["baseline"] & (frame["role"] != "positive")]
+    ends, left_out = _ends(others, "loss_nats", _MANY)
+    drawn = [label for label in colours if label in set(ends["label"])]
+    if len(colours) - 1 > _MANY:
+        colours |= _palette(drawn)
+    base = next(iter(colours))
+    return {label: colours[label] for label in (base, *drawn)}, left_out
+
+
+def _ends(frame: pd.DataFrame, by: str, most: int) -> tuple[pd.DataFrame, str]:
+    """Return variants by a number, of many the lowest and the highest; say how many are left out.
+
+    Those without the number come last, and of many variants they are left out.
+    """
+    ordered = frame.sort_values(by, na_position="last")
+    if len(ordered) <= most:
+        return ordered, ""
+    known, side = ordered[ordered[by].notna()], most // 2
+    ends = pd.concat([known[:side], known[side:][-side:]])
+    return ends, (f"{len(ordered) - len(ends):,} of {len(ordered):,} variants are left out: drawn "
+                  "are the lowest and the highest losses")  # fmt: skip
+
+
+def remark(axes: Axes, text: str) -> None:
+    """Write a remark above the axes."""
+    axes.set_title(text, fontsize=8, loc="left")
 
 
 def legend(axes: Axes) -> None:

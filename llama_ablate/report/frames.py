@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -11,11 +12,13 @@ import pandas as pd
 from llama_ablate import margins
 from llama_ablate.evidence import Ruling, paired_effect, rule, summary
 from llama_ablate.report import tuned
-from llama_ablate.results import Store
+from llama_ablate.report.steadied import UNSTABLE, verdict
+from llama_ablate.results import Store, once
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
 
 
+@once
 def runs(store: Store) -> pd.DataFrame:
     """Return one row for each planned run: label, seed, outcome, and every measured number.
 
@@ -40,7 +43,7 @@ def runs(store: Store) -> pd.DataFrame:
         }
         if record:
             row |= {
-                "diverged": float(record.outcome == "diverged"),
+                **{outcome: float(record.outcome == outcome) for outcome in UNSTABLE},
                 "steps_done": record.steps_done,
                 "train_s": record.train_s,
                 "peak_memory_bytes": record.peak_memory_bytes,
@@ -77,16 +80,20 @@ def ranked(frame: pd.DataFrame) -> pd.DataFrame:
     return reported(frame[~frame["variant"].isin(tuned.unfinished(frame))])
 
 
-def curves(store: Store) -> pd.DataFrame:
-    """Return the learning curves of the reported runs that finished, one row a point."""
-    shown = reported(runs(store))
+def curves(store: Store, labels: Collection[str]) -> pd.DataFrame:
+    """Return the held-out losses along the reported runs of some variants, one row a point.
+
+    Columns: `label, seed, outcome, tokens, validation_loss_nats`.
+    """
+    loss = "validation_loss_nats"
     points = [
-        {"label": run.label, "seed": run.seed, "outcome": run.outcome, **row}
-        for run in rows(shown)
-        for row in store.runs.curve(run.id)
+        (run.label, run.seed, run.outcome, point["tokens"], point[loss])
+        for run in rows(reported(runs(store)))
+        if run.label in labels
+        for point in store.runs.curve(run.id)
+        if math.isfinite(point[loss])
     ]
-    columns = None if points else ["label", "seed", "outcome", "tokens"]
-    return pd.DataFrame(points, columns=columns)
+    return pd.DataFrame(points, columns=["label", "seed", "outcome", "tokens", loss])
 
 
 def reported_split(frame: pd.DataFrame) -> str:
@@ -94,6 +101,7 @@ def reported_split(frame: pd.DataFrame) -> str:
     return next((s for s in SPLITS if f"{s}_loss_nats" in frame.columns), "test")
 
 
+@once
 def comparison(store: Store) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
@@ -104,7 +112,8 @@ def comparison(store: Store) -> pd.DataFrame:
     train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
     decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
     The difference is variant minus baseline over the seeds that both finished; numbers that were
-    not measured are NaN. A variant none of whose runs ended `ok` keeps its row. Controls (`role`)
+    not measured are NaN. A variant none of whose runs ended `ok` keeps its row; what its runs came
+    to is its verdict, as it is of one with a run that diverged or collapsed. Controls (`role`)
     are judged each alone, and do not count among the rows that the correction is for; a variant
     that was not tried at every tuned point that the baseline was is not ranked.
     """
@@ -123,9 +132,11 @@ def comparison(store: Store) -> pd.DataFrame:
     for id_ in by_variant if base["id"] in uneven else uneven:
         paired[id_] = []
     rulings = _rulings(plan, paired)
+    ended = {id_: set(of) for id_, of in everything.groupby("variant")["outcome"]}
+    by_id = dict(list(frame.groupby("variant")))
     rows = []
     for variant in plan["variants"]:
-        of = frame[frame["variant"] == variant["id"]]
+        of = by_id.get(variant["id"], frame.iloc[:0])
         ok = of[of["outcome"] == "ok"]
         pairs = paired[variant["id"]]
         effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
@@ -134,7 +145,6 @@ def comparison(store: Store) -> pd.DataFrame:
         speeds = measured[variant["id"]]
         base_speeds = measured[base["id"]]
         decode = _decode_key(base_speeds)
-        diverged = (of["outcome"] == "diverged").any()
         rows.append(
             {
                 "label": variant["label"],
@@ -148,7 +158,8 @@ def comparison(store: Store) -> pd.DataFrame:
                 "difference_nats": effect.mean if ruling else 0.0,
                 "low_nats": effect.low if ruling else math.nan,
                 "high_nats": effect.high if ruling else math.nan,
-                "verdict": "baseline" if not ruling else "diverged" if diverged else ruling.verdict,
+                "verdict": verdict(ruling, set(of["outcome"]), ended[variant["id"]],
+                                   ended[base["id"]], paired=bool(pairs)),
                 "p_holm": ruling.p_holm if ruling else math.nan,
                 "equivalence_p": ruling.equivalence_p if ruling else math.nan,
                 "seeds_needed": (ruling.seeds_needed if ruling else None) or math.nan,
@@ -171,7 +182,7 @@ def comparison(store: Store) -> pd.DataFrame:
                 "kv_measured_bytes_per_token": speeds.get("kv_cache_bytes_per_token", math.nan),
                 "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
             }
-        )
+        )  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -205,21 +216,33 @@ def baseline(plan: dict[str, Any]) -> dict[str, Any]:
     return dict(next(v for v in plan["variants"] if v["baseline"]))
 
 
+def matched(plan: dict[str, Any]) -> str:
+    """Return what a table's variants are matched on; older plans state it in the experiment."""
+    stated = plan["experiment"].get("variants", {}).get("match", "none")
+    return str(plan.get("match", stated))
+
+
 def margin_of(plan: dict[str, Any]) -> float | None:
     """Return the experiment's margin of equivalence in nats, where it states one."""
     return margins.nats(plan["experiment"].get("margin"))
 
 
 def speeds(store: Store) -> pd.DataFrame:
-    """Return every per-variant number, one row each: label, metric, name, value, samples."""
-    rows = [
-        {"label": v["label"], "metric": metric, "name": name, "value": value,
-         "low": min(found["samples"][name]), "high": max(found["samples"][name])}
-        for v in store.plan["variants"]
-        for metric, found in store.variant_measures(v["id"]).items()
-        for name, value in found["values"].items()
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["label", "metric", "name", "value", "low", "high"])
+    """Return every per-variant number, one row each.
+
+    Columns: `label, metric, name, value, low, high, error`. The last is why a metric failed for a
+    variant: then the row is without a name, and without numbers.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for v in store.plan["variants"]:
+        for metric, found in store.variant_measures(v["id"]).items():
+            for name, value in found.get("values", {}).items():
+                turns = found.get("samples", {}).get(name) or [value]
+                rows.append((v["label"], metric, name, value, min(turns), max(turns), ""))
+            if error := found.get("error"):
+                rows.append((v["label"], metric, "", math.nan, math.nan, math.nan, error))
+    columns = ["label", "metric", "name", "value", "low", "high", "error"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:
@@ -247,7 +270,7 @@ def losses(store: Store, frame: pd.DataFrame) -> dict[str, dict[int, float]]:
 
 def flat(measures: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Return all per-variant numbers of `Store.variant_measures` by name."""
-    return {k: v for found in measures.values() for k, v in found["values"].items()}
+    return {k: v for found in measures.values() for k, v in found.get("values", {}).items()}
 
 
 def _decode_key(values: dict[str, float]) -> str:

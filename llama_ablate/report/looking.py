@@ -7,6 +7,7 @@ import pandas as pd
 
 from llama_ablate.evidence import paired_effect, rule, summary
 from llama_ablate.report import frames, tables
+from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import Store
 from llama_ablate.strict_json import to_json
 
@@ -28,8 +29,8 @@ def variant(store: Store, chosen: dict[str, Any]) -> Look:
     lines += [f"{name}: {_spread(list(of[name]))}" for name in numbers if of[name].notna().any()]
     for metric, found in measures.items():
         lines += ["", f"{metric}:"]
-        lines += [f"  {name}: {value:,.4g}" for name, value in found["values"].items()]
-        lines += [f"  {found['error']}"] if found["error"] else []
+        lines += [f"  {name}: {value:,.4g}" for name, value in found.get("values", {}).items()]
+        lines += [f"  not measured: {found['error']}"] if found.get("error") else []
     return "\n".join(lines), values
 
 
@@ -45,6 +46,7 @@ def run(store: Store, run_id: str) -> Look:
     last = pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}") if curve else pd.DataFrame()
     lines = [head, f"{store.runs.folder(run_id)}", "", _recipe(record.model), ""]
     lines += [f"{name}: {value:.6g}" for name, value in record.numbers.items()]
+    lines += [f"{name}: not measured: {why}" for name, why in record.unmeasured.items()]
     if len(last):
         lines += ["", tables.text(last)]
     return "\n".join(lines), values
@@ -90,9 +92,15 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
         said = f"{b['label']} {how} {a['label']}"
         said += (f" on {split} loss, over {len(seeds)} paired seeds (this pair alone: a table "
                  "corrects for its number of rows)")  # fmt: skip
+    bad = runs[runs["outcome"].isin(UNSTABLE)]
+    left_out = [
+        f"left out of {v['label']}: {frames.outcomes(bad[bad['variant'] == v['id']]['outcome'])}"
+        for v in (a, b)
+        if v["id"] in set(bad["variant"])
+    ]
     lines = [f"{a['label']} -> {b['label']}", ""]
     lines += [f"{key}: {' -> '.join(map(_entry, _apart(*both)))}" for key, both in changed.items()]
-    lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said]
+    lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said, *left_out]
     lines += ["", tables.text(speeds)] if len(speeds) else []
     values = {"a": a["label"], "b": b["label"], "changed": changed, "seeds": seeds,
               "effects": effects, "speeds": speeds.to_dict("records")}  # fmt: skip

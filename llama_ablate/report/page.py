@@ -78,7 +78,8 @@ def answer(comparison: pd.DataFrame) -> str:
     base = comparison[comparison["baseline"]].iloc[0]["label"]
     parts = []
     comparison = comparison[comparison["role"] == ""]
-    for word in ("better", "worse", "equivalent", "diverged", "inconclusive"):
+    for word in ("better", "worse", "equivalent", "diverged", "collapsed", "inconclusive", "failed",
+                 "pending"):  # fmt: skip
         of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
         named = [
             str(row.label)
@@ -86,8 +87,7 @@ def answer(comparison: pd.DataFrame) -> str:
             for row in frames.rows(of)
         ]
         if named:
-            shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
-            parts.append(f"{word}: {shown}")
+            parts.append(f"{word}: {tables.listed(named)}")
     return f"Against '{base}' (difference in nats): " + ("; ".join(parts) or "nothing yet") + "."
 
 
@@ -98,7 +98,7 @@ def _facts(store: Store) -> str:
         f"{len(plan['variants'])} variants, {len({r['seed'] for r in plan['runs']})} seeds, "
         f"{plan['tokens_per_run']:,} tokens a run ({plan['steps']:,} steps of {train['batch']} x "
         f"{plan['experiment']['model']['context']}), learning rate {train['lr']:g}, matched: "
-        f"{plan.get('match', 'none')}. Computed on {engine.get('device', '?')} in "
+        f"{frames.matched(plan)}. Computed on {engine.get('device', '?')} in "
         f"{engine.get('precision', '?')} with the {engine.get('kernel', '?')} attention kernel and "
         f"{engine.get('threads', '?')} thread(s) a worker."
     )
@@ -108,11 +108,13 @@ def _markdown(
     store: Store, comparison: pd.DataFrame, found: list[Section], drawn: list[str]
 ) -> str:
     plan = store.plan
-    lines = [f"# {plan['experiment']['name']}", "", plan["question"], "", answer(comparison), "",
-             _facts(store), ""]  # fmt: skip
-    lines += [f"> {warning}" for warning in warned.warnings(store)]
+    texts = [plan["question"], answer(comparison), _facts(store)]
+    lines = [f"# {tables.literal(plan['experiment']['name'])}", ""]
+    lines += [line for text in texts for line in (tables.literal(text), "")]
+    lines += [f"> {tables.literal(warning)}" for warning in warned.warnings(store)]
     for section in found:
-        lines += ["", f"## {section.title}", "", tables.markdown(section.cells), section.note, ""]
+        title = f"## {tables.literal(section.title)}"
+        lines += ["", title, "", tables.markdown(section.cells), section.note, ""]
     lines += [f"![{name}](figures/{name}.png)\n" for name in drawn]
     return "\n".join(lines)
 
@@ -154,7 +156,9 @@ def _html(
         run_columns=_RUN_COLUMNS,
         run_rows=run_rows(runs),
         speed_rows=[
-            (row.label, row.name_, *(f"{v:,.4g}" for v in (row.value, row.low, row.high)))
+            (row.label, f"{row.metric}: {row.error}", "", "", "")
+            if row.error
+            else (row.label, row.name_, *(f"{v:,.4g}" for v in (row.value, row.low, row.high)))
             for row in frames.rows(frames.speeds(store).rename(columns={"name": "name_"}))
         ],
         recipes=[{"label": v["label"], "text": to_json(v)} for v in plan["variants"]],

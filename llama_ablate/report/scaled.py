@@ -9,12 +9,13 @@ import pandas as pd
 
 from llama_ablate.evidence.scaling import Law, fit, fit_law, fit_surface, gap
 from llama_ablate.report import frames
-from llama_ablate.results import Store
+from llama_ablate.results import Store, once
 
 _FURTHER = 10.0  # times the largest size: how far is projected
 _AXES = {"parameters": "parameters", "tokens": "tokens", "compute": "training FLOPs"}
 
 
+@once
 def points(store: Store) -> pd.DataFrame:
     """Return the reported loss of every rung, variant and seed, and of every branch of a run.
 

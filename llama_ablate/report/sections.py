@@ -61,8 +61,10 @@ margin, else undecided. What lies beyond the largest size is a projection of the
 measurement."""
 _SURFACE = """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
 through the means over seeds of all rungs and of what their runs reached on the way."""
-_STEADY = """Spikes are steps seven deviations above the hundred before. The share that diverges
-has Wilson's interval."""
+_STEADY = """Over all finished runs of a variant, at every point that was tuned. A run diverged if
+its loss or gradient was not finite, or ended above chance; it collapsed if it learned no more than
+the frequencies of its text's tokens. Shares have Wilson's interval. Spikes are steps seven
+deviations above the hundred before."""
 
 
 def sections(store: Store) -> list[Section]:

@@ -1,13 +1,14 @@
 """Tables for eyes and for papers: the same cells as text, Markdown, LaTeX, and full CSV."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from llama_ablate.report import frames
+from llama_ablate.report.steadied import UNSTABLE
 
 Rows = Sequence[Sequence[str]]
 
@@ -109,9 +110,10 @@ def tuning_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what was tried for each variant, and what it came to."""
     shown = pd.DataFrame({"variant": frame["label"]})
     shown["trials"] = [
-        f"{row.finished} of {row.trials}" + (f", {row.diverged} diverged" if row.diverged else "")
+        ", ".join([f"{row.finished} of {row.trials}",
+                   *(f"{n} {word}" for word in UNSTABLE if (n := getattr(row, word)))])
         for row in frames.rows(frame)
-    ]
+    ]  # fmt: skip
     shown["best"] = frame["chosen"]
     shown["at the edge"] = frame["edge"]
     shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
@@ -124,9 +126,11 @@ def tuning_cells(frame: pd.DataFrame) -> pd.DataFrame:
 def steadiness_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how steadily each variant trained."""
     shown = pd.DataFrame({"variant": frame["label"], "runs": frame["runs"].astype(str)})
-    shown["diverged [95% interval]"] = [
-        f"{row.share:.0%} [{row.low:.0%}, {row.high:.0%}]" for row in frames.rows(frame)
-    ]
+    for outcome in UNSTABLE:
+        ends = (frame[f"{outcome}_{end}"] for end in ("share", "low", "high"))
+        shown[f"{outcome} [95% interval]"] = [
+            f"{share:.0%} [{low:.0%}, {high:.0%}]" for share, low, high in zip(*ends, strict=True)
+        ]
     shown["loss spikes"] = [number(v, ".2%") for v in frame["loss_spike_share"]]
     shown["gradient spikes"] = [number(v, ".2%") for v in frame["grad_norm_spike_share"]]
     shown["gradient norm, median"] = [number(v, ".3f") for v in frame["grad_norm_median"]]
@@ -175,6 +179,12 @@ def _intervals(
             for m, a, b in zip(*columns, strict=True)]  # fmt: skip
 
 
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Write some names one after another, and of many how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def number(value: float, form: str, unit: str = "") -> str:
     """Write a number, or a dash where it was not measured."""
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
@@ -202,15 +212,24 @@ def text(cells: pd.DataFrame) -> str:
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
-def markdown(cells: pd.DataFrame) -> str:
-    """Return a GitHub-flavoured Markdown table."""
+def markdown(cells: pd.DataFrame, written: Collection[str] = ()) -> str:
+    """Return a GitHub-flavoured Markdown table; `written` names columns that are Markdown."""
 
     def line(row: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
     head = [str(column) for column in cells.columns]
-    body = cells.astype(str).to_numpy().tolist()
+    body = [
+        [cell if name in written else literal(cell) for name, cell in zip(head, row, strict=True)]
+        for row in cells.astype(str).to_numpy().tolist()
+    ]
+    head = [literal(name) for name in head]
     return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in body)]) + "\n"
+
+
+def literal(text: str) -> str:
+    """Return text for a line of Markdown, in which it makes no tag and no link."""
+    return " ".join(text.replace("<", "&lt;").replace("](", "]\\(").replace("]:", "]\\:").split())
 
 
 def latex(cells: pd.DataFrame, caption: str) -> str:
@@ -243,6 +262,12 @@ def _tex(cell: str) -> str:
 def save(cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path) -> None:
     """Write `base.csv` (all numbers), `.md` and `.tex` (the cells people read)."""
     base.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(base.with_name(base.name + ".csv"), index=False)
+    frame.map(_no_formula).to_csv(base.with_name(base.name + ".csv"), index=False)
     base.with_name(base.name + ".md").write_text(markdown(cells), "utf-8")
     base.with_name(base.name + ".tex").write_text(latex(cells, caption), "utf-8")
+
+
+def _no_formula(cell: Any) -> Any:
+    """Quote text that a spreadsheet would compute as a formula."""
+    starts = ("=", "+", "-", "@", "\t", "\r")
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(starts) else cell

@@ -9,6 +9,7 @@ import pandas as pd
 from llama_ablate.evidence import contrasts, paired_effect
 from llama_ablate.evidence.intervals import holm
 from llama_ablate.report import frames
+from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import Store
 
 Control = Literal["aa", "positive"]
@@ -112,7 +113,7 @@ def winners(store: Store) -> pd.DataFrame:
         frame = frames.comparison(table)
         full = frame["n"] == frame.loc[frame["baseline"], "n"].max()
         fair = (frame["role"] == "") & frame["difference_nats"].notna() & full
-        frame = frame[fair & (frame["verdict"] != "diverged")]
+        frame = frame[fair & ~frame["verdict"].isin(UNSTABLE)]
         if frame.empty:
             continue
         best = frame.sort_values("loss_nats").iloc[0]
@@ -134,7 +135,8 @@ def controls(store: Store) -> dict[Control, tuple[bool, str]]:
     """Return for each kind of control that was asked for whether it holds, and why.
 
     An A/A arm holds where the verdict tells it from the baseline neither way (and one that changes
-    nothing where it is equal bit for bit); the positive control where it is worse, or diverged.
+    nothing where it is equal bit for bit); the positive control where it is worse, diverged or
+    collapsed.
     """
     found: dict[Control, tuple[bool, str]] = {}
     by_label = {v["label"]: v for v in store.plan["variants"]}
@@ -142,10 +144,12 @@ def controls(store: Store) -> dict[Control, tuple[bool, str]]:
         if not row.role:
             continue
         same = str(by_label[row.label].get("reseed")) == "none"
-        if math.isnan(row.difference_nats) and row.verdict != "diverged":
+        if row.verdict == "failed":
+            holds, why = False, "failed"
+        elif math.isnan(row.difference_nats) and row.verdict not in UNSTABLE:
             holds, why = False, "has not finished"
         elif row.role == "positive":
-            holds, why = row.verdict in ("worse", "diverged"), f"is {row.verdict}"
+            holds, why = row.verdict in ("worse", *UNSTABLE), f"is {row.verdict}"
         elif same:
             holds = row.difference_nats == row.low_nats == row.high_nats == 0
             why = "is equal bit for bit" if holds else "differs, though nothing was changed"

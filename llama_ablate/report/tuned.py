@@ -11,6 +11,7 @@ import pandas as pd
 
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
+from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import FINAL
 
 
@@ -24,8 +25,8 @@ def choose(frame: pd.DataFrame) -> "pd.Series[bool]":
     """Return for each run whether its variant is reported at its point.
 
     A variant's point is the one whose mean validation loss over seeds is lowest, a run that
-    diverged counting as infinite; of runs that have not finished nothing is said, so until a point
-    is complete it is passed over while any other is complete.
+    diverged or collapsed counting as infinite; of runs that have not finished nothing is said, so
+    until a point is complete it is passed over while any other is complete.
     """
     if not several(frame):
         return pd.Series(data=True, index=frame.index)
@@ -44,7 +45,7 @@ def _best(of: pd.DataFrame) -> str:
 
 
 def _mean(part: pd.DataFrame) -> tuple[bool, bool, float]:
-    """Order points: complete before incomplete, whole before diverged, then by loss."""
+    """Order points: complete before incomplete, all runs ok before not all, then by loss."""
     complete = bool(part["outcome"].isin(FINAL).all())
     column = "validation_loss_nats"
     whole = bool((part["outcome"] == "ok").all()) and column in part
@@ -66,8 +67,8 @@ def unfinished(frame: pd.DataFrame) -> list[str]:
 def rates(frame: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
     """Return the reported loss by variant, seed and learning rate, best over what else is tuned.
 
-    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged has the cap, as has a loss
-    beyond it.
+    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged or collapsed has the cap, as
+    has a loss beyond it.
     """
     frame = frame[frame["outcome"].isin(FINAL)].copy()
     frame["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in frame["tuned"]]
@@ -91,8 +92,9 @@ def sensitivities(found: pd.DataFrame) -> dict[tuple[str, int], float]:
 def ledger(frame: pd.DataFrame, split: str) -> pd.DataFrame:
     """Return one row for each variant: trials, the chosen point, whether it lies at an edge.
 
-    Columns: `label, trials, finished, diverged, chosen, edge, loss_nats, sensitivity_nats,
-    low_nats, high_nats`. `edge` names the keys whose best value is the first or last of the grid.
+    Columns: `label, trials, finished, diverged, collapsed, chosen, edge, loss_nats,
+    sensitivity_nats, low_nats, high_nats`. `edge` names the keys whose best value is the first or
+    last of the grid.
     """
     if not several(frame):
         return pd.DataFrame()
@@ -102,7 +104,7 @@ def ledger(frame: pd.DataFrame, split: str) -> pd.DataFrame:
             grid.setdefault(key, [])
             grid[key] += [value] if value not in grid[key] else []
     ends = {key: _ends(values) for key, values in grid.items()}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for label, of in frame.groupby("label", sort=False):
         chosen = of[of["chosen"]]
         best = json.loads(chosen["tuned"].iloc[0])
@@ -115,7 +117,7 @@ def ledger(frame: pd.DataFrame, split: str) -> pd.DataFrame:
                 "label": label,
                 "trials": len(of),
                 "finished": int(of["outcome"].isin(FINAL).sum()),
-                "diverged": int((of["outcome"] == "diverged").sum()),
+                **{outcome: int((of["outcome"] == outcome).sum()) for outcome in UNSTABLE},
                 "chosen": chosen["point"].iloc[0],
                 "edge": ", ".join(edge),
                 "loss_nats": float(chosen[column].mean()) if column in chosen else math.nan,

@@ -1,14 +1,16 @@
 """What a reader of a report must know before the numbers, in whole sentences."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report import frames, tuned
-from llama_ablate.results import Store
+from llama_ablate.report import frames, tables, tuned
+from llama_ablate.results import Record, Store, once
 
 
+@once
 def warnings(store: Store) -> list[str]:
     """Say what stands in the way of comparing these records, in whole sentences.
 
@@ -57,6 +59,7 @@ def _of_table(store: Store) -> list[str]:
             "than three standard errors: something leaks."
             for row in frames.rows(below)
         ]
+    found += _of_metrics(store, records)
     found += _of_tuning(frame)
     if len(set(frame["seed"])) == 1:
         found.append("There is one seed: differences have no interval.")
@@ -83,6 +86,42 @@ def _tested(stated: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a hypothesis what it says of its source: that is not what is tested."""
     about = ("source", "said", "claims")
     return {k: v for k, v in stated.items() if k not in about and v is not None}
+
+
+def _of_metrics(store: Store, records: list[Record]) -> list[str]:
+    """Say which metrics failed, and which were not taken of every run that could be measured."""
+    speeds = frames.speeds(store)
+    found = [
+        f"{row.metric} was not measured of '{row.label}': {row.error}."
+        for row in frames.rows(speeds[speeds["error"] != ""])
+    ]
+    ok = [record for record in records if record.ok]
+    runs = Counter(record.label for record in ok)
+    failed = Counter((name, r.label, why) for r in ok for name, why in r.unmeasured.items())
+    found += [
+        f"{name} was not measured of {n} of {runs[label]} finished runs of '{label}': {why}."
+        for (name, label, why), n in failed.items()
+    ]
+    taken = Counter((name, record.label) for record in ok for name in record.measures)
+    taken_at_all = {name for name, _label in taken} - {"training"}  # notes of the loop, no metric
+    lacking: dict[tuple[str, int, int], list[str]] = {}
+    for name in sorted(taken_at_all):
+        for label, finished in runs.items():
+            if taken[name, label] < finished:
+                lacking.setdefault((name, taken[name, label], finished), []).append(f"'{label}'")
+    found += [
+        f"{name} was measured on {n} of {finished} finished runs of {tables.listed(labels)}; "
+        f"`llama-ablate measure {store.root} {name}` measures the rest."
+        for (name, n, finished), labels in lacking.items()
+    ]
+    if len(records) == len(store.plan["runs"]) and ok:  # else `run` is not done with measuring
+        entries = store.plan["experiment"].get("measure", [])
+        asked = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
+        found += [
+            f"{name} was not measured; `llama-ablate measure {store.root} {name}` measures it."
+            for name in sorted(asked - taken_at_all - set(speeds["metric"]))
+        ]
+    return found
 
 
 def _of_tuning(frame: pd.DataFrame) -> list[str]:

@@ -1,14 +1,30 @@
 """Results as they are at one moment: what a report asks for again and again is read once."""
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any, TypeVar
 
+from llama_ablate import disk
 from llama_ablate.results.record import Record
+from llama_ablate.results.runs import Runs
 from llama_ablate.results.store import Store
+from llama_ablate.strict_json import read_json
+
+T = TypeVar("T")
 
 
 class Still(Store):
-    """A store that goes on saying what it found first: for reading, not for working on."""
+    """A store that goes on saying what it found first: for reading, not for working on.
+
+    The tables of an experiment share what was read: the plan, the folders and the records of runs.
+    """
+
+    def __init__(self, root: Path, table: int = 0) -> None:
+        super().__init__(root, table)
+        self.runs = _StillRuns(root)
+        #: What functions made of this table, by function: see `once`.
+        self.made: dict[Callable[..., Any], Any] = {}
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -16,28 +32,75 @@ class Still(Store):
         return super().plan
 
     @cached_property
+    def _whole_plan(self) -> dict[str, Any]:
+        return super()._whole_plan
+
+    @cached_property
     def tables(self) -> list[Store]:
         """The same results, seen as each of the experiment's tables."""
         found = super().tables
         found[self._table] = self
+        shared = ("_whole_plan", "runs", "_measured", "_of_variants")
         for table in found:
-            table.__dict__["tables"] = found
+            table.__dict__ |= {"tables": found, **{name: getattr(self, name) for name in shared}}
         return found
-
-    def records(self) -> list[Record]:
-        """Return the records of the planned runs, in the plan's order, as far as they finished."""
-        return self._records
-
-    @cached_property
-    def _records(self) -> list[Record]:
-        return super().records()
 
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric."""
-        if variant not in self._measures:
-            self._measures[variant] = super().variant_measures(variant)
-        return self._measures[variant]
+        if variant not in self._measured:
+            folders = self._of_variants.get(variant, [])
+            files = sorted(file for folder in folders for file in folder.glob("measures/*.json"))
+            self._measured[variant] = {f.stem: dict(read_json(f, self._place(f))) for f in files}
+        return self._measured[variant]
 
     @cached_property
-    def _measures(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def _measured(self) -> dict[str, dict[str, dict[str, Any]]]:
         return {}
+
+    @cached_property
+    def _of_variants(self) -> dict[str, list[Path]]:
+        """The folders of what was measured of variants, by variant: listed once for them all."""
+        found: dict[str, list[Path]] = {}
+        for name in disk.names(self._variants):
+            found.setdefault(name.rpartition("--")[2], []).append(self._variants / name)
+        return found
+
+
+class _StillRuns(Runs):
+    """The folders of runs, listed once, and their records, each read once."""
+
+    def folders(self) -> dict[str, Path]:
+        """Return the folder of every run that has one, by id: the final one, else the last try."""
+        return self._folders
+
+    @cached_property
+    def _folders(self) -> dict[str, Path]:
+        return super().folders()
+
+    @cached_property
+    def _records(self) -> dict[Path, Record]:
+        return {}
+
+    def read(self, folder: Path) -> Record:
+        """Return the record of a run's folder. Raises ConfigError where it is damaged."""
+        if folder not in self._records:
+            self._records[folder] = super().read(folder)
+        return self._records[folder]
+
+
+def once(of: Callable[[Store], T]) -> Callable[[Store], T]:
+    """Make what a function returns of a store once for each `Still`, and share it.
+
+    What is shared is not to be changed. Of a store that others work on it is made at every call.
+    """
+
+    @wraps(of)
+    def found(store: Store) -> T:
+        if not isinstance(store, Still):
+            return of(store)
+        if of not in store.made:
+            store.made[of] = of(store)
+        made: T = store.made[of]
+        return made
+
+    return found

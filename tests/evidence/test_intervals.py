@@ -145,3 +145,15 @@ def test_the_interval_of_a_share_is_wilsons(hits, n):
     low, high = wilson(hits, n)
     assert low == pytest.approx(max(0.0, centre - half), abs=1e-6)
     assert high == pytest.approx(min(1.0, centre + half), abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", [18, 1000, 100_000])
+def test_two_seeds_and_many_rows_have_a_detectable_effect_too(rows):
+    """With one degree of freedom t is Cauchy: an effect far from 0 is seen where |W| < effect / t.
+
+    W is the normal deviate that the deviation is estimated from.
+    """
+    alpha = 0.05 / rows
+    threshold = stats.cauchy.isf(alpha / 2)
+    expected = stats.norm.ppf(0.9) * threshold / math.sqrt(2)
+    assert detectable(0.01, 2, alpha=alpha) == pytest.approx(0.01 * expected, rel=1e-4)

@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import optimize
 
-from llama_ablate.evidence.scaling import Law, fit, fit_law, fit_surface, gap
+from llama_ablate.evidence.scaling import Law, fit, fit_law, fit_laws, fit_surface, gap
 from llama_ablate.evidence.sensitivity import sensitivity
 
 SIZES = [1e5, 3e5, 1e6, 3e6, 1e7]
@@ -49,6 +50,25 @@ def test_intervals_of_few_seeds_are_as_wide_as_they_must_be(seeds):
         found = fit(SIZES, losses, at=1e8, draws=40)
         held += found.exponent.low <= law.exponent <= found.exponent.high
     assert held >= 20  # of 25: what holds 95% falls below that in one of 1,000 such tests
+
+
+def test_laws_that_are_fitted_at_once_are_those_that_are_fitted_alone():
+    """What scipy reaches from the same start with the same loss is the reference."""
+    near = Law(1.5, 12.0, 0.18)
+    noise = np.random.default_rng(3).normal(0, 0.003, (8, len(SIZES)))
+    rows = np.array([near(x) for x in SIZES]) + noise
+    laws, lost = fit_laws(SIZES, rows, [near] * len(rows))
+
+    def residuals(of, row):
+        return np.log(of[0] + of[1] * (np.array(SIZES) / 1e6) ** -of[2]) - np.log(row)
+
+    for law, mine, row in zip(laws, lost, rows, strict=True):
+        theirs = optimize.least_squares(
+            residuals, [1.5, near.scale * 1e6**-0.18, 0.18], args=(row,), loss="huber",
+            f_scale=1e-3, bounds=([0, 0, 0], [9, 9, 5]), xtol=1e-12, ftol=1e-12, max_nfev=2000,
+        )  # fmt: skip
+        assert mine <= 2 * theirs.cost * 1.001
+        assert law.exponent == pytest.approx(theirs.x[2], rel=0.02)
 
 
 def test_losses_that_follow_no_law_still_give_one():

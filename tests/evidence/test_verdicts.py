@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import rule
-from llama_ablate.evidence.intervals import power
+from llama_ablate.evidence.intervals import equivalence_p, power
 
 NOISE = np.array([-0.1, 0.0, 0.1, 0.05])
 
@@ -48,6 +48,29 @@ def test_false_verdicts_on_equal_arms_are_at_most_5_in_100_tables():
         table = {str(i): generator.normal(size=6) - base for i in range(5)}
         false += any(r.verdict != "inconclusive" for r in rule(table).values())
     assert false / 2000 <= 0.05
+
+
+def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables():
+    """Five arms that differ by the margin, six seeds: uncorrected, one table in five has one."""
+    generator = np.random.default_rng(2)
+    edge = np.array([1.0, 1.0, -1.0, 1.0, -1.0])[:, None]
+    false, uncorrected = 0, 0
+    for _ in range(2000):
+        values = edge + generator.normal(size=(5, 6)) / 4
+        table = {str(i): row for i, row in enumerate(values)}
+        false += any(r.verdict == "equivalent" for r in rule(table, margin=1.0).values())
+        uncorrected += any(equivalence_p(row, 1.0) < 0.05 for row in values)
+    assert false / 2000 <= 0.05
+    assert uncorrected / 2000 > 0.15
+
+
+def test_equivalence_is_corrected_for_the_rows_of_the_table():
+    values = NOISE + 0.02
+    alone = rule({"a": values}, margin=0.2)["a"]
+    assert alone.verdict == "equivalent"
+    among = rule({"a": values, **{str(i): NOISE + 9 for i in range(5)}}, margin=0.2)["a"]
+    assert among.equivalence_p == pytest.approx(6 * alone.equivalence_p)
+    assert among.verdict == "inconclusive"
 
 
 def test_a_real_effect_is_found_among_equal_arms():

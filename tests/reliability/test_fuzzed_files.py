@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from llama_ablate import experiment, plan
-from llama_ablate.cli import _in_one_line, main
+from llama_ablate.cli import main
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.strict_json import to_json
+from llama_ablate.terminal import in_one_line
 from llama_ablate.training import engine
 from tests.quiet import within
 
@@ -75,7 +76,7 @@ def attempt(folder):
             allowed += len(found.arms) / 200 + len(found.runs) / 5000
         except ConfigError as error:
             took = time.process_time() - began
-            found = _in_one_line(str(error))
+            found = in_one_line(str(error))
             place = PLACED.match(found)
             assert place, f"no place in: {found}"
             lines = len(BREAKS.split(Path(f"{place[1]}.yaml").read_bytes()))

@@ -6,6 +6,7 @@ import re
 
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from llama_ablate.cli import main
 from llama_ablate.report import (
@@ -118,7 +119,7 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
     engine = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, engine=engine), [], None)
     told = " ".join(warned.warnings(store))
-    assert "different devices, threads, precisions or kernels" in told
+    assert "different devices, threads, precisions, kernels" in told
     assert "bfloat16" in told
     assert "wild, seed 0: diverged (not finite)." in told
 
@@ -304,6 +305,155 @@ def test_a_run_that_diverged_speaks_against_its_variant(store):
     # Seeds 1 and 2 lost 0.3 each; seed 0 diverged and counts as chance, log 256, against 2.0.
     assert found["n"] == 3
     assert found["difference"] == pytest.approx((math.log(256) - 2.0 + 0.3 + 0.3) / 3)
+
+
+def replaced(store, run, **changes):
+    """Put another record in the place of a run's."""
+    import shutil
+
+    shutil.rmtree(store.runs.folder(run))
+    variant, seed = run[:2], int(run[2:])
+    store.commit(record(variant, seed, LOSSES[variant][seed], **changes), [], None)
+
+
+def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(store):
+    replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", measures={})
+    row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
+    assert row["verdict"] == "collapsed"  # of its other two runs both are better
+    assert row["outcome"] == "2 ok, 1 collapsed"
+    assert "collapsed: rms<b>norm</b> & co" in page.answer(frames.comparison(store))
+    rates = next(s for s in sections.sections(store) if s.key == "steadiness")
+    shown = rates.cells.set_index("variant")
+    # Wilson's interval of 1 of 3 and 0 of 3, from the formula with z = 1.96.
+    assert shown.loc[LABELS["bb"], "collapsed [95% interval]"] == "33% [6%, 79%]"
+    assert shown.loc[LABELS["bb"], "diverged [95% interval]"] == "0% [0%, 56%]"
+    assert shown.loc["wild", "diverged [95% interval]"] == "33% [6%, 79%]"
+    assert any("no better than frequencies" in warning for warning in warned.warnings(store))
+    text, _ = looking.pair(store, store.plan["variants"][0], store.plan["variants"][1])
+    assert "is better than" in text or "is not told apart from" in text
+    assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
+    page.write(store, sections.sections(store))
+
+
+def test_a_hypothesis_may_ask_how_often_a_variant_collapses(store):
+    plan = store.plan
+    plan["data"]["vocab"] = 256
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    replaced(store, "bb1", outcome="collapsed", measures={})
+    found = hypothesized_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
+    assert found["difference"] == pytest.approx(1 / 3)
+    found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
+    assert found["difference"] == pytest.approx((-0.1 + math.log(256) - 2.2 - 0.15) / 3)
+
+
+@pytest.mark.parametrize("outcome", ["error", "oom", "timeout", None])
+def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
+    import shutil
+
+    for seed in range(3):
+        shutil.rmtree(store.runs.folder(f"bb{seed}"))
+        if outcome:
+            lost = record("bb", seed, 2.0, outcome=outcome, reason="why", measures={})
+            store.commit(lost, [], None)
+    frame = frames.comparison(store)
+    verdict = "failed" if outcome else "pending"
+    assert frame.set_index("label").loc[LABELS["bb"], "verdict"] == verdict
+    assert f"{verdict}: {LABELS['bb']}" in page.answer(frame)
+    html = page.write(store, sections.sections(store)).read_text("utf-8")
+    assert f'<td class="{verdict} ' in html
+
+
+def test_what_old_plans_matched_is_read_from_where_they_have_it(store):
+    page.write(store, sections.sections(store))  # a plan whose table has no key `match`
+    assert "matched: parameters" in (store.report / "report.md").read_text("utf-8")
+
+
+def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
+    measures = record("bb", 1, 2.0).measures | {"calibration": {"error": "ValueError: too few"}}
+    replaced(store, "bb1", measures=measures)
+    with store.alone("measure") as claim:
+        failed = {"values": {}, "samples": {}, "error": "OutOfMemoryError: 8 GiB"}
+        store.add_variant_measure(claim, LABELS["bb"], "bb", "decode_speed", failed)
+    row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
+    assert math.isnan(row["decode_speed_ratio"])
+    assert row["train_speed_ratio"] == pytest.approx(1.25)
+    told = warned.warnings(store)
+    label = LABELS["bb"]
+    assert f"decode_speed was not measured of '{label}': OutOfMemoryError: 8 GiB." in told
+    what = f"calibration was not measured of 1 of 3 finished runs of '{label}'"
+    assert f"{what}: ValueError: too few." in told
+    html = page.write(store, sections.sections(store)).read_text("utf-8")
+    assert "decode_speed: OutOfMemoryError: 8 GiB" in html
+    for what in ("bb", "bb1"):
+        text = (looking.run(store, what) if what == "bb1" else
+                looking.variant(store, store.plan["variants"][1]))[0]  # fmt: skip
+        assert "not measured: " in text
+
+
+def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
+    measures = record("bb", 1, 2.0).measures | {"calibration": {"calibration_error": 0.1}}
+    replaced(store, "bb1", measures=measures)
+    told = warned.warnings(store)
+    rest = f"`llama-ablate measure {store.root} calibration` measures the rest."
+    label = LABELS["bb"]
+    assert f"calibration was measured on 1 of 3 finished runs of '{label}'; {rest}" in told
+    assert f"calibration was measured on 0 of 3 finished runs of 'baseline'; {rest}" in told
+    assert f"calibration was measured on 0 of 2 finished runs of 'wild'; {rest}" in told
+    plan = store.plan
+    plan["experiment"]["measure"] = ["perplexity", "train_speed", "loss_by_position"]
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    assert [w for w in warned.warnings(store) if w.endswith("measures it.")] == [
+        "loss_by_position was not measured; "
+        f"`llama-ablate measure {store.root} loss_by_position` measures it."
+    ]
+
+
+HOSTILE = "=a $\\lr{x}$ $b$ \x1b]0;PWNED\x07 <img src=x> [y](javascript:z)"
+
+
+@pytest.fixture
+def hostile(store):
+    """Results of somebody else: a label and a question with whatever a label can hold."""
+    plan = store.plan
+    plan["question"] = HOSTILE
+    plan["variants"][1]["label"] = HOSTILE
+    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    return store
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_labels_are_no_formulas_in_any_figure(hostile, tmp_path, name):
+    figure = figures.FIGURES[name](hostile)
+    figures.save(figure, tmp_path / name)
+    shown = [text for text in figure.findobj(Text) if "$" in text.get_text()]
+    assert all(not text.get_parse_math() for text in shown)
+    assert "lr{x}" in " ".join(text.get_text() for text in shown)
+
+
+def test_powers_of_ten_along_an_axis_are_still_written_as_powers(tmp_path):
+    figure, axes = figures.canvas(4, 3)
+    axes.loglog([1, 1e6], [1, 1e6])
+    figures.save(figure, tmp_path / "x")
+    ticks = [t for t in axes.get_xticklabels() if "10^" in t.get_text()]
+    assert ticks
+    assert all(text.get_parse_math() for text in ticks)
+
+
+def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys):
+    for arguments in (["status"], ["show"], ["report"], ["compare"]):
+        labels = ["baseline", "bb"] if arguments == ["compare"] else []
+        assert main([*arguments, str(hostile.root), *labels]) in (0, 1)
+        out, err = capsys.readouterr()
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err)
+        assert "\\x1b]0;PWNED\\x07" in out
+    rows = (hostile.report / "tables/comparison.csv").read_text("utf-8").splitlines()
+    assert rows[2].startswith("'=a ")
+    assert ",-0.1" in rows[2]  # numbers are no formulas
+    for file in ("report.md", "tables/comparison.md"):
+        markdown = (hostile.report / file).read_text("utf-8")
+        assert "PWNED" in markdown
+        assert "<img" not in markdown
+        assert "](javascript" not in markdown
 
 
 def test_a_share_of_nothing_is_not_measured(store):
