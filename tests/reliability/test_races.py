@@ -1,5 +1,6 @@
 """R4 and R5: launchers that race for one grid, and a worker that sleeps beyond its lease."""
 
+import ctypes
 import hashlib
 import os
 import random
@@ -16,7 +17,7 @@ from llama_ablate.launch import remote, worker
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.commands import PYTHON
-from tests.quiet import within
+from tests.quiet import until, within
 
 from .harness import Settings, breaches, grid, in_child, there
 
@@ -52,18 +53,23 @@ def racing(file, results, executed, delay):
     grid(file, results, OFTEN)
 
 
+@pytest.mark.parametrize("where", ["one machine", "machines of one name"])
 def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
-    four, tmp_path, volume, tally
+    where, four, tmp_path, volume, tally, request
 ):
+    start = fork
+    if where == "machines of one name":
+        request.getfixturevalue("namespaces")
+        start = elsewhere
     reference = grid(four, tmp_path / "reference").root
-    grids, launchers = volume(6, 100), volume(4, 8)
+    grids, launchers = volume(6 if start == fork else 2, 100), volume(4, 8)
     chance, wrong, runs, twice = random.Random(0), [], 0, 0
     for number in range(grids):
         results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
         racers = [
-            fork(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
+            start(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
         ]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in racers]
+        codes = [ended(pid) for pid in racers]
         found = breaches(results / "tiny", reference)
         if any(codes) or found:
             wrong.append((number, codes, found))
@@ -73,8 +79,79 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
     print(wrong)
     assert runs == 4 * grids
     assert twice <= 0.01 * runs
-    tally("R4", f"{launchers} launchers racing for each of {grids} grids of 4 runs; {twice} of "
-          f"{runs} runs executed twice", grids, len(wrong))  # fmt: skip
+    tally("R4", f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
+          f"{twice} of {runs} runs executed twice", grids, len(wrong))  # fmt: skip
+
+
+def elsewhere(work, *arguments):
+    """Do something as on another machine of the same name: in a pid namespace, without machine id.
+
+    Returns the process, whose exit code is that of the work.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = 0x20000 | 0x20000000  # CLONE_NEWNS | CLONE_NEWPID
+    private = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
+    done = libc.unshare(spaces) or os.fork()  # the child is the first process of the namespace
+    if done == 0:
+        done = (
+            libc.mount(None, b"/", None, private, None)
+            or libc.mount(b"proc", b"/proc", b"proc", 0, None)
+            or libc.mount(b"none", b"/etc", b"tmpfs", 0, None)
+            or in_child(work, *arguments, shown=(1, 2))
+        )
+        os._exit(done & 0xFF)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(done, 0)[1]) & 0xFF if done > 0 else 77)
+
+
+@pytest.fixture
+def namespaces():
+    """Skip a test where processes cannot be put into pid namespaces of their own."""
+    if ended(elsewhere(lambda: None)):
+        pytest.skip("no pid namespace can be made here: that takes Linux, and root")
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def hold(folder, seconds):
+    """Hold a claim for a while."""
+    with claims.take(folder):
+        time.sleep(seconds)
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_claim_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp_path):
+    holder = elsewhere(hold, tmp_path, 3)
+    until((tmp_path / "claim-1").exists, 10)
+
+    def look():
+        end = time.monotonic() + 2  # two leases
+        watch = claims.Watch()
+        while time.monotonic() < end:
+            assert watch.waits(tmp_path)
+            assert claims.take(tmp_path) is None
+            time.sleep(0.1)
+
+    assert ended(elsewhere(look)) == 0
+    assert ended(holder) == 0
+    assert (tmp_path / "released-1").exists()
+
+
+def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_claim_over(tmp_path, monkeypatch):
+    """It shares all but the id of the boot, and has no process of the holder's number."""
+    assert in_child(lambda: claims.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
+    monkeypatch.setattr(holders, "_BOOT_ID", tmp_path / "boot_id")
+    watch, began = claims.Watch(), time.monotonic()
+    assert claims.take(tmp_path) is None
+    while watch.waits(tmp_path):
+        time.sleep(0.02)
+    assert time.monotonic() - began > claims.lease()
+    assert claims.take(tmp_path).number == 2
 
 
 def hashes(folder):
@@ -85,8 +162,8 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
     experiment_file, tmp_path, monkeypatch, volume, tally
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
-    # As if on another machine: then only the lease tells whether somebody is still there.
-    monkeypatch.setattr(holders, "_machine", lambda: f"machine of {os.getpid()}")
+    # As if on clones of one machine: then only the lease tells whether somebody is still there.
+    monkeypatch.setattr(holders, "_boot", lambda: f"boot-of-{os.getpid()}")
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
@@ -160,8 +237,8 @@ def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
     monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
     watch = claims.Watch()
     with claims.take(tmp_path) as claim:
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
             assert watch.waits(tmp_path)
             time.sleep(0.02)
         claim._left.set()  # it stops renewing
@@ -263,8 +340,8 @@ def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "utime", failing)
     claim, watch = claims.take(tmp_path), claims.Watch()
     monkeypatch.setattr(claims, "alive", lambda _holder: None)  # as from another machine
-    until = time.monotonic() + 2.5  # leases of a second
-    while time.monotonic() < until:
+    end = time.monotonic() + 2.5  # leases of a second
+    while time.monotonic() < end:
         assert watch.waits(tmp_path)
         time.sleep(0.05)
     claim.release()
