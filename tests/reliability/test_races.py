@@ -14,12 +14,14 @@ import pytest
 from llama_ablate import disk, experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import remote, worker
+from llama_ablate.launch.progress import Progress
+from llama_ablate.launch.queue import Gone, News, Queue
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.commands import PYTHON
 from tests.quiet import until, within
 
-from .harness import Settings, breaches, grid, in_child, there
+from .harness import ENGINE, Disk, Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -372,6 +374,64 @@ def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
     assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
+
+
+def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "isdir", lambda _path: True)
+    disk.make(tmp_path / "gone" / "too")
+    assert disk.names(tmp_path / "gone") == ["too"]
+
+
+def test_a_log_whose_folder_another_machine_removes_meanwhile_is_opened_in_a_new_one(
+    tmp_path, monkeypatch
+):
+    def at(number, name, _arguments):
+        if name == "open" and number < 6:
+            (tmp_path / "work").rmdir()
+
+    monkeypatch.setattr(disk, "os", Disk(at))
+    os.close(disk.append(tmp_path / "work" / "log"))
+    assert (tmp_path / "work" / "log").is_file()
+
+
+class Losing:
+    """A launcher whose processes are lost, and a run that another machine commits out of sight."""
+
+    slots = 1
+
+    def __init__(self, store, hidden):
+        self._store, self._hidden, self._news, self._since = store, hidden, News(), 0.0
+
+    def submit(self, runs):
+        if not self._since:
+            worker.run(self._store.root, *runs)
+            self._store.runs.final.rename(self._hidden)
+            self._since = time.monotonic()
+        self._news.gone.extend(Gone(run, "lost") for run in runs)
+
+    def poll(self):
+        if self._hidden.exists() and time.monotonic() > self._since + claims.lease() * 0.7:
+            self._hidden.rename(self._store.runs.final)
+        news, self._news = self._news, News()
+        return news
+
+    def stop(self):
+        pass
+
+
+def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_lost(
+    experiment_file, tmp_path
+):
+    """What a network's cache shows may be old, by less than a lease."""
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    disk.remove_tree(store.runs.final)
+    plan = make(experiment.load(file))
+    with Progress("lost", 1) as progress:
+        Queue(store, plan, ENGINE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
+    assert [record.outcome for record in store.records()] == ["ok"]
+    assert not disk.names(store.runs.failed)
+    assert not breaches(store.root)
 
 
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
