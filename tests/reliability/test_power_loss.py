@@ -32,7 +32,7 @@ def recorded(experiment_file, tmp_path, monkeypatch):
         patch.setattr(disk, "os", recorder)
         patch.setattr(claims, "os", recorder)
         patch.setattr(RealStore, "commit", committed)
-        patch.setattr(holders, "_boot", lambda: "before the power was lost")
+        patch.setattr(holders, "_boot", lambda: "before-the-power-was-lost")
         grid(file, recorder.root)
     return file, recorder
 

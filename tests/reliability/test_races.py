@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from itertools import count
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
             wrong.append((number, codes, found))
         times = Counter(executed.read_text().split())
         runs += len(times)
-        twice += sum(count - 1 for count in times.values())
+        twice += sum(often - 1 for often in times.values())
     print(wrong)
     assert runs == 4 * grids
     assert twice <= 0.01 * runs
@@ -252,6 +253,31 @@ def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
         assert within(took, 1)
         assert not claim.held
     assert claims.take(tmp_path).number == 2
+
+
+@pytest.mark.parametrize(("clock", "step"), [("stands still", 0), ("leaps ahead", 86400),
+                                             ("leaps back", -86400)])  # fmt: skip
+def test_a_claim_is_kept_for_a_lease_whatever_the_clock_does(
+    clock, step, tmp_path, monkeypatch, tally
+):
+    """It moves on by a day with every look at it, or not at all."""
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
+    monkeypatch.setattr(claims, "myself", lambda: "another-boot pid:[1] 1 1 0")
+    days = count(2**31, step)
+    monkeypatch.setattr(time, "time", lambda: next(days))
+    watch = claims.Watch()
+    with claims.take(tmp_path) as claim:
+        began, wrong = time.monotonic(), 0
+        while time.monotonic() - began < 1:
+            wrong += not watch.waits(tmp_path)
+            time.sleep(0.02)
+        wrong += not claim.held
+        claim._left.set()  # it stops renewing
+        began = time.monotonic()
+        while watch.waits(tmp_path) and time.monotonic() - began < 5:
+            time.sleep(0.02)
+        wrong += not 0.4 < time.monotonic() - began < 5
+    tally("R16", f"a claim that is watched while the clock {clock}", 1, wrong)
 
 
 def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_path):

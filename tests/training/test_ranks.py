@@ -82,6 +82,7 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
         torchrun = launch(["sh", "-c", f"{worker} & wait"], env=os.environ | second)
         with silent.accept()[0]:
             rank = family(torchrun)
+            assert rank
             torchrun.kill()
             until(lambda: not alive(rank), 5)
 
