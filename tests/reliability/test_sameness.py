@@ -10,6 +10,7 @@ import pytest
 
 from llama_ablate import experiment
 from llama_ablate.launch import measuring, processes
+from llama_ablate.measure import METRICS
 from llama_ablate.plan import make
 from llama_ablate.results import Store
 from llama_ablate.spec import digest
@@ -153,7 +154,8 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
             at = [arm["train"]["batch"], arm["spec"], name, engine]
             return {"values": {"x": digest(at)}, "samples": {}, "error": ""}
 
-        return [{name: values(arm, name) for name in entries} for arm in arms]
+        names = [METRICS.resolve(entry).name for entry in entries]
+        return [{name: values(arm, name) for name in names} for arm in arms]
 
     def measured(file, root, kernel):
         plan, store = make(experiment.load(file)), Store(root)
