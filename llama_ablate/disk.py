@@ -93,7 +93,7 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 def make(folder: Path) -> None:
     """Make a folder, and those above it that are missing.
 
-    Asked is the file system, by making it: what a network's cache has of it may be out of date.
+    It is not looked for first: what a network's cache shows of it may be out of date.
     """
     try:
         os.mkdir(folder)
@@ -112,7 +112,7 @@ def make(folder: Path) -> None:
 def append(path: Path) -> int:
     """Open a file to append to, and return its handle; its folder is made where it is missing.
 
-    Another machine may remove that folder meanwhile, which a cache shows a while later.
+    Another machine may have removed that folder, and a network's cache may show it for a while.
     """
     until = time.monotonic() + _STALE_S
     while True:
@@ -158,13 +158,13 @@ def place(partial: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder for what is to be placed beside it once it is whole; it is gone at the end.
+    """Make a folder to write in until it is whole and gets its name; what is left goes at the end.
 
-    Meanwhile a lock, which ends with the process, keeps `sweep` away.
+    A lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
     """
     handle = os.open(parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there
+        with contextlib.suppress(OSError):  # a file system without locks: `sweep` does nothing
             fcntl.flock(handle, fcntl.LOCK_SH)
         folder = parent / f"{PARTIAL}{secrets.token_hex(8)}"
         os.mkdir(folder)
@@ -177,8 +177,8 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the partial folders that killed processes have left, unless somebody makes one now."""
-    with contextlib.suppress(OSError):  # somebody does, or it is not ours to write
+    """Remove the partial folders that killed processes have left, unless one is in use now."""
+    with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
         handle = os.open(parent, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

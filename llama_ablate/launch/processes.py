@@ -171,7 +171,7 @@ def _child(
     leave_after(launcher.join)
 
     def tell(kind: str, value: Any) -> None:
-        with suppress(BrokenPipeError):  # the launcher is gone, and this process about to leave
+        with suppress(BrokenPipeError):  # the launcher is gone, and this process ends soon
             connection.send((kind, value))
 
     try:
@@ -192,10 +192,10 @@ def _child(
 
 
 def leave_after(ended: Callable[[], object]) -> None:
-    """Have this process leave once `ended` returns: whoever started it is gone.
+    """Have this process end soon after `ended` returns, which waits for what started it to end.
 
-    It is then told to stop as a user would: by SIGTERM. Who trains writes a checkpoint first, if
-    that is done within GRACE_S; nothing else has anything to keep.
+    It gets SIGTERM, as from a user: a worker then writes a checkpoint, others just end. After
+    GRACE_S it ends in any case.
     """
 
     def watch() -> None:

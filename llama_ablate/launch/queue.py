@@ -146,7 +146,7 @@ class Queue:
         if self._tries[run] < _TRIES and not gone.oom:
             return True
         if time.monotonic() - self._since[run] < lease() and not gone.oom:
-            self._elsewhere[run] = gone  # so long a network's cache may hide what another finished
+            self._elsewhere[run] = gone  # until then a network's cache may hide its record
             return False
         record = self._lost(self._runs[run], gone)
         if store.commit(record, [], None) is None:  # somebody has it, or has just done it

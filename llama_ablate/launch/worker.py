@@ -236,7 +236,7 @@ def _parent() -> int:
 
 
 def _orphaned(parent: int, spread: str) -> None:
-    """Return once the parent of this process is gone, or what started its ranks."""
+    """Wait until the parent of this process has ended, or the worker that started its ranks."""
     while os.getppid() == parent and alive(spread) is not False:
         time.sleep(0.2)
 
@@ -264,8 +264,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, help="the results of an experiment that was planned")
     parser.add_argument("run", help="the id of a run of its plan")
     given = parser.parse_args(arguments)
-    parent, spread = _parent(), os.environ.get("LLAMA_ABLATE_SPREAD", "")
-    leave_after(partial(_orphaned, parent, spread))
     try:
         return _as_program(Store.open(given.results), given.run)
     except (ConfigError, OSError) as error:
@@ -291,4 +289,5 @@ def _wait_out(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    leave_after(partial(_orphaned, _parent(), os.environ.get("LLAMA_ABLATE_SPREAD", "")))
     sys.exit(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Drawn once by every program, so that no two names are equal, whatever two machines share.
+#: Drawn once by every program, so that no two machines give a name twice, whatever they share.
 _RANDOM = secrets.token_hex(8)
 
 

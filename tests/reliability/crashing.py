@@ -11,7 +11,6 @@ import signal
 from contextlib import suppress
 
 from llama_ablate.cli import script
-from llama_ablate.launch import processes
 
 from .harness import Disk
 
@@ -19,7 +18,7 @@ VARIABLE = "LLAMA_ABLATE_TEST_CRASH"
 
 
 def install():
-    """Put the disk in its place in this process, and in those that are forked from it."""
+    """Put the disk in its place in this process."""
     noted, wanted, number, code = os.environ[VARIABLE].split("|")
 
     def at(n, name, arguments):
@@ -44,8 +43,7 @@ def note(file, how, text):
 
 
 if __name__ == "__main__":
-    processes._PRELOADED.append("tests.reliability.crashing")  # of the fork server
     install()
     script()
-elif VARIABLE in os.environ:
+elif __name__ == "__mp_main__":  # as a forked process names the module that its launcher ran
     install()

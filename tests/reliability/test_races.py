@@ -329,6 +329,18 @@ def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file,
             grid(other, tmp_path)
 
 
+def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_to_move(
+    four, experiment_file, tmp_path
+):
+    """As in a container that is started again, with other options, after it was killed."""
+    store = grid(four, tmp_path)
+    run = store.plan["runs"][0]["id"]
+    disk.make(store.working(run))
+    (store.working(run) / "claim-1").write_text("elsewhere pid:[1] 1 1 0")
+    grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
+    assert len(store.plan["runs"]) == 6
+
+
 def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
     store = Store(tmp_path / "x")
     store.prepare()
