@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"llama-ablate: {in_one_line(str(error))}{note}\n")
         return 2
     except MemoryError as error:
-        why = f" ({_in_one_line(str(error))})" if str(error) else ""
+        why = f" ({in_one_line(str(error))})" if str(error) else ""
         sys.stderr.write(f"llama-ablate: {options.command} needs more memory than there is{why}\n")
         return 2
     except KeyboardInterrupt:

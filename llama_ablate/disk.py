@@ -4,16 +4,23 @@ Everything goes through `os` of this module and nothing else, so that a test can
 disk: fail, crash or lose power at any call.
 """
 
+import contextlib
 import errno
+import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+#: What the names of files and folders begin with that are not whole yet.
+PARTIAL = ".partial-"
 Content = bytes | Callable[["Writer"], Any]
 _CHUNK = 1 << 20
+#: How long a network's cache may show a folder that is gone, in seconds: the usual lease.
+_STALE_S = 20.0
 
 
 class Writer:
@@ -73,7 +80,7 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 
     Until it is whole it lies `aside`, in a folder of the same file system; returns its SHA-256.
     """
-    partial = (aside or path.parent) / f".partial-{secrets.token_hex(8)}"
+    partial = (aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}"
     try:
         digest = write(partial, content)
         os.replace(partial, path)
@@ -84,16 +91,38 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it that are missing."""
-    if os.path.isdir(folder):
-        return
-    make(folder.parent)
+    """Make a folder, and those above it that are missing.
+
+    It is not looked for first: what a network's cache shows of it may be out of date.
+    """
     try:
         os.mkdir(folder)
+    except FileNotFoundError:
+        if folder.parent == folder:  # the working directory is gone
+            raise
+        make(folder.parent)
+        make(folder)
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-    sync(folder.parent)
+    else:
+        sync(folder.parent)
+
+
+def append(path: Path) -> int:
+    """Open a file to append to, and return its handle; its folder is made where it is missing.
+
+    Another machine may have removed that folder, and a network's cache may show it for a while.
+    """
+    until = time.monotonic() + _STALE_S
+    while True:
+        make(path.parent)
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except FileNotFoundError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def names(folder: Path) -> list[str]:
@@ -125,6 +154,39 @@ def place(partial: Path, target: Path) -> bool:
         raise
     sync(target.parent)
     return True
+
+
+@contextlib.contextmanager
+def partial_folder(parent: Path) -> Iterator[Path]:
+    """Make a folder to write in until it is whole and gets its name; what is left goes at the end.
+
+    A lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
+    """
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: `sweep` does nothing
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        folder = parent / f"{PARTIAL}{secrets.token_hex(8)}"
+        os.mkdir(folder)
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+    finally:
+        os.close(handle)
+
+
+def sweep(parent: Path) -> None:
+    """Remove the partial folders that killed processes have left, unless one is in use now."""
+    with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
+        handle = os.open(parent, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in names(parent):
+                if name.startswith(PARTIAL):
+                    remove_tree(parent / name)
+        finally:
+            os.close(handle)
 
 
 def move(folder: Path, place: Path) -> None:

@@ -54,6 +54,16 @@ def alive(processes):
     return found
 
 
+def fork_server(launcher):
+    """Return the process that a launcher's workers are forked from; none where it has none."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(launcher.pid).children():
+            with suppress(psutil.Error):
+                found += [process] * ("multiprocessing.forkserver" in " ".join(process.cmdline()))
+    return found
+
+
 def at_work(launcher, root, run="[0-9a-f]{8}"):
     """Return the processes that train for a launcher: they have the log of a planned run open."""
     log = re.compile(rf"{re.escape(str(root))}/working/{run}/log")

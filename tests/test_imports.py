@@ -52,7 +52,7 @@ MAY = {
     "plugins": ["errors"],
     "launch": ["__init__", "disk", "plugins", "condition", "data", "errors", "experiment", "grid",
                "measure", "model", "plan", "registry", "results", "spec", "training", "trials"],
-    "commands": ["plugins", "bench", "catalogue", "chat", "errors", "experiment",
+    "commands": ["plugins", "bench", "catalogue", "chat", "disk", "errors", "experiment",
                  "generation", "inquiry", "interop", "launch", "plan", "report", "results",
                  "strict_json", "summary", "terminal", "training"],
     "arguments": ["__init__", "margins", "model_arguments"],

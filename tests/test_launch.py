@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import threading
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -114,8 +115,9 @@ def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
 
 
 def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_on(
-    experiment_file, tmp_path, launch
+    experiment_file, tmp_path, launch, monkeypatch
 ):
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "1")  # it is not given up any sooner
     file = experiment_file(train=LONG, seeds="1")
     launcher = launch(command(file, tmp_path))
     store = tmp_path / "tiny"
@@ -208,6 +210,40 @@ def test_a_process_starts_where_another_launcher_has_swept_its_folder_away(tmp_p
     log = tmp_path / "swept" / "log"
     assert processes.call(_started, time.time(), log=log) > 0
     assert log.is_file()
+
+
+def test_a_process_whose_log_cannot_be_written_is_one_error_and_no_traceback(tmp_path, capfd):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match="file"):
+        processes.call(_started, time.time(), log=tmp_path / "file" / "log")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tmp_path):
+    processes.warm()
+    server = psutil.Process(forkserver._forkserver._forkserver_pid)
+    server.suspend()
+    killing = threading.Timer(0.3, server.kill)
+    killing.start()
+    assert processes.call(_started, time.time(), log=tmp_path / "x.log") > 0
+    killing.join()
+    assert forkserver._forkserver._forkserver_pid != server.pid
+
+
+@pytest.mark.parametrize("at", ["training", "measuring"])
+def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_path, launch):
+    """Runs and measures that would go on for minutes."""
+    steps = {"training": 1_000_000, "measuring": 1}[at]
+    file = experiment_file(
+        "{}", train=LONG.replace("400", str(steps)), measure="[train_speed]", seeds="1",
+        model="{dim: 256, layers: 8, heads: 4, context: 256}",
+    )  # fmt: skip
+    launcher = launch(command(file, tmp_path))
+    doing = {"training": "[0-9a-f]{8}", "measuring": "measure"}[at]
+    until(lambda: at_work(launcher, tmp_path / "tiny", run=doing), 60)
+    started = family(launcher)
+    launcher.kill()
+    until(lambda: not alive(started), 5)
 
 
 def _dies(_report):

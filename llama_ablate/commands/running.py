@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate import plugins
+from llama_ablate import disk, plugins
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Settings, Still, Store, folders
@@ -171,6 +171,8 @@ def reported(store: Store) -> Answer:
     store = Still(store.root)
     found = sections(store)
     with store.alone("report"):
+        for partial in store.report.rglob(f"{disk.PARTIAL}*"):  # of one that was killed
+            disk.remove(partial)
         written = page.write(store, found)
     failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)

@@ -1,9 +1,9 @@
 """The store of tokens: written once, read through a memory map, batches a function of (seed, k)."""
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -106,6 +106,7 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     # A tokenizer that was read from a file is what the file held, wherever it lies.
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
+    disk.sweep(folder.parent)
     if folder.exists() and not (_whole(folder) and load(folder).lost is not None):
         disk.remove_tree(folder)  # damaged, or of an older version: made again
     if not folder.exists():
@@ -165,15 +166,15 @@ def first_loss(tokenizer: Tokenizer, text: str) -> str:
 
 
 def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
-    try:
-        disk.make(folder.parent)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
-    except OSError as error:
-        raise ConfigError(
-            f"the token cache '{folder.parent}' cannot be written ({error.strerror}); "
-            "set LLAMA_ABLATE_CACHE to a folder that can"
-        ) from None
-    try:
+    with contextlib.ExitStack() as made:
+        try:
+            disk.make(folder.parent)
+            partial = made.enter_context(disk.partial_folder(folder.parent))
+        except OSError as error:
+            raise ConfigError(
+                f"the token cache '{folder.parent}' cannot be written ({error.strerror}); "
+                "set LLAMA_ABLATE_CACHE to a folder that can"
+            ) from None
         kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         counts, sizes, sums = {}, {}, {}
         for name, part in text.splits.items():
@@ -193,5 +194,3 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
             sums[name] = disk.write(partial / name, content.encode("utf-8"))
         disk.write(partial / _SUMS, json.dumps(sums).encode())
         disk.place(partial, folder)  # beaten by another process: it has written the same
-    finally:
-        disk.remove_tree(partial)

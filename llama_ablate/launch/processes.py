@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +23,11 @@ _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dyna
 
 #: The exit code of a worker that cannot do what it is told; its last line says why.
 REFUSED = 2
+
+#: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
+GRACE_S = 20.0
+
+_TRIES = 3  # to start a process
 
 Message = tuple[str, Any]
 Task = Callable[..., Any]
@@ -50,17 +57,26 @@ def warm() -> None:
 
 
 def start(task: Task, *arguments: Any, gpus: str = "", log: Path) -> "Child":
-    """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`."""
-    warm()
+    """Start `task(report, *arguments)` in a fresh process; what it prints goes to `log`.
+
+    Raises ChildProcessError where the fork server is killed again and again.
+    """
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = context().Process(  # type: ignore[attr-defined]
         target=_child,
         args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
         daemon=True,  # told to stop when this one ends, wherever an interrupt found it
     )
-    process.start()
-    theirs.close()
-    return Child(process, ours)
+    for _ in range(_TRIES):
+        warm()
+        try:
+            process.start()
+        except (EOFError, ConnectionError):  # the fork server was killed just now: another one
+            time.sleep(0.1)
+            continue
+        theirs.close()
+        return Child(process, ours)
+    raise ChildProcessError("no process can be started: the fork server was killed")
 
 
 def call(
@@ -68,8 +84,8 @@ def call(
 ) -> Any:
     """Run `task(report, *arguments)` in a fresh process and return what it returns.
 
-    Raises the ConfigError that the task raises; ChildProcessError where the process died, with the
-    end of what it printed.
+    Raises the ConfigError that the task raises; OSError where the log cannot be written;
+    ChildProcessError where the process died, with the end of what it printed.
     """
     child = start(task, *arguments, log=log)
     try:
@@ -150,21 +166,42 @@ def _child(
     arguments: tuple[Any, ...],
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    disk.make(Path(log).parent)  # another launcher may have swept it, where nobody had a claim yet
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    leave_after(launcher.join)
+
+    def tell(kind: str, value: Any) -> None:
+        with suppress(BrokenPipeError):  # the launcher is gone, and this process ends soon
+            connection.send((kind, value))
+
+    try:
+        handle = disk.append(Path(log))  # another launcher may have swept its folder
+    except OSError as error:
+        tell("refused", error)
+        return
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
-
-    plugins.again(loaded)
-
-    def tell(kind: str, value: Any) -> None:
-        with suppress(BrokenPipeError):  # the parent is gone: who trains looks for that itself
-            connection.send((kind, value))
-
     try:
+        plugins.again(loaded)
         tell("result", task(partial(tell, "progress"), *arguments))
     except ConfigError as error:
         tell("refused", error)
     connection.close()
+
+
+def leave_after(ended: Callable[[], object]) -> None:
+    """Have this process end soon after `ended` returns, which waits for what started it to end.
+
+    It gets SIGTERM, as from a user: a worker then writes a checkpoint, others just end. After
+    GRACE_S it ends in any case.
+    """
+
+    def watch() -> None:
+        ended()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

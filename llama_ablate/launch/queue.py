@@ -4,6 +4,7 @@ Launchers start processes and say when they are gone, no more. Whether a run is 
 the store, and so is whether another command has it; what is lost goes on from its checkpoint.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
 from llama_ablate.plan import Plan
 from llama_ablate.results import FINAL, Record, Settings, Store
-from llama_ablate.results.claims import Watch
+from llama_ablate.results.claims import Watch, lease
 from llama_ablate.training import checkpoint
 from llama_ablate.training.engine import Engine
 from llama_ablate.trials import Run
@@ -69,9 +70,11 @@ class Queue:
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
         self._slots: dict[str, int] = {}
-        #: Of every submitted run: its failed record before, the tries in vain, how far it was.
+        #: Of every submitted run: its failed record before, the tries in vain and since when, how
+        #: far it was.
         self._before: dict[str, object] = {}
         self._tries: dict[str, int] = {}
+        self._since: dict[str, float] = {}
         self._reached: dict[str, int] = {}
 
     def work(self, launcher: Launcher) -> None:
@@ -136,11 +139,15 @@ class Queue:
             self._finish(store.runs.read(folder))
             return False
         reached = checkpoint.latest(store.working(run))
-        further = reached > self._reached.get(run, 0)
-        self._tries[run] = 1 if further else self._tries.get(run, 0) + 1
+        if reached > self._reached.get(run, 0) or run not in self._tries:
+            self._tries[run], self._since[run] = 0, time.monotonic()
+        self._tries[run] += 1
         self._reached[run] = reached
         if self._tries[run] < _TRIES and not gone.oom:
             return True
+        if time.monotonic() - self._since[run] < lease() and not gone.oom:
+            self._elsewhere[run] = gone  # until then a network's cache may hide its record
+            return False
         record = self._lost(self._runs[run], gone)
         if store.commit(record, [], None) is None:  # somebody has it, or has just done it
             self._elsewhere[run] = gone
@@ -150,6 +157,7 @@ class Queue:
 
     def _finish(self, record: Record) -> None:
         self._tries.pop(record.id, None)
+        self._since.pop(record.id, None)
         self._reached.pop(record.id, None)
         self._progress.finish(self._slots.get(record.id), self._label(record.id), record)
         self._keep_best(record.variant)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.launch import local, remote
+from llama_ablate.launch import local, processes, remote
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
@@ -130,7 +130,7 @@ class Ray:
         """Cancel the tasks: their workers write checkpoints and leave."""
         for task in self._tasks:
             self._ray.cancel(task)
-        deadline = time.monotonic() + remote.GRACE_S
+        deadline = time.monotonic() + processes.GRACE_S
         try:
             while self._tasks and _answers(self._head) and time.monotonic() < deadline:
                 for task in self._ended(_POLL_S):

@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_ablate.launch.processes import REFUSED, ended_by, last_words, out_of_memory_kills
+from llama_ablate import disk
+from llama_ablate.launch.processes import (
+    GRACE_S,
+    REFUSED,
+    ended_by,
+    last_words,
+    out_of_memory_kills,
+)
 from llama_ablate.results import Store
-
-#: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
-GRACE_S = 20.0
 
 
 def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple[int, str, bool]:
@@ -24,7 +28,8 @@ def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple
     Where `stop` says so, or an exception does (a cancelled task's), it writes a checkpoint first.
     """
     kills = out_of_memory_kills()
-    with Store(Path(root)).log(run).open("ab") as log:
+    file = Store(Path(root)).log(run)
+    with os.fdopen(disk.append(file), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
             [sys.executable, "-m", "llama_ablate.launch.worker", root, run],
             env=os.environ | {"LLAMA_ABLATE_PARENT": str(os.getpid())},
@@ -40,7 +45,7 @@ def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple
         _end(process)
     code = process.returncode
     oom = code == -signal.SIGKILL and out_of_memory_kills() > kills
-    said = f": {last_words(Path(log.name))}" if code == REFUSED else ""
+    said = f": {last_words(file)}" if code == REFUSED else ""
     return code, ended_by(code, oom=oom) + said, oom
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.launch import remote
+from llama_ablate.launch import processes, remote
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Store
 from llama_ablate.results.claims import taken
@@ -160,7 +160,7 @@ class Slurm:
 
     def stop(self) -> None:
         """Cancel all jobs: workers write checkpoints and leave. Returns when the queue is empty."""
-        deadline = time.monotonic() + 3 * remote.GRACE_S
+        deadline = time.monotonic() + 3 * processes.GRACE_S
         self._unsent.clear()
         try:
             _tell("scancel", f"--name={self._name}")

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from llama_ablate import plugins
+from llama_ablate import disk, plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
-from llama_ablate.launch.processes import REFUSED
+from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
@@ -86,7 +86,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
     ]
     # A rank's parent is torchrun, which does not look whether its own is still there.
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
-    with store.log(run_id).open("ab") as log:
+    with os.fdopen(disk.append(store.log(run_id)), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
             [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             env=os.environ | ours, start_new_session=True,
@@ -208,12 +208,11 @@ class _TakenOver(Exception):  # noqa: N818  no error: another process has the ru
 
 
 def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
-    """Return a function that says whether this process was asked to stop, or lost its parent.
+    """Return a function that says whether this process was asked to stop.
 
     It raises _TakenOver where the claim is lost: then nothing more may be written.
     """
     asked: list[int] = []
-    parent, spread = _parent(), os.environ.get("LLAMA_ABLATE_SPREAD")
 
     def remember(number: int, _frame: Any) -> None:
         asked.append(number)
@@ -221,8 +220,7 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
     def stop() -> bool:
         if claim and not claim.held:
             raise _TakenOver
-        lost = os.getppid() != parent or (spread is not None and not alive(spread))
-        return bool(asked) or lost
+        return bool(asked)
 
     if threading.current_thread() is threading.main_thread():
         # USR2: a queue wants the machine back. HUP: the terminal was closed.
@@ -235,6 +233,12 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
 def _parent() -> int:
     """Return whose child this is: an engine tells, since it may be gone before anybody looks."""
     return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
+
+
+def _orphaned(parent: int, spread: str) -> None:
+    """Wait until the parent of this process has ended, or the worker that started its ranks."""
+    while os.getppid() == parent and alive(spread) is not False:
+        time.sleep(0.2)
 
 
 def _at_most_every(seconds: float, report: Report) -> Report:
@@ -260,8 +264,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, help="the results of an experiment that was planned")
     parser.add_argument("run", help="the id of a run of its plan")
     given = parser.parse_args(arguments)
-    if os.getppid() != _parent():
-        return _STOPPED
     try:
         return _as_program(Store.open(given.results), given.run)
     except (ConfigError, OSError) as error:
@@ -287,4 +289,5 @@ def _wait_out(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    leave_after(partial(_orphaned, _parent(), os.environ.get("LLAMA_ABLATE_SPREAD", "")))
     sys.exit(main())

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -126,7 +126,7 @@ def take(folder: Path) -> Claim | None:
     """Claim the work of a folder; None where somebody else is at it, or was a moment faster."""
     disk.make(folder)
     number, held = _newest(folder)
-    if held and not _dead(folder, number):
+    if held and _lives(folder, number) is not False:
         return None
     if held:
         _release(folder, number)
@@ -160,7 +160,24 @@ def alone(folder: Path) -> Iterator[Claim]:
 def taken(folder: Path) -> bool:
     """Return whether somebody is at a piece of work, as far as can be seen at one glance."""
     number, held = _newest(folder)
-    return held and not _dead(folder, number)
+    return held and _lives(folder, number) is not False
+
+
+def at_work(folders: Sequence[Path]) -> bool:
+    """Return whether somebody is at one of several pieces of work.
+
+    A holder of which that cannot be told, as on another machine, is watched for a lease.
+    """
+    for folder in folders:
+        number, held = _newest(folder)
+        if held and _lives(folder, number):
+            return True
+    watch, until = Watch(), time.monotonic() + 1.5 * lease()
+    while [folder for folder in folders if watch.waits(folder)]:
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 class Watch:
@@ -172,7 +189,7 @@ class Watch:
     def waits(self, folder: Path) -> bool:
         """Return whether somebody is at the work; a claim without a beat in a lease is broken."""
         number, held = _newest(folder)
-        if not held or _dead(folder, number):
+        if not held or _lives(folder, number) is False:
             self._seen.pop(folder, None)
             return False
         try:
@@ -205,13 +222,12 @@ def _numbered(name: str, kind: str) -> bool:
     return name.startswith(kind) and name[len(kind) :].isdecimal()
 
 
-def _dead(folder: Path, number: int) -> bool:
-    """Return whether a claim's holder is known to be gone: only its own machine can tell."""
+def _lives(folder: Path, number: int) -> bool | None:
+    """Return whether a claim's holder lives; None where that cannot be told, or it is released."""
     try:
-        holder = (folder / f"claim-{number}").read_text("utf-8", "replace")
+        return alive((folder / f"claim-{number}").read_text("utf-8", "replace"))
     except FileNotFoundError:
-        return False  # being released at this moment: the next look will tell
-    return alive(holder) is False
+        return None  # being released at this moment: the next look will tell
 
 
 def _release(folder: Path, number: int) -> None:

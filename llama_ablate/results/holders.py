@@ -1,43 +1,58 @@
-"""Naming a process so that others on its machine can tell whether it still lives."""
+"""Naming a process so that others can tell whether it still lives, where that can be told at all.
+
+A process id means something within one pid namespace of one boot. Containers, and clones of a
+virtual machine, may share everything else: the host's name, its machine id, the namespace's number.
+"""
 
 import hashlib
 import os
-from functools import cache
+import secrets
+import sys
 from pathlib import Path
 
 import psutil
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+#: Drawn once by every program, so that no two machines give a name twice, whatever they share.
+_RANDOM = secrets.token_hex(8)
+
 
 def myself() -> str:
-    """Return the name of this process: machine, boot, process id, and when it began."""
-    return f"{_machine()} {_boot()} {os.getpid()} {_began(os.getpid())}"
+    """Return the name of this process: boot, pid namespace, process id, start, a random part."""
+    return f"{_boot()} {_namespace()} {os.getpid()} {_began(os.getpid())} {_RANDOM}"
 
 
 def alive(name: str) -> bool | None:
-    """Return whether the process of a name lives; None where that cannot be told from here."""
-    machine, boot, pid, began = [*name.split(" "), "", "", "", ""][:4]
-    if machine != _machine() or not began:
+    """Return whether the process of a name lives; None where that cannot be told from here.
+
+    It can be told only within one boot and pid namespace: elsewhere its id is another process's.
+    """
+    boot, namespace, pid, began = [*name.split(" "), "", "", "", ""][:4]
+    if not (boot and namespace and began) or (boot, namespace) != (_boot(), _namespace()):
         return None
-    return boot == _boot() and pid.isdecimal() and _began(int(pid)) == began
+    return pid.isdecimal() and _began(int(pid)) == began
 
 
-@cache
-def _machine() -> str:
-    """Name this machine, as seen from this container, without giving its name away."""
-    try:
-        made, space = Path("/etc/machine-id").read_text("ascii"), os.readlink("/proc/self/ns/pid")
-    except OSError:
-        made, space = "", ""
-    return hashlib.sha256(f"{os.uname().nodename} {made} {space}".encode()).hexdigest()[:16]
-
-
-@cache
 def _boot() -> str:
-    """Name the time since which this machine has been up."""
+    """Name this boot of this machine; "" where that cannot be read."""
+    if sys.platform != "linux":
+        since = f"{os.uname().nodename} {psutil.boot_time()}"
+        return hashlib.sha256(since.encode()).hexdigest()[:32]
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:  # not Linux
-        return str(psutil.boot_time())
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    """Name the pid namespace; "" where that cannot be read, or /proc is that of another one."""
+    if sys.platform != "linux":
+        return "all"
+    try:
+        ours = os.readlink("/proc/self") == str(os.getpid())
+        return os.readlink("/proc/self/ns/pid") if ours else ""
+    except OSError:
+        return ""
 
 
 def _began(pid: int) -> str:

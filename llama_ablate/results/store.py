@@ -101,7 +101,7 @@ class Store:
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
     def _at_work(self, besides: Container[str]) -> bool:
-        return any(claims.taken(path) for path in self._pieces() if path.name not in besides)
+        return claims.at_work([path for path in self._pieces() if path.name not in besides])
 
     def _pieces(self) -> list[Path]:
         """Return the folders of work in progress."""

@@ -1,10 +1,13 @@
 import concurrent.futures
 import json
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
 
+from llama_ablate import disk
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, Corpus
 from llama_ablate.data.documents import SEPARATOR
@@ -141,6 +144,32 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(book, tmp_path, monkeypat
     with pytest.raises(OSError, match="No space left"):
         prepared(book, cache=tmp_path)
     assert list((tmp_path / "tokens").iterdir()) == []
+
+
+def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_being_written(
+    book, tmp_path
+):
+    cache = tmp_path / "tokens"
+    cache.mkdir()
+
+    def write():
+        with disk.partial_folder(cache):
+            os.write(ready, b"x")
+            signal.pause()
+
+    read, ready = os.pipe()
+    writer = os.fork()
+    if writer == 0:
+        write()
+    os.read(read, 1)
+    (left,) = cache.iterdir()
+    prepared(book, cache=tmp_path)
+    assert left.is_dir()
+    os.kill(writer, signal.SIGKILL)
+    os.waitpid(writer, 0)
+    assert left.is_dir()
+    prepared(book, cache=tmp_path)
+    assert not left.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(book, tmp_path):

@@ -40,7 +40,7 @@ class Folder:
 
 
 class Recorder:
-    """The calls of a program on everything below a root, in order."""
+    """The calls of a program on everything below a root, in order; others are made all the same."""
 
     def __init__(self, root):
         self.root, self.calls, self.marks = Path(root), [], []
@@ -53,26 +53,25 @@ class Recorder:
     def open(self, path, *arguments):
         """Open a file or a folder."""
         handle = os.open(path, *arguments)
-        made = bool(arguments and arguments[0] & os.O_CREAT)
         self._handles[handle] = self._parts(path)
-        if made:
-            self.calls.append(("create", self._parts(path)))
+        if arguments and arguments[0] & os.O_CREAT:
+            self._made("create", self._parts(path))
         return handle
 
     def write(self, handle, content):
         """Write to a file."""
         done = os.write(handle, content)
-        self.calls.append(("write", self._handles[handle], bytes(content[:done])))
+        self._made("write", self._handles[handle], bytes(content[:done]))
         return done
 
     def fsync(self, handle):
         """Make a file or a folder safe."""
-        self.calls.append(("fsync", self._handles[handle]))
+        self._made("fsync", self._handles[handle])
 
     def rename(self, source, target):
         """Give a file or a folder another name."""
         os.rename(source, target)
-        self.calls.append(("rename", self._parts(source), self._parts(target)))
+        self._made("rename", self._parts(source), self._parts(target))
         # An open handle follows what it is of.
         source, target = self._parts(source), self._parts(target)
         for handle, parts in self._handles.items():
@@ -84,23 +83,29 @@ class Recorder:
     def mkdir(self, path, *mode):
         """Make a folder."""
         os.mkdir(path, *mode)
-        self.calls.append(("mkdir", self._parts(path)))
+        self._made("mkdir", self._parts(path))
 
     def unlink(self, path):
         """Remove a file."""
         os.unlink(path)
-        self.calls.append(("unlink", self._parts(path)))
+        self._made("unlink", self._parts(path))
 
     def rmdir(self, path):
         """Remove an empty folder."""
         os.rmdir(path)
-        self.calls.append(("unlink", self._parts(path)))
+        self._made("unlink", self._parts(path))
 
     def __getattr__(self, name):
         return getattr(os, name)
 
+    def _made(self, call, parts, *more):
+        if parts is not None:
+            self.calls.append((call, parts, *more))
+
     def _parts(self, path):
-        return Path(path).relative_to(self.root).parts
+        """Return the names on the way from the root to a path; None for one that is elsewhere."""
+        path = Path(path)
+        return path.relative_to(self.root).parts if path.is_relative_to(self.root) else None
 
 
 def disk_after(calls):  # noqa: C901  one branch a call

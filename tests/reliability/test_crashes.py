@@ -1,9 +1,23 @@
 """R2, R3 and R6: a crash, a fault, a loss of power at every call that changes the disk."""
 
+import errno
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
+from llama_ablate.cli import main
+from tests.commands import PYTHON, command
+
+from . import crashing as crash
 from . import harness
-from .harness import breaches, crash_at, fail_at, grid, in_child
+from .harness import Disk, breaches, crash_at, fail_at, grid, in_child
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -39,6 +53,65 @@ def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
     print(failed)
     tally("R2", "SIGKILL before every call that changes the disk, half way into a write", calls,
           len(failed))  # fmt: skip
+
+
+def crashing(file, results, noted, who, number, code=0):
+    """Run a command, on a real launcher, one of whose processes crashes or fails at a call."""
+    said = "|".join(map(str, (noted, who, number, code)))
+    words = [PYTHON, "-m", "tests.reliability.crashing", *command(file, results)[3:]]
+    return subprocess.run(words, cwd=ROOT, env=os.environ | {crash.VARIABLE: said}, check=False,
+                          capture_output=True, text=True)  # fmt: skip
+
+
+@pytest.mark.timeout(7200)
+def test_after_a_crash_or_a_fault_of_a_real_launcher_or_worker_the_next_command_ends_the_same(
+    tiny, tmp_path, volume, tally, capsys
+):
+    """With all that a command does: also measures and the report."""
+    calls = tmp_path / "calls"
+    assert crashing(tiny, tmp_path / "reference", calls, "", 0).returncode == 0
+    reference = tmp_path / "reference" / "tiny"
+    assert not breaches(reference)
+    made = Counter(calls.read_text().split("\n"))
+    most = {who: max(n for line, n in made.items() if line.startswith(who))
+            for who in ("launcher", "worker")}  # fmt: skip
+    chance, wrong, hit = random.Random(2), [], Counter()
+    trials = [("launcher", 0), ("worker", 0)]
+    trials = volume(trials, [*trials, ("launcher", errno.ENOSPC)] * 40)
+    for trial, (who, code) in enumerate(trials):
+        results, noted = tmp_path / str(trial), tmp_path / f"noted-{trial}"
+        number = chance.randint(1, most[who])
+        done = crashing(tiny, results, noted, who, number, code)
+        hit[who] += noted.exists()
+        # A worker that is lost is started again: then the command itself goes on.
+        expected = (-signal.SIGKILL,) if who == "launcher" and not code else (0, 2)
+        if (noted.exists() and done.returncode not in expected) or "Traceback" in done.stderr:
+            wrong.append((who, number, code, done.returncode, done.stderr))
+        again = main(command(tiny, results)[3:])
+        if found := breaches(results / "tiny", reference) or again:
+            wrong.append((who, number, code, found))
+    capsys.readouterr()
+    print(wrong, most, hit)
+    tally("R2", f"commands with a real launcher, of which {hit['launcher']} crashed or failed at a "
+          f"call, and {hit['worker']} lost a worker at one", len(trials), len(wrong))  # fmt: skip
+
+
+def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp_path, capsys):
+    root = grid(tiny, tmp_path).root
+
+    def killed(_number, name, arguments):
+        if name == "replace" and "figures" in str(arguments[-1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def report(at=lambda *_: None):
+        Disk(at).install()
+        main(["report", str(root)])
+
+    assert in_child(report, killed) == -9
+    assert any("is a temporary file" in what for _name, _path, what in breaches(root))
+    assert in_child(report) == 0
+    assert not breaches(root)
+    capsys.readouterr()
 
 
 def test_after_a_fault_at_any_call_the_next_command_ends_with_the_same_results(

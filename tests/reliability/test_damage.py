@@ -328,11 +328,18 @@ def unsealed_manifest(folder):
 def test_a_process_is_known_by_more_than_its_number():
     name = holders.myself()
     assert holders.alive(name) is True
-    machine, boot, pid, began = name.split(" ")
-    assert holders.alive(f"{machine} {boot} {pid} {int(began) + 1}") is False
-    assert holders.alive(f"{machine} before {pid} {began}") is False
-    assert holders.alive(f"elsewhere {boot} {pid} {began}") is None
+    boot, namespace, pid, began, drawn = name.split(" ")
+    assert holders.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is False
+    assert holders.alive(f"another {namespace} {pid} {int(began) + 1} {drawn}") is None
+    assert holders.alive(f"{boot} pid:[1] {pid} {int(began) + 1} {drawn}") is None
     assert holders.alive("") is None
+
+
+@pytest.mark.parametrize("unreadable", ["_boot", "_namespace"])
+def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unreadable, monkeypatch):
+    monkeypatch.setattr(holders, unreadable, lambda: "")
+    boot, namespace, pid, began, drawn = holders.myself().split(" ")
+    assert holders.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
 
 
 @pytest.mark.parametrize("damage", ["no measures", "no curve", "a torn letter", "no manifest"])

@@ -1,5 +1,6 @@
 """R4 and R5: launchers that race for one grid, and a worker that sleeps beyond its lease."""
 
+import ctypes
 import hashlib
 import os
 import random
@@ -7,18 +8,21 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from llama_ablate import disk, experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import remote, worker
+from llama_ablate.launch.progress import Progress
+from llama_ablate.launch.queue import Gone, News, Queue
 from llama_ablate.plan import make
 from llama_ablate.results import Store, claims, holders
 from tests.commands import PYTHON
-from tests.quiet import within
+from tests.quiet import until, within
 
-from .harness import Settings, breaches, grid, in_child, there
+from .harness import ENGINE, Disk, Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -52,29 +56,105 @@ def racing(file, results, executed, delay):
     grid(file, results, OFTEN)
 
 
+@pytest.mark.parametrize("where", ["one machine", "machines of one name"])
 def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
-    four, tmp_path, volume, tally
+    where, four, tmp_path, volume, tally, request
 ):
+    start = fork
+    if where == "machines of one name":
+        request.getfixturevalue("namespaces")
+        start = elsewhere
     reference = grid(four, tmp_path / "reference").root
-    grids, launchers = volume(6, 100), volume(4, 8)
+    grids, launchers = volume(6 if start == fork else 2, 100), volume(4, 8)
     chance, wrong, runs, twice = random.Random(0), [], 0, 0
     for number in range(grids):
         results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
         racers = [
-            fork(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
+            start(racing, four, results, executed, chance.random() * 0.3) for _ in range(launchers)
         ]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in racers]
+        codes = [ended(pid) for pid in racers]
         found = breaches(results / "tiny", reference)
         if any(codes) or found:
             wrong.append((number, codes, found))
         times = Counter(executed.read_text().split())
         runs += len(times)
-        twice += sum(count - 1 for count in times.values())
+        twice += sum(often - 1 for often in times.values())
     print(wrong)
     assert runs == 4 * grids
     assert twice <= 0.01 * runs
-    tally("R4", f"{launchers} launchers racing for each of {grids} grids of 4 runs; {twice} of "
-          f"{runs} runs executed twice", grids, len(wrong))  # fmt: skip
+    tally("R4", f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
+          f"{twice} of {runs} runs executed twice", grids, len(wrong))  # fmt: skip
+
+
+def elsewhere(work, *arguments):
+    """Do something as on another machine of the same name: in a pid namespace, without machine id.
+
+    Returns the process, whose exit code is that of the work.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = 0x20000 | 0x20000000  # CLONE_NEWNS | CLONE_NEWPID
+    private = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
+    done = libc.unshare(spaces) or os.fork()  # the child is the first process of the namespace
+    if done == 0:
+        done = (
+            libc.mount(None, b"/", None, private, None)
+            or libc.mount(b"proc", b"/proc", b"proc", 0, None)
+            or libc.mount(b"none", b"/etc", b"tmpfs", 0, None)
+            or in_child(work, *arguments, shown=(1, 2))
+        )
+        os._exit(done & 0xFF)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(done, 0)[1]) & 0xFF if done > 0 else 77)
+
+
+@pytest.fixture
+def namespaces():
+    """Skip a test where processes cannot be put into pid namespaces of their own."""
+    if ended(elsewhere(lambda: None)):
+        pytest.skip("no pid namespace can be made here: that takes Linux, and root")
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def hold(folder, seconds):
+    """Hold a claim for a while."""
+    with claims.take(folder):
+        time.sleep(seconds)
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_claim_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp_path):
+    holder = elsewhere(hold, tmp_path, 3)
+    until((tmp_path / "claim-1").exists, 10)
+
+    def look():
+        end = time.monotonic() + 2  # two leases
+        watch = claims.Watch()
+        while time.monotonic() < end:
+            assert watch.waits(tmp_path)
+            assert claims.take(tmp_path) is None
+            time.sleep(0.1)
+
+    assert ended(elsewhere(look)) == 0
+    assert ended(holder) == 0
+    assert (tmp_path / "released-1").exists()
+
+
+def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_claim_over(tmp_path, monkeypatch):
+    """It shares all but the id of the boot, and has no process of the holder's number."""
+    assert in_child(lambda: claims.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
+    monkeypatch.setattr(holders, "_BOOT_ID", tmp_path / "boot_id")
+    watch, began = claims.Watch(), time.monotonic()
+    assert claims.take(tmp_path) is None
+    while watch.waits(tmp_path):
+        time.sleep(0.02)
+    assert time.monotonic() - began > claims.lease()
+    assert claims.take(tmp_path).number == 2
 
 
 def hashes(folder):
@@ -85,8 +165,8 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
     experiment_file, tmp_path, monkeypatch, volume, tally
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
-    # As if on another machine: then only the lease tells whether somebody is still there.
-    monkeypatch.setattr(holders, "_machine", lambda: f"machine of {os.getpid()}")
+    # As if on clones of one machine: then only the lease tells whether somebody is still there.
+    monkeypatch.setattr(holders, "_boot", lambda: f"boot-of-{os.getpid()}")
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
@@ -160,8 +240,8 @@ def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
     monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
     watch = claims.Watch()
     with claims.take(tmp_path) as claim:
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
             assert watch.waits(tmp_path)
             time.sleep(0.02)
         claim._left.set()  # it stops renewing
@@ -173,6 +253,31 @@ def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
         assert within(took, 1)
         assert not claim.held
     assert claims.take(tmp_path).number == 2
+
+
+@pytest.mark.parametrize(("clock", "step"), [("stands still", 0), ("leaps ahead", 86400),
+                                             ("leaps back", -86400)])  # fmt: skip
+def test_a_claim_is_kept_for_a_lease_whatever_the_clock_does(
+    clock, step, tmp_path, monkeypatch, tally
+):
+    """It moves on by a day with every look at it, or not at all."""
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
+    monkeypatch.setattr(claims, "myself", lambda: "another-boot pid:[1] 1 1 0")
+    days = count(2**31, step)
+    monkeypatch.setattr(time, "time", lambda: next(days))
+    watch = claims.Watch()
+    with claims.take(tmp_path) as claim:
+        began, wrong = time.monotonic(), 0
+        while time.monotonic() - began < 1:
+            wrong += not watch.waits(tmp_path)
+            time.sleep(0.02)
+        wrong += not claim.held
+        claim._left.set()  # it stops renewing
+        began = time.monotonic()
+        while watch.waits(tmp_path) and time.monotonic() - began < 5:
+            time.sleep(0.02)
+        wrong += not 0.4 < time.monotonic() - began < 5
+    tally("R16", f"a claim that is watched while the clock {clock}", 1, wrong)
 
 
 def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_path):
@@ -224,6 +329,18 @@ def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file,
             grid(other, tmp_path)
 
 
+def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_to_move(
+    four, experiment_file, tmp_path
+):
+    """As in a container that is started again, with other options, after it was killed."""
+    store = grid(four, tmp_path)
+    run = store.plan["runs"][0]["id"]
+    disk.make(store.working(run))
+    (store.working(run) / "claim-1").write_text("elsewhere pid:[1] 1 1 0")
+    grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
+    assert len(store.plan["runs"]) == 6
+
+
 def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
     store = Store(tmp_path / "x")
     store.prepare()
@@ -263,8 +380,8 @@ def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "utime", failing)
     claim, watch = claims.take(tmp_path), claims.Watch()
     monkeypatch.setattr(claims, "alive", lambda _holder: None)  # as from another machine
-    until = time.monotonic() + 2.5  # leases of a second
-    while time.monotonic() < until:
+    end = time.monotonic() + 2.5  # leases of a second
+    while time.monotonic() < end:
         assert watch.waits(tmp_path)
         time.sleep(0.05)
     claim.release()
@@ -295,6 +412,64 @@ def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
     assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
+
+
+def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "isdir", lambda _path: True)
+    disk.make(tmp_path / "gone" / "too")
+    assert disk.names(tmp_path / "gone") == ["too"]
+
+
+def test_a_log_whose_folder_another_machine_removes_meanwhile_is_opened_in_a_new_one(
+    tmp_path, monkeypatch
+):
+    def at(number, name, _arguments):
+        if name == "open" and number < 6:
+            (tmp_path / "work").rmdir()
+
+    monkeypatch.setattr(disk, "os", Disk(at))
+    os.close(disk.append(tmp_path / "work" / "log"))
+    assert (tmp_path / "work" / "log").is_file()
+
+
+class Losing:
+    """A launcher whose processes are lost, and a run that another machine commits out of sight."""
+
+    slots = 1
+
+    def __init__(self, store, hidden):
+        self._store, self._hidden, self._news, self._since = store, hidden, News(), 0.0
+
+    def submit(self, runs):
+        if not self._since:
+            worker.run(self._store.root, *runs)
+            self._store.runs.final.rename(self._hidden)
+            self._since = time.monotonic()
+        self._news.gone.extend(Gone(run, "lost") for run in runs)
+
+    def poll(self):
+        if self._hidden.exists() and time.monotonic() > self._since + claims.lease() * 0.7:
+            self._hidden.rename(self._store.runs.final)
+        news, self._news = self._news, News()
+        return news
+
+    def stop(self):
+        pass
+
+
+def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_lost(
+    experiment_file, tmp_path
+):
+    """What a network's cache shows may be old, by less than a lease."""
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    disk.remove_tree(store.runs.final)
+    plan = make(experiment.load(file))
+    with Progress("lost", 1) as progress:
+        Queue(store, plan, ENGINE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
+    assert [record.outcome for record in store.records()] == ["ok"]
+    assert not disk.names(store.runs.failed)
+    assert not breaches(store.root)
 
 
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):

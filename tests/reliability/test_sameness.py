@@ -5,11 +5,16 @@ import os
 import random
 import shutil
 import subprocess
-import time
 
 import pytest
 
-from llama_ablate.results import Store, claims
+from llama_ablate import experiment
+from llama_ablate.launch import measuring, processes
+from llama_ablate.measure import METRICS
+from llama_ablate.plan import make
+from llama_ablate.results import Store
+from llama_ablate.spec import digest
+from llama_ablate.training.engine import Engine
 from tests.commands import PYTHON, command
 
 from .harness import Settings, breaches, fsck, grid
@@ -109,22 +114,6 @@ def test_a_clock_that_jumps_steals_no_claim_and_changes_no_number(
     tally("R16", f"the clock set to {', '.join(clocks)}", len(clocks), len(wrong))
 
 
-def test_a_holder_whose_clock_stands_still_or_jumps_keeps_its_claim(tmp_path, monkeypatch, tally):
-    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
-    monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
-    watch, wrong = claims.Watch(), 0
-    with claims.take(tmp_path) as claim:
-        for jump in (0.0, 86400.0, -86400.0, 2.0**31):
-            with monkeypatch.context() as patch:
-                patch.setattr(time, "time", lambda jump=jump: jump)
-                until = time.monotonic() + 0.5
-                while time.monotonic() < until:
-                    wrong += not watch.waits(tmp_path)
-                    time.sleep(0.02)
-        wrong += not claim.held
-    tally("R16", "a claim watched while the clock stands still or jumps", 4, wrong)
-
-
 def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     experiment_file, tmp_path, volume, tally
 ):
@@ -153,6 +142,46 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     print(wrong)
     assert len(known) > 6
     tally("R22", "edits of a grid: variants, seeds, names, order, comments", edits, len(wrong))
+
+
+def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
+    experiment_file, tmp_path, monkeypatch, volume, tally
+):
+    """Batch, precision, kernel and measures come and go; what is measured is a function of them."""
+
+    def call(_task, arms, entries, engine, *_given, **_more):
+        def values(arm, name):
+            at = [arm["train"]["batch"], arm["spec"], name, engine]
+            return {"values": {"x": digest(at)}, "samples": {}, "error": ""}
+
+        names = [METRICS.resolve(entry).name for entry in entries]
+        return [{name: values(arm, name) for name in names} for arm in arms]
+
+    def measured(file, root, kernel):
+        plan, store = make(experiment.load(file)), Store(root)
+        precision = plan.experiment.train.precision
+        store.prepare()
+        store.create(plan.to_dict(), "")
+        engine = Engine(precision=precision, kernel=kernel)
+        measuring.measure_variants(store, plan, engine, lambda *_: None)
+        asked = [choice.name for choice in plan.measures]
+        return [store.variant_measures(v.id)[name]["values"]
+                for v, _ in plan.arms for name in asked]  # fmt: skip
+
+    monkeypatch.setattr(processes, "call", call)
+    chance, wrong, edits = random.Random(0), [], volume(20, 200)
+    for number in range(edits):
+        kernel = chance.choice(["math", "fused"])
+        train = (f"{{steps: 6, batch: {chance.choice([2, 4])}, lr: 1e-3, kernel: {kernel}, "
+                 f"precision: {chance.choice(['float32', 'bfloat16'])}}}")  # fmt: skip
+        measures = chance.sample(["train_speed", "kv_cache"], chance.randint(1, 2))
+        file = experiment_file(train=train, measure=f"[{', '.join(measures)}]")
+        shown = measured(file, tmp_path / "edited", kernel)
+        if shown != measured(file, tmp_path / f"fresh-{number}", kernel):
+            wrong.append((train, measures))
+    print(wrong)
+    tally("R22", "edits of batch, precision, kernel, measures: the speeds of a fresh folder", edits,
+          len(wrong))  # fmt: skip
 
 
 def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_path, volume, tally):

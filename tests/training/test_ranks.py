@@ -1,5 +1,7 @@
 """One run on several processes: the same losses as on one, and a lost process costs no run."""
 
+import os
+import socket
 import time
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from llama_ablate.cli import main
 from llama_ablate.results import Store
-from tests.commands import alive, command, family, kill
+from tests.commands import PYTHON, alive, command, family, kill
 from tests.quiet import until
 from tests.reliability.harness import there
 
@@ -65,6 +67,24 @@ def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, 
     launcher.kill()
     worker.kill()
     until(lambda: not alive(ranks), 60)
+
+
+def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_path, launch):
+    """As one of two, of which the other never comes: torch itself would wait for minutes."""
+    store = Store(tmp_path)
+    store.prepare()
+    store.create({"runs": [{"id": "0a"}]}, "")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        second = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2",
+                  "MASTER_ADDR": "127.0.0.1",
+                  "MASTER_PORT": str(silent.getsockname()[1])}  # fmt: skip
+        worker = f"'{PYTHON}' -m llama_ablate.launch.worker '{tmp_path}' 0a"
+        torchrun = launch(["sh", "-c", f"{worker} & wait"], env=os.environ | second)
+        with silent.accept()[0]:
+            rank = family(torchrun)
+            assert rank
+            torchrun.kill()
+            until(lambda: not alive(rank), 5)
 
 
 def _rank(process):
