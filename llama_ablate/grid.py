@@ -11,7 +11,7 @@ from llama_ablate.designs import DESIGNS, Change
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.experiment import Experiment, Model, Train
 from llama_ablate.matching import Cost, knob_for, solve
-from llama_ablate.registry import Registry
+from llama_ablate.registry import Registry, laid_over, written
 from llama_ablate.spec import SLOTS, ModelSpec, digest
 
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
@@ -228,7 +228,7 @@ def _spec(
         if change.key != "label" and not change.key.startswith(_TRAIN):
             value = change.value
             if change.key in SLOTS:
-                value = _onto(values[change.key], value)
+                value = laid_over(values[change.key], value)
             values[change.key], at[change.key] = value, change.where
 
     def located(error: ConfigError) -> ConfigError:
@@ -252,13 +252,6 @@ def _spec(
     )
 
 
-def _onto(base: Any, given: Any) -> Any:
-    """Return a level; one that names the base's own component changes only the options it gives."""
-    own, level = ({"name": e} if isinstance(e, str) else e for e in (base, given))
-    same = isinstance(level, dict) and level.get("name") == own.get("name")
-    return {**own, **level} if same else given
-
-
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
     given = {change.key: change.value for change in changes}
     if "label" in given:
@@ -273,21 +266,8 @@ def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Regi
 
 def _name(change: Change, registries: Registries) -> str:
     if change.key not in SLOTS:
-        return f"{change.key.removeprefix(_TRAIN)}={_written(change.value)}"
-    registry = registries[change.key]
-    choice = registry.resolve(change.value, change.where)
-    defaults = {option.name: option.default for option in registry.options(choice.name)}
-    special = [
-        f"{key}={_written(value)}" for key, value in choice.options if value != defaults[key]
-    ]
-    name = f"no-{change.key}" if choice.name == "none" else choice.name
-    return "-".join([name, *special])
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"{change.key.removeprefix(_TRAIN)}={written(change.value)}"
+    return registries[change.key].label(change.value, change.where)
 
 
 def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> Variant:

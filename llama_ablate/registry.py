@@ -144,6 +144,13 @@ class Registry:
         options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
         return Choice(name, tuple(options))
 
+    def label(self, entry: Entry, where: Where = ()) -> str:
+        """Return a short name of an entry: the component, and the options that are no defaults."""
+        choice = self.resolve(entry, where)
+        defaults = {option.name: option.default for option in self.options(choice.name)}
+        special = [f"{k}={written(v)}" for k, v in choice.options if v != defaults[k]]
+        return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
+
     def build(self, choice: Choice, **sizes: Any) -> Any:
         """Make the component: of the sizes offered it takes those that it names."""
         component = self._components[choice.name]
@@ -167,6 +174,20 @@ class Registry:
             lacking = {name for name in self._methods if not hasattr(component, name)}
             if missing := lacking | set(abstract):
                 raise TypeError(f"it has no {_quoted(missing)}")
+
+
+def laid_over(base: Entry, given: Any) -> Any:
+    """Return an entry; one that names the base's own component changes only what it gives."""
+    own, level = ({"name": e} if isinstance(e, str) else e for e in (base, given))
+    same = isinstance(level, dict) and level.get("name") == own.get("name")
+    return {**own, **level} if same else given
+
+
+def written(value: Any) -> str:
+    """Return a plain value as a label has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
