@@ -15,7 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Bytes, Chars, Ids, Maker, Tokenizer
+from llama_ablate.data.tokenizers import (
+    BPE,
+    TOKENIZERS,
+    Bytes,
+    Chars,
+    Ids,
+    Maker,
+    Tokenizer,
+    refusing,
+)
 from llama_ablate.errors import ConfigError
 
 #: How Llama 3 cuts text before it merges bytes (its tokenizer.py).
@@ -69,9 +78,11 @@ class Tiktoken(Tokenizer):
     def encode(self, text: str) -> Ids:
         """Return the ids; a text of more than 400,000 characters is cut there first."""
         cuts = range(0, max(1, len(text)), _PIECE_CHARACTERS)
-        parts = [
-            self._model.encode(text[i : i + _PIECE_CHARACTERS], disallowed_special=()) for i in cuts
-        ]
+        with refusing("the tokenizer cannot encode this text"):
+            parts = [
+                self._model.encode(text[i : i + _PIECE_CHARACTERS], disallowed_special=())
+                for i in cuts
+            ]
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
@@ -187,13 +198,8 @@ def _field(field: int, value: bytes) -> bytes:
 def _from_tokenizer_json(data: bytes) -> BPE:
     import tokenizers
 
-    try:
+    with refusing("it is no tokenizer.json"):
         return BPE(tokenizers.Tokenizer.from_str(data.decode("utf-8")))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001  its Rust panics are not Exceptions
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"it is no tokenizer.json ({reason})") from None
 
 
 def read(path: Path) -> Tokenizer:

@@ -1,9 +1,11 @@
 """Tokenizers: text to integers and back. Each is made from a corpus or read from a file."""
 
 import json
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -24,6 +26,40 @@ Ids = NDArray[np.int64]
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
 #: Tokens at which an answer ends.
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Raise ConfigError, `what` and the reason, for whatever a library's code raises.
+
+    A panic in Rust is no Exception, and is reported on standard error before it is raised: what is
+    written there meanwhile, by any thread, is lost.
+    """
+    with _without_stderr():
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  panics are not Exceptions
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ConfigError(f"{what} ({reason})") from None
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed already
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)
 
 
 class Tokenizer(ABC):
@@ -172,19 +208,19 @@ class BPE(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the pieces' ids."""
-        try:
+        with refusing("the tokenizer cannot encode this text"):
             return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
-        except Exception as error:  # noqa: BLE001  the library raises plain Exceptions
-            raise ConfigError(f"the tokenizer cannot encode this text: {error}") from None
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of several texts, in parallel."""
-        encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
+        with refusing("the tokenizer cannot encode this text"):
+            encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
         return [np.asarray(e.ids, np.int64) for e in encodings]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Return the text."""
-        return str(self._model.decode([int(i) for i in ids], skip_special_tokens=False))
+        with refusing("the tokenizer cannot decode these tokens"):
+            return str(self._model.decode([int(i) for i in ids], skip_special_tokens=False))
 
     def to_json(self) -> str:
         """Return the library's own JSON."""

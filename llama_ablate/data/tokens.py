@@ -178,7 +178,10 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
         kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
         counts, sizes, sums = {}, {}, {}
         for name, part in text.splits.items():
-            ids = tokenizer.encode_documents(part).astype(kind)
+            try:
+                ids = tokenizer.encode_documents(part).astype(kind)
+            except ConfigError as error:
+                raise error.under("data", "tokenizer") from None
             sums[f"{name}.bin"] = disk.write(partial / f"{name}.bin", ids.tobytes())
             counts[name], sizes[name] = len(ids), len(part.encode())
         losses = (first_loss(tokenizer, part) for part in text.splits.values())

@@ -1,5 +1,6 @@
 import base64
 import json
+import os
 import struct
 
 import numpy as np
@@ -11,6 +12,7 @@ from llama_ablate.data.corpora import CORPORA, SEPARATOR
 from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, from_json, read
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
+from tests.interop.checkpoints import transformers_model
 
 PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
 SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
@@ -241,3 +243,49 @@ def test_a_tokenizer_file_that_is_not_there_is_told_at_its_key(experiment_file, 
     err = capsys.readouterr().err
     assert "data.tokenizer: there is no tokenizer file 'nope.json'" in err
     assert "tiny.yaml:3:31: " in err
+
+
+@pytest.fixture
+def slow_tokenizer(tmp_path):
+    """A tokenizer.json whose regular expression tries too often: the library's Rust code panics."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE({chr(i): i for i in range(61)}, []))
+    often = tokenizers.Regex(r"^(\w+\s?)*$")
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Split(often, "isolated")
+    model.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path / "tokenizer.json"
+
+
+TOO_OFTEN = "the tokenizer cannot encode this text (Onig: Regex search error: retry-limit-in-match"
+
+
+def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_tokenizer, capfd):
+    from llama_ablate.cli import main
+
+    tokenizer = f"{{name: file, path: '{slow_tokenizer}'}}"
+    text = slow_tokenizer.with_name("text.txt")
+    text.write_text("the cat sat on the mat " * 100 + "!", "utf-8")
+    corpus = f"{{name: files, path: '{text}'}}"
+    file = experiment_file(data=f"{{corpus: {corpus}, tokenizer: {tokenizer}}}")
+    assert main(["plan", str(file)]) == 2
+    out, err = capfd.readouterr()  # what Rust writes goes past sys.stderr
+    assert (out, err.count("\n")) == ("", 1)
+    assert f"data.tokenizer: {TOO_OFTEN}" in err
+    assert "tiny.yaml:3:" in err
+
+
+def test_a_tokenizer_that_panics_ends_generation_in_one_line(slow_tokenizer, capfd):
+    from llama_ablate.cli import main
+
+    transformers_model("llama-2").save_pretrained(slow_tokenizer.parent)
+    prompt = "the cat sat on the mat " * 100 + "!"
+    assert main(["generate", str(slow_tokenizer.parent), "--prompt", prompt]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"llama-ablate: {TOO_OFTEN}")
+
+
+def test_what_a_command_writes_after_a_panic_is_seen(slow_tokenizer, capfd):
+    with pytest.raises(ConfigError):
+        read(slow_tokenizer).encode("the cat sat on the mat " * 100 + "!")
+    os.write(2, b"seen")
+    assert capfd.readouterr().err == "seen"
