@@ -101,6 +101,8 @@ class LlamaLike:
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         """Write what this family has words for."""
+        if self.kind == "llama" and spec.dim % spec.heads:  # which transformers refuses
+            raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
         attention, rope = dict(spec.attention.options), dict(spec.position.options)
         config: dict[str, Any] = {
             "model_type": self.kind,

@@ -73,7 +73,9 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
     config = read_json(file)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ConfigError(f"'{file}': model_type '{kind}' is not known{nearest(kind, FAMILIES)}")
+        # No nearest match: another architecture's name is no misspelling of one of these.
+        allowed = ", ".join(sorted(FAMILIES))
+        raise ConfigError(f"'{file}': model_type '{kind}' is not known; allowed: {allowed}")
     if config.get("quantization_config"):
         raise ConfigError(f"'{file}': the checkpoint is quantized; allowed: float32, float16 or "
                           "bfloat16 weights")  # fmt: skip

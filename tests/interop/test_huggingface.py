@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -131,6 +132,29 @@ def test_what_a_family_cannot_express_is_refused_by_name(changes, kind, message,
     with pytest.raises(ConfigError, match=re.escape(message)):
         huggingface.write(model, tmp_path / "x", kind)
     assert not list(tmp_path.iterdir())
+
+
+@torch.no_grad()
+def test_heads_that_do_not_divide_the_width_go_to_a_family_that_allows_them(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    spec = make_spec(dim=40, heads=6, head_dim=8, bias=False, init_std=0.3)
+    assert huggingface.write(ours(spec), tmp_path / "x") == "mistral"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
+    expected = ours(spec)(tokens())
+    torch.testing.assert_close(theirs(tokens()).logits, expected, rtol=0, atol=1e-4)
+    lost = "llama cannot express dim 40 with 6 heads, which do not divide it; families that can: "
+    with pytest.raises(ConfigError, match=f"{lost}mistral"):
+        huggingface.write(ours(spec), tmp_path / "y", "llama")
+    assert not (tmp_path / "y").exists()
+    (tmp_path / "z").mkdir()
+    shutil.copy(tmp_path / "x" / "model.safetensors", tmp_path / "z")
+    config = json.loads((tmp_path / "x" / "config.json").read_text("utf-8"))
+    (tmp_path / "z" / "config.json").write_text(
+        json.dumps(config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), "utf-8"
+    )
+    with pytest.raises(Exception, match="not a multiple of the number of attention heads"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "z")
 
 
 def test_a_variant_that_no_family_has_is_refused_as_a_whole(tmp_path):

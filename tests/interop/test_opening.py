@@ -101,6 +101,16 @@ def test_checkpoints_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", ["smollm3", "mixtral", "gpt_neox", "opt", "gpt_neo", "qwen3_moe"])
+def test_the_name_of_another_architecture_is_not_taken_for_a_misspelling(kind, checkpoint, capsys):
+    """Whoever followed such a hint would get numbers, and wrong ones."""
+    _config(model_type=kind)(checkpoint)
+    assert main(["summary", str(checkpoint)]) == 2
+    err = capsys.readouterr().err
+    assert f"model_type '{kind}' is not known; allowed: gpt2, llama, mistral, qwen2, qwen3" in err
+    assert "did you mean" not in err
+
+
 def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_read(checkpoint, monkeypatch):
     class Little:
         available = 20_000
