@@ -129,10 +129,13 @@ def export(options: Namespace) -> Answer:
     from llama_ablate.interop import huggingface
 
     opened = _open(options)
-    kind = huggingface.write(opened.model, options.folder, options.to, opened.found)
+    written = huggingface.write(opened.model, options.folder, options.to, opened.found)
+    for note in written.notes:
+        sys.stderr.write(f"note: {note}\n")
     files = sorted(path.name for path in options.folder.iterdir())
-    values = {"family": kind, "folder": str(options.folder), "files": files}
-    return Answer(f"{options.folder}: {kind}, {', '.join(files)}", values)
+    values = {"family": written.family, "folder": str(options.folder), "files": files,
+              "notes": written.notes}  # fmt: skip
+    return Answer(f"{options.folder}: {written.family}, {', '.join(files)}", values)
 
 
 def bench(options: Namespace) -> Answer:

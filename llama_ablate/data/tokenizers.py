@@ -26,6 +26,8 @@ Ids = NDArray[np.int64]
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
 #: Tokens at which an answer ends.
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
+#: Names of the token that fills up the shorter texts of a batch, the first that is there wins.
+_PADS = ("<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "[PAD]")
 
 
 @contextmanager
@@ -94,9 +96,15 @@ class Tokenizer(ABC):
         return next((self.special[name] for name in _ENDS if name in self.special), None)
 
     @property
+    def pad(self) -> int | None:
+        """The token that fills up the shorter texts of a batch, if there is one."""
+        return next((self.special[name] for name in _PADS if name in self.special), None)
+
+    @property
     def stops(self) -> frozenset[int]:
-        """The tokens at which generation ends."""
-        return frozenset(self.special[name] for name in _STOPS if name in self.special)
+        """The tokens at which generation ends: what begins a text has ended the one before it."""
+        named = {self.special[name] for name in _STOPS if name in self.special}
+        return frozenset(named if self.bos is None else named | {self.bos})
 
     def piece(self, token: int) -> str:
         """Return what one token looks like, for labels."""
@@ -199,7 +207,9 @@ class BPE(Tokenizer):
         added = model.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
         first = model.encode("", add_special_tokens=True).ids[:1]
-        self.bos = first[0] if first and first[0] != self.end else None
+        # Some put nothing before a text, and its end behind it.
+        before = bool(first) and model.encode("a", add_special_tokens=True).ids[:1] == first
+        self.bos = first[0] if before and first[0] != self.end else None
 
     @property
     def vocab(self) -> int:

@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from llama_ablate.data.tokenizer_files import to_file
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.families import FAMILIES, Family
 from llama_ablate.interop.spelling import canonical
+from llama_ablate.interop.transformers_tokenizer import (
+    generation_config,
+    special_ids,
+    tokenizer_files,
+)
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.spec import SLOTS, ModelSpec
@@ -89,6 +93,14 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
     return family, spec_of(values, file)
 
 
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint: the family that it was written as, and what transformers may do otherwise."""
+
+    family: str
+    notes: list[str]
+
+
 def write(
     model: Decoder,
     folder: Path,
@@ -96,8 +108,8 @@ def write(
     tokenizer: Tokenizer | None = None,
     *,
     shard_bytes: int = _SHARD_BYTES,
-) -> str:
-    """Write a model for transformers to load, and return the family that it was written as.
+) -> Written:
+    """Write a model for transformers to load, with its tokenizer and where its texts end.
 
     The folder appears whole or not at all. Raises ConfigError for a component that the family has
     no word for, by its name, and for a folder that is not empty.
@@ -110,7 +122,11 @@ def write(
         raise ConfigError(f"'{folder}' is there already and not empty")
     config = FAMILIES[kind].config(spec)
     dtype = model.embedding.weight.dtype
-    config["dtype"] = str(dtype).removeprefix("torch.")
+    config |= {"dtype": str(dtype).removeprefix("torch."), **special_ids(tokenizer)}
+    # Of files that are older, or do not say, transformers doubts how Mistral's tokenizers split.
+    config["transformers_version"] = "5.0.0"
+    documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
+    documents |= {"config.json": config, "generation_config.json": generation_config(tokenizer)}
     ours = {name: p.detach() for name, p in model.named_parameters()}
     tensors = {
         e.theirs: _joined([ours[name] for name in e.ours], transposed=e.transposed)
@@ -120,10 +136,8 @@ def write(
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
         partial.chmod(0o755)
-        write_json(partial / "config.json", config)
-        if tokenizer:
-            name, content = to_file(tokenizer)
-            (partial / name).write_bytes(content)
+        for name, content in documents.items():
+            write_json(partial / name, content)
         _write_tensors(tensors, partial, shard_bytes)
         if folder.exists():
             folder.rmdir()
@@ -132,7 +146,7 @@ def write(
         raise ConfigError(f"'{folder}' cannot be written: {error}") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return kind
+    return Written(kind, notes)
 
 
 def _family_for(spec: ModelSpec, kind: str | None) -> str:

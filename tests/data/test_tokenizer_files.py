@@ -12,7 +12,7 @@ from llama_ablate.data.corpora import CORPORA, SEPARATOR
 from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, from_json, read
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from tests.interop.checkpoints import transformers_model
+from tests.interop.checkpoints import llama2c_pieces, transformers_model
 
 PROMPT = "the answer to the ultimate question of life, the universe, and everything is "
 SNEAKY = "a<|eot_id|>b</s>c<|endoftext|>"
@@ -63,7 +63,20 @@ def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer)
                 "<|eot_id|>": 128009, "<|reserved_special_token_250|>": 128255}  # fmt: skip
     assert {name: tokenizer.special[name] for name in expected} == expected
     assert tokenizer.bos == 128000
-    assert tokenizer.stops == {128001, 128009}
+    assert tokenizer.stops == {128000, 128001, 128008, 128009}
+
+
+def test_llama3s_reserved_tokens_are_read_by_the_names_of_llama31_too(llama3_tokenizer):
+    """The ids are those of the table in Llama 3.1's own tokenizer.py, whose ranks are the same."""
+    tokenizer = read(llama3_tokenizer)
+    expected = {"<|finetune_right_pad_id|>": 128004, "<|step_id|>": 128005, "<|eom_id|>": 128008,
+                "<|python_tag|>": 128010}  # fmt: skip
+    for name, token in expected.items():
+        assert tokenizer.prompt(f"the{name}", special=True) == [128000, 1820, token]
+        assert tokenizer.decode([token]) == name
+    reserved = {f"<|reserved_special_token_{i}|>": 128004 + i - 2 for i in (2, 3)}
+    assert {name: tokenizer.special[name] for name in reserved} == reserved
+    assert tokenizer.pad == 128004
 
 
 @pytest.mark.parametrize("name", ["llama3_tokenizer", "llama2_tokenizer", "gpt2_tokenizer"])
@@ -98,22 +111,16 @@ def test_sentencepiece_gives_the_ids_of_its_own_library(llama2_tokenizer):
     for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces"):
         assert ours.encode(text).tolist() == theirs.encode(text)
     assert ours.bos == theirs.bos_id() == 1
-    assert ours.stops == {2}
+    assert ours.stops == {1, 2}  # a text ends, or the next one begins
     assert ours.piece(theirs.encode("the cat")[0]).startswith(" ")
 
 
 def test_llama2cs_file_gives_the_ids_of_the_model_that_it_was_made_from(llama2_tokenizer, tmp_path):
-    """Written as llama2.c's tokenizer.py does: each piece's text and score, in order."""
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
-    out = struct.pack("<i", 27)
-    for i in range(model.get_piece_size()):
-        text = model.id_to_piece(i)
-        text = {"<s>": "\n<s>\n", "</s>": "\n</s>\n"}.get(text, text.replace("\u2581", " "))
-        out += struct.pack("<fi", model.get_score(i), len(text.encode())) + text.encode()
     file = tmp_path / "tokenizer.bin"
-    file.write_bytes(out)
+    file.write_bytes(llama2c_pieces(model))
     ours = read(file)
     assert ours.vocab == model.get_piece_size()
     for text in ("the cat sat on the mat", "\u4f60 unknown \x00 bytes", " two  spaces", "a"):

@@ -186,7 +186,8 @@ def meta_logits(state, ids, theta=500000.0, eps=1e-5):
 
 def write_llama2c(file, state, *, shared=False):
     """Write Meta's tensors as llama2.c's legacy export does: by kind, layer upon layer."""
-    header = struct.pack("<7i", 32, META_WIDTH, 2, 4, 2, 61 if shared else -61, 64)
+    vocab = len(state["output.weight"])
+    header = struct.pack("<7i", 32, META_WIDTH, 2, 4, 2, vocab if shared else -vocab, 64)
     order = [state["tok_embeddings.weight"]]
     for kind in ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo",
                  "ffn_norm", "feed_forward.w1", "feed_forward.w2", "feed_forward.w3"):  # fmt: skip
@@ -195,6 +196,16 @@ def write_llama2c(file, state, *, shared=False):
     order += [] if shared else [state["output.weight"]]
     file.write_bytes(header + b"".join(t.float().numpy().tobytes() for t in order))
     return file
+
+
+def llama2c_pieces(model):
+    """Return a SentencePiece model as llama2.c's tokenizer.py does: each piece's text and score."""
+    out = struct.pack("<i", 27)
+    for i in range(model.get_piece_size()):
+        text = model.id_to_piece(i)
+        text = {"<s>": "\n<s>\n", "</s>": "\n</s>\n"}.get(text, text.replace("\u2581", " "))
+        out += struct.pack("<fi", model.get_score(i), len(text.encode())) + text.encode()
+    return out
 
 
 def ours(spec, seed=0):

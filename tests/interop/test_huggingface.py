@@ -96,7 +96,7 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.data.uniform_(0.5, 1.5)
-        assert huggingface.write(model, tmp_path / name) == name
+        assert huggingface.write(model, tmp_path / name).family == name
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()
         torch.testing.assert_close(theirs(tokens()).logits, model(tokens()), rtol=0, atol=1e-4)
 
@@ -139,7 +139,7 @@ def test_heads_that_do_not_divide_the_width_go_to_a_family_that_allows_them(tmp_
     from transformers import AutoModelForCausalLM
 
     spec = make_spec(dim=40, heads=6, head_dim=8, bias=False, init_std=0.3)
-    assert huggingface.write(ours(spec), tmp_path / "x") == "mistral"
+    assert huggingface.write(ours(spec), tmp_path / "x").family == "mistral"
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
     expected = ours(spec)(tokens())
     torch.testing.assert_close(theirs(tokens()).logits, expected, rtol=0, atol=1e-4)
@@ -189,4 +189,4 @@ def test_gpt2_with_heads_of_odd_width_is_written_though_no_rotation_could_be(tmp
         dim=30, heads=6, head_dim=5, norm={"name": "layernorm"}, position="learned", tie=True,
         feedforward={"name": "gelu", "approximate": "tanh"},
     )  # fmt: skip
-    assert huggingface.write(ours(spec), tmp_path / "x") == "gpt2"
+    assert huggingface.write(ours(spec), tmp_path / "x").family == "gpt2"

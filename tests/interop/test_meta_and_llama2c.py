@@ -4,6 +4,7 @@ import re
 import pytest
 import torch
 
+from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.opening import open_model
@@ -13,6 +14,7 @@ from llama_ablate.summary import of_preset
 from .checkpoints import (
     META_PARAMS,
     META_WIDTH,
+    llama2c_pieces,
     meta_logits,
     meta_tensors,
     tokens,
@@ -38,7 +40,7 @@ def test_metas_weights_go_to_transformers_through_export(tmp_path):
 
     state = meta_tensors()
     model = meta.read(write_meta(tmp_path / "meta", state))
-    assert huggingface.write(model, tmp_path / "hf") == "llama"
+    assert huggingface.write(model, tmp_path / "hf").family == "llama"
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     expected = meta_logits(state, tokens())
     torch.testing.assert_close(theirs(tokens()).logits, expected, rtol=0, atol=1e-4)
@@ -100,6 +102,35 @@ def test_llama2cs_file_computes_what_the_weights_that_it_was_made_from_do(shared
     torch.testing.assert_close(model(tokens()), expected, rtol=0, atol=1e-4)
     assert model.spec.tie == shared
     assert model.spec.context == 64
+
+
+@torch.no_grad()
+def test_a_llama2c_model_stops_where_its_next_story_would_begin(llama2_tokenizer, tmp_path, capsys):
+    """As run.c does: the token that begins a story delimits stories."""
+    import sentencepiece
+
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(llama2_tokenizer))
+    (tmp_path / "tokenizer.bin").write_bytes(llama2c_pieces(pieces))
+    state = meta_tensors(vocab=pieces.get_piece_size())
+    state["output.weight"][pieces.bos_id()] = 3 * state["output.weight"][7]
+    file = write_llama2c(tmp_path / "model.bin", state)
+    stopped = 0
+    for prompt in ("the cat", "a dog", "on the mat", "park"):
+        tokens = [pieces.bos_id(), *pieces.encode(prompt)]
+        expected = []
+        for _ in range(12):
+            logits = meta_logits(state, torch.tensor([tokens + expected]), theta=10000.0)
+            token = int(logits[0, -1].argmax())
+            if token == pieces.bos_id():
+                stopped += 1
+                break
+            expected.append(token)
+        command = ["generate", str(file), "--prompt", prompt, "--temperature", "0", "--json"]
+        assert main([*command, "--max-tokens", "12"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["tokens"] == expected
+        assert found["ended"] == ("stop token" if len(expected) < 12 else "max tokens")
+    assert stopped > 0
 
 
 class _Payload:
