@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from llama_ablate import disk
+from llama_ablate.commands import notes
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import CURVE, Record, Store
@@ -177,19 +178,62 @@ def test_the_best_weights_are_those_of_every_table(store):
     assert [name for name in names if store.runs.weights(name)] == ["a2", "b2"]
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "a folder in it", "a folder for its record"])
+@pytest.mark.parametrize("damage", ["no manifest", "a folder for its record"])
 def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
     folder = store.commit(RECORD, [ROW], None)
     if damage == "no manifest":
         (folder / "manifest.json").unlink()
-    elif damage == "a folder in it":
-        (folder / "more").mkdir()
     else:
         (folder / "record.json").unlink()
         (folder / "record.json").mkdir()
     (moved,) = store.verify([RECORD.id], lambda _done: None)
     assert moved.parent.name == "damaged"
     assert not folder.exists()
+
+
+FOREIGN = [".DS_Store", ".nfs000000011c", "record.json~", "notes.txt", ".ipynb_checkpoints/x.json",
+           "measures/.DS_Store", "measures/._loss.json", "measures/perplexity 2.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, name, capsys):
+    folder = store.commit(RECORD, [ROW], weights)
+    disk.make((folder / name).parent)
+    (folder / name).write_text("{}")
+    assert store.verify([RECORD.id], lambda _done: None) == []
+    assert store.record(RECORD.id) == RECORD
+    assert (folder / name).read_text() == "{}"
+    notes.tell(store)
+    named = name.split("/x.json")[0]
+    assert capsys.readouterr().err == (
+        f"note: not part of any run, and left alone: 'runs/{folder.name}/{named}'\n"
+    )
+
+
+def test_of_many_foreign_files_a_note_names_a_few_and_counts_the_others(store, capsys):
+    folder = store.commit(RECORD, [ROW], weights)
+    for number in range(5):
+        (folder / f"{number}.txt").touch()
+    notes.tell(store)
+    error = capsys.readouterr().err
+    assert error.endswith("2.txt' and 2 more\n")
+    assert error.count("\n") == 1
+
+
+def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_are_not(
+    store, capsys
+):
+    other = replace(RECORD, id="4567abcd", seed=1)
+    folder = store.commit(RECORD, [ROW], weights)
+    store.commit(other, [ROW], None)
+    notes.tell(store)
+    assert capsys.readouterr().err == ""
+    (folder / "weights.safetensors").unlink()
+    notes.tell(store)
+    error = capsys.readouterr().err
+    assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
+    assert "they were deleted; delete" in store.runs.why_no_weights(RECORD.id)
+    assert "they were not kept" in store.runs.why_no_weights(other.id)
 
 
 def test_a_run_that_proves_sound_at_the_second_look_stays(store, monkeypatch):

@@ -13,6 +13,8 @@ I4  nothing is left of work in progress: no temporary file, no claim, no process
 I5  every learning curve has each of its steps once, in order
 I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
 
+A file that is not one of the results is a note and no breach: `.DS_Store` in a run's folder.
+
 Exit codes: 0 all hold, 1 some do not, 2 there is nothing to check.
 """
 
@@ -29,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
+TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|engine|pace|hypotheses)\.json")
 RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
+FINAL = ("ok", "diverged", "collapsed")
 ROWS = 100  # of a curve
 #: Numbers of a clock or of the machine's memory: no two runs share them.
 TIMED = {"train_s", "peak_memory_bytes"}
@@ -40,13 +44,17 @@ def check(root: Path, against: Path | None = None) -> list[Breach]:
     """Return every breach of the invariants in a results folder."""
     plan = document(root / "plan.json")
     tables = [plan, *listed(plan.get("others"))]
-    runs = [run for table in tables for run in listed(mapping(table).get("runs"))]
-    planned = {str(run["id"]): run for run in runs if isinstance(mapping(run).get("id"), str)}
+    runs = [
+        {"steps": mapping(table).get("steps"), **mapping(run)}  # the first runs had no number each
+        for table in tables
+        for run in listed(mapping(table).get("runs"))
+    ]
+    planned = {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
     found = [
         *([] if runs else [("I1", str(root / "plan.json"), "plans no run")]),
         *commits(root, planned),
         *documents(root, seals=plan.get("format") != 1 and "format" in plan),
-        *files(root, keeps_weights=mapping(plan.get("settings")).get("keep_weights") == "all"),
+        *files(root),
         *leftovers(root),
         *curves(root, planned),
     ]
@@ -58,23 +66,21 @@ def check(root: Path, against: Path | None = None) -> list[Breach]:
 def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
     """I1."""
     ids: Counter[str] = Counter()
-    for folder in folders(root / "runs"):
-        parts = RUN.fullmatch(folder.name)
-        if parts is None or parts["number"]:
-            yield "I1", str(folder), "is not the folder of a run"
+    for parts, folder in named(root / "runs"):
+        if parts["number"]:
+            yield "I1", str(folder), "is not the folder of a final run"
             continue
         ids[parts["id"]] += 1
         record = written(folder)
         if (record.get("id"), str(record.get("seed"))) != (parts["id"], parts["seed"]):
             yield "I1", str(folder), "holds the record of another run"
-        if record.get("outcome") not in ("ok", "diverged"):
+        if record.get("outcome") not in FINAL:
             yield "I1", str(folder), f"is not final: {record.get('outcome')}"
     for run in planned:
         if ids[run] != 1:
             yield "I1", str(root / "plan.json"), f"run {run} has {ids[run]} commits"
-    for folder in folders(root / "failed"):
-        parts = RUN.fullmatch(folder.name)
-        if parts and ids[parts["id"]]:
+    for parts, folder in named(root / "failed"):
+        if ids[parts["id"]]:
             yield "I1", str(folder), "is of a run that was finished since"
 
 
@@ -83,42 +89,75 @@ def documents(root: Path, *, seals: bool) -> Iterator[Breach]:
     for path in sorted(root.rglob("*")):
         if path.is_symlink():
             yield "I2", str(path), "is a link"
-        aside = {root / "report", root / "damaged"} & {*path.parents}
-        if path.suffix != ".json" or not path.is_file() or aside:
+    for path in sorted(own(root)):
+        if path.suffix != ".json" or not path.is_file():
             continue
-        raw = path.read_bytes()
         try:
-            strict(raw)
+            strict(path.read_bytes())
         except ValueError as error:
             yield "I6", str(path), f"is no strict JSON: {error}"
         if path.name == "record.json":
             continue  # the manifest vouches for it
-        seal = SEAL.search(raw)
-        text, place = raw[: seal.start()] if seal else b"", path.relative_to(root).as_posix()
-        if seal and hashlib.sha256(place.encode() + b"\n" + text).hexdigest() != seal[1].decode():
+        holds = sealed(root, path)
+        if holds is False:
             yield "I2", str(path), "is not what its seal says"
-        if seals and seal is None:
+        if seals and holds is None:
             yield "I2", str(path), "bears no seal"
 
 
-def files(root: Path, *, keeps_weights: bool) -> Iterator[Breach]:
+def sealed(root: Path, path: Path) -> bool | None:
+    """Return whether a document's seal fits its text and its place; None where it has none."""
+    raw = path.read_bytes() if path.is_file() else b""
+    seal = SEAL.search(raw)
+    if seal is None:
+        return None
+    text = path.relative_to(root).as_posix().encode() + b"\n" + raw[: seal.start()]
+    return hashlib.sha256(text).hexdigest() == seal[1].decode()
+
+
+def own(root: Path) -> set[Path]:
+    """Return the files that the results consist of: of a run, what its manifest lists."""
+    found = {path for path in root.iterdir() if TOP.fullmatch(path.name)}
+    found |= {*root.glob("variants/*/measures/[!.]*.json")}
+    for folder in run_folders(root):
+        manifest = manifested(folder)
+        names = {"manifest.json", "weights.dropped", *manifest} - {"measures", "sha256"}
+        found |= {folder / name for name in names}
+        first = manifest.get("measures")  # from format 2 on; one added later bears a seal
+        found |= {
+            path
+            for path in folder.glob("measures/[!.]*.json")
+            if first is None or path.stem in mapping(first) or sealed(root, path)
+        }
+    return found
+
+
+def foreign(root: Path) -> list[str]:
+    """Return the files that lie among the results and are none of them."""
+    apart = {root / name for name in ("report", "damaged", "working")}
+    left = {path for path in root.rglob("*") if path.is_file() and not apart & {*path.parents}}
+    names = (path.relative_to(root) for path in left - own(root))
+    return sorted(str(name) for name in names if not name.name.startswith(".partial-"))
+
+
+def files(root: Path) -> Iterator[Breach]:
     """I2 of what a manifest lists."""
-    for folder in [*folders(root / "runs"), *folders(root / "failed")]:
+    for folder in run_folders(root):
         if not (folder / "manifest.json").is_file():
             yield "I2", str(folder), "has no manifest"
             continue
         manifest = manifested(folder)
-        there = {path.name for path in folder.iterdir()} - {"manifest.json", "measures"}
-        dropped = "weights.dropped" in there
-        there -= {"weights.dropped"}
+        there = {path.name for path in folder.iterdir()}
         manifest.pop("sha256", None)
+        # Format 1 has no mark for weights that were dropped.
+        dropped = "measures" not in manifest or "weights.dropped" in there
         measures = {f"{name}.json" for name in mapping(manifest.pop("measures", {}))}
         for name in sorted(measures - {path.name for path in folder.glob("measures/*")}):
             yield "I2", str(folder / "measures" / name), "is missing"
-        for name in sorted(there - set(manifest)):
+        for name in sorted({"record.json", "curve.csv"} - set(manifest)):
             yield "I2", str(folder / name), "is not in the manifest"
         for name in sorted(set(manifest) - there):
-            if name != "weights.safetensors" or (keeps_weights and not dropped):
+            if name != "weights.safetensors" or not dropped:
                 yield "I2", str(folder / name), "is missing"
         for name in sorted(there & set(manifest)):
             raw = (folder / name).read_bytes() if (folder / name).is_file() else b""
@@ -227,10 +266,20 @@ def folders(kind: Path) -> list[Path]:
     return sorted(path for path in kind.iterdir() if path.is_dir()) if kind.is_dir() else []
 
 
+def named(kind: Path) -> list[tuple[re.Match[str], Path]]:
+    """Return the folders of a kind of runs that bear the name of one, and the parts of it."""
+    matches = [(RUN.fullmatch(folder.name), folder) for folder in folders(kind)]
+    return [(parts, folder) for parts, folder in matches if parts]
+
+
+def run_folders(root: Path) -> list[Path]:
+    """Return the folders of all runs, the final ones and the failed ones."""
+    return [folder for kind in ("runs", "failed") for _, folder in named(root / kind)]
+
+
 def by_id(root: Path) -> dict[str, Path]:
     """Return the final runs by id."""
-    named = ((RUN.fullmatch(folder.name), folder) for folder in folders(root / "runs"))
-    return {parts["id"]: folder for parts, folder in named if parts}
+    return {parts["id"]: folder for parts, folder in named(root / "runs")}
 
 
 def weights(folder: Path) -> str:
@@ -254,7 +303,7 @@ def metrics(folder: Path) -> dict[str, Any]:
     """Return what of a record and its measures repeats."""
     record = written(folder)
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
-    for file in sorted((folder / "measures").glob("*.json")):
+    for file in sorted(folder.glob("measures/[!.]*.json")):
         values = document(file)
         found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
     return found
@@ -280,12 +329,13 @@ def main() -> int:
         except ValueError as error:
             parser.exit(2, f"fsck: '{folder / 'plan.json'}' is no strict JSON: {error}\n")
     found = check(options.folder, options.against)
+    notes = [("note", path, "is not one of the results") for path in foreign(options.folder)]
     if options.json:
         keys = ("invariant", "path", "what")
-        print(json.dumps([dict(zip(keys, breach, strict=True)) for breach in found], indent=1))
+        print(json.dumps([dict(zip(keys, of, strict=True)) for of in [*found, *notes]], indent=1))
     else:
-        for breach in found:
-            print("{}  {}: {}".format(*breach))
+        for each in [*found, *notes]:
+            print("{}  {}: {}".format(*each))
         print(f"{options.folder}: {len(found)} breaches" if found else f"{options.folder}: sound")
     return 1 if found else 0
 

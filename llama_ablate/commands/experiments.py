@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
@@ -59,6 +60,7 @@ def status(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant."""
     store = Store.open(options.folder)
     runs = store.outcomes()
+    notes.tell(store)
     counts = Counter(run["outcome"] for run in runs)
     by_label: dict[str, Counter[str]] = {}
     for run in runs:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import disk, plugins
+from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Settings, Still, Store, folders
@@ -174,6 +175,7 @@ def reported(store: Store) -> Answer:
         for partial in store.report.rglob(f"{disk.PARTIAL}*"):  # of one that was killed
             disk.remove(partial)
         written = page.write(store, found)
+    notes.tell(store)
     failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)
     for warning in warnings:

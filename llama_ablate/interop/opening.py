@@ -92,10 +92,10 @@ def open_spec(path: Path) -> ModelSpec:
 def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
     record, file = store.record(run_id), store.runs.weights(run_id)
     if record is None or file is None:
-        why = "has not finished"
+        why = "it has not finished"
         if record:
-            why = "did not keep them" if record.ok else f"ended {record.outcome}"
-        raise ConfigError(f"run {run_id} of '{store.root}' has no weights: it {why}")
+            why = store.runs.why_no_weights(run_id) if record.ok else f"it ended {record.outcome}"
+        raise ConfigError(f"run {run_id} of '{store.root}' has no weights: {why}")
     data = store.table_of(run_id).plan["data"]
     made_with = record.environment.get("plugins", {})
     try:

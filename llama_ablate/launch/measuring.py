@@ -129,7 +129,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
         for done, record in enumerate(finished if per_run else [], 1):
             if store.runs.weights(record.id) is None:
                 what = f"'{record.label}' s{record.seed} has no weights to measure"
-                raise ConfigError(f"{what}: they were not kept (run --keep-weights)")
+                raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
             arguments = (str(store.root), record.id, per_run)
             measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
             for name, values in measured.items():

@@ -2,11 +2,10 @@
 
 import contextlib
 import csv
-import hashlib
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -17,13 +16,9 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import slug
 from llama_ablate.results.claims import Claim
 from llama_ablate.results.record import CURVE, FINAL, Record
-from llama_ablate.strict_json import parse, read_json, sealed, to_json
+from llama_ablate.results.run_folder import DROPPED, MANIFEST, MEASURES, WEIGHTS, RunFolder
+from llama_ablate.strict_json import sealed, to_json
 
-WEIGHTS = "weights.safetensors"
-#: Says that the weights were dropped on purpose. Empty.
-_DROPPED = "weights.dropped"
-_MEASURES = "measures"
-_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _CHOSEN_BY = "validation_loss_nats"
 
 
@@ -53,7 +48,7 @@ class Runs:
             target = kind / (
                 name if kind == self.final else f"{name}--{self._tries(record.id) + 1}"
             )
-            disk.make(partial / _MEASURES)
+            disk.make(partial / MEASURES)
             disk.make(kind)
             _write(partial, self._place(target), record, curve, save_weights)
             if not claim.held:
@@ -119,49 +114,22 @@ class Runs:
         disk.move(folder, place)
         return [place for _ in moved]
 
+    def at(self, folder: Path) -> RunFolder:
+        """Open a run's folder, to read it. What it reads is a ConfigError where it is damaged."""
+        return RunFolder(folder, unsealed=True)
+
     def read(self, folder: Path) -> Record:
         """Return the record of a run's folder. Raises ConfigError where it is damaged."""
-        manifest = self._manifest(folder)
-        values = self._values(folder, manifest)
-        try:
-            record = Record(**values, measures=dict(self._measures(folder, manifest)))
-        except TypeError:
-            raise ConfigError(f"{folder / 'record.json'}: damaged, it is no record") from None
-        return record
-
-    def outcome(self, folder: Path) -> tuple[str, str]:
-        """Return how a run ended, and why, without its measures. Raises ConfigError as `read`."""
-        values = self._values(folder, self._manifest(folder))
-        return values["outcome"], values["reason"]
-
-    def _values(self, folder: Path, manifest: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        raw = _verified(folder, "record.json", manifest)
-        found: dict[str, Any] = parse(raw, folder / "record.json")
-        run, seed = (found.get(key) for key in ("id", "seed")) if isinstance(found, dict) else "??"
-        if f"--s{seed}--{run}" not in folder.name or "outcome" not in found:
-            raise ConfigError(f"{folder}: damaged, its record is of another run")
-        return found
+        return self.at(folder).record()
 
     def verify(self, folder: Path) -> Record:
         """Read all of a run's files, and return its record. Raises ConfigError for any damage."""
-        manifest = self._manifest(folder)
-        there = {path.name for path in folder.iterdir()} - {"manifest.json", _MEASURES, _DROPPED}
-        if missing := set(manifest) - there - {WEIGHTS, _MEASURES}:  # weights may go, to save room
-            raise ConfigError(f"{folder}: damaged, it lacks {', '.join(sorted(missing))}")
-        for name in sorted(there):
-            _check(folder / name, manifest)
-        return self.read(folder)
+        return self.at(folder).verify()
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve; an empty cell is a number not taken there."""
         folder = self.folder(run)
-        if folder is None:
-            return []
-        text = _verified(folder, "curve.csv", self._manifest(folder)).decode("utf-8")
-        return [
-            {key: float(cell) if cell else math.nan for key, cell in row.items()}
-            for row in csv.DictReader(io.StringIO(text))
-        ]
+        return self.at(folder).curve() if folder else []
 
     def weights(self, run: str) -> Path | None:
         """Return the file of a finished run's weights, where it has one that is as written.
@@ -169,10 +137,14 @@ class Runs:
         Raises ConfigError for a damaged one.
         """
         folder = self.folder(run)
-        if folder is None or not (folder / WEIGHTS).is_file():
-            return None
-        _check(folder / WEIGHTS, self._manifest(folder))
-        return folder / WEIGHTS
+        return self.at(folder).weights() if folder else None
+
+    def why_no_weights(self, run: str) -> str:
+        """Say why a finished run has no weights, and how to have them."""
+        folder = self.folder(run)
+        if folder and self.at(folder).lacks_weights:
+            return f"they were deleted; delete '{folder}' too and run the experiment again"
+        return "they were not kept (run --keep-weights)"
 
     def keep_best(self, tables: Sequence[Sequence[str]]) -> None:
         """Drop the weights of all of some runs that have the lowest validation loss in no table."""
@@ -184,7 +156,7 @@ class Runs:
             worse |= {run for _loss, run in by_loss[1:]}
         for run in worse - best:
             with contextlib.suppress(FileExistsError):  # another command drops them too
-                disk.write(folders[run] / _DROPPED, b"")
+                disk.write(folders[run] / DROPPED, b"")
                 disk.sync(folders[run])
             disk.remove(folders[run] / WEIGHTS)
 
@@ -192,31 +164,8 @@ class Runs:
         """Add a measure to a finished run."""
         folder = self.folder(run)
         assert folder is not None, run
-        file = folder / _MEASURES / f"{name}.json"
+        file = folder / MEASURES / f"{name}.json"
         claim.replace(file, sealed(values, self._place(file)))
-
-    def _measures(
-        self, folder: Path, manifest: Mapping[str, Mapping[str, Any]]
-    ) -> Iterator[tuple[str, dict[str, float]]]:
-        files = sorted((folder / _MEASURES).glob("*.json"))
-        sealed_ = _MEASURES in manifest  # as from format 2 on
-        if missing := {*manifest.get(_MEASURES, {})} - {file.stem for file in files}:
-            raise ConfigError(f"{folder}: damaged, it lacks the measure {', '.join(missing)}")
-        for file in files:
-            yield file.stem, dict(self._read(file, unsealed=not sealed_))
-
-    def _manifest(self, folder: Path) -> dict[str, dict[str, Any]]:
-        file = folder / "manifest.json"
-        found = self._read(file)
-        if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
-            raise ConfigError(f"{file}: damaged, it is no manifest")
-        return found
-
-    def _read(self, file: Path, *, unsealed: bool = True) -> Any:
-        try:
-            return read_json(file, self._place(file), unsealed=unsealed)
-        except _NO_FILE:
-            raise ConfigError(f"{file}: damaged, there is no such file") from None
 
     def _place(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()
@@ -263,24 +212,8 @@ def _write(
         name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(digests.items())
     }
-    manifest[_MEASURES] = dict.fromkeys(record.measures, "sealed")
+    manifest[MEASURES] = dict.fromkeys(record.measures, "sealed")
     for name, numbers in record.measures.items():
-        file = f"{_MEASURES}/{name}.json"
+        file = f"{MEASURES}/{name}.json"
         disk.write(partial / file, sealed(numbers, f"{place}/{file}"))
-    disk.write(partial / "manifest.json", sealed(manifest, f"{place}/manifest.json"))
-
-
-def _verified(folder: Path, name: str, manifest: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Return a file's content. Raises ConfigError where it is not what the manifest says."""
-    _check(folder / name, manifest)
-    return (folder / name).read_bytes()
-
-
-def _check(file: Path, manifest: Mapping[str, Mapping[str, Any]]) -> None:
-    try:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except _NO_FILE:
-        digest = "missing"
-    if manifest.get(file.name, {}).get("sha256") != digest:
-        raise ConfigError(f"{file}: damaged, not what was written there")
+    disk.write(partial / MANIFEST, sealed(manifest, f"{place}/{MANIFEST}"))

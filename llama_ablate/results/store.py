@@ -242,7 +242,7 @@ class Store:
                     continue
                 outcome, reason = "pending", ""
                 if key in folders:
-                    outcome, reason = self.runs.outcome(folders[key])
+                    outcome, reason = self.runs.at(folders[key]).outcome()
                 elif claims.taken(self.working(key)):
                     outcome = "running"
                 found[key] = {"id": key, "label": labels[run["variant"]], "seed": run["seed"],

@@ -379,6 +379,51 @@ def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
     assert fsck.check(store.root, store.root)
 
 
+def test_the_checker_finds_the_published_results_sound():
+    folders = [plan.parent for plan in sorted((ROOT / "results/reference").rglob("plan.json"))]
+    assert len(folders) == 22
+    assert [breach for folder in folders for breach in fsck.check(folder)] == []
+
+
+def test_files_that_others_left_among_the_results_are_a_note_of_the_checker_and_no_breach(
+    experiment_file, tmp_path, monkeypatch, capsys
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
+    store = grid(file, tmp_path)
+    runs = sorted(store.runs.folders().values())
+    before = [(run / "record.json").stat().st_mtime_ns for run in runs]
+    names = [
+        ".DS_Store",
+        ".nfs0001",
+        "record.json~",
+        ".ipynb_checkpoints/x.json",
+        "measures/._x.json",
+    ]
+    left = [runs[0] / name for name in names]
+    left += [store.root / name for name in ("notes.json", "runs/.DS_Store", "runs/copy/x.json")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("not JSON")
+    grid(file, tmp_path)
+    assert [(run / "record.json").stat().st_mtime_ns for run in runs] == before
+    assert fsck.check(store.root) == []
+    assert fsck.foreign(store.root) == sorted(str(path.relative_to(store.root)) for path in left)
+    monkeypatch.setattr("sys.argv", ["fsck", str(store.root)])
+    assert fsck.main() == 0
+    assert "note  runs/.DS_Store: is not one of the results" in capsys.readouterr().out
+
+
+def test_a_collapsed_run_is_final_to_the_checker(experiment_file, tmp_path):
+    store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
+    folder = min(store.runs.folders().values())
+    record = (folder / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "OUTCOME"')
+    wrong = {}
+    for outcome in ("collapsed", "timeout"):
+        (folder / "record.json").write_text(record.replace("OUTCOME", outcome))
+        wrong[outcome] = [what for name, _, what in fsck.check(store.root) if name == "I1"]
+    assert wrong == {"collapsed": [], "timeout": ["is not final: timeout"]}
+
+
 def test_the_checker_misses_no_weights_that_were_dropped_under_other_settings(
     experiment_file, tmp_path
 ):

@@ -13,7 +13,7 @@ from .conftest import FULL
 
 ROOT = Path(__file__).parents[2]
 DISK, CLAIMS = "llama_ablate/disk.py", "llama_ablate/results/claims.py"
-RUNS, LOOP = "llama_ablate/results/runs.py", "llama_ablate/training/loop.py"
+FOLDER, LOOP = "llama_ablate/results/run_folder.py", "llama_ablate/training/loop.py"
 SAVED = "llama_ablate/training/checkpoint.py"
 
 #: What is wrong, where, what stands there, and what stands there in its place.
@@ -40,13 +40,13 @@ MUTANTS = [
      "at.st_mtime_ns), time.time()"),
     ("a beat is the time of the clock", CLAIMS, "ns=(0, beat * 10**9)",
      "ns=(0, int(time.time()) * 10**9)"),
-    ("hashes are not looked at", RUNS, '.get("sha256") != digest', '.get("sha256") == "never"'),
+    ("hashes are not looked at", FOLDER, '.get("sha256") != digest', '.get("sha256") == "never"'),
     ("a damaged checkpoint is believed", SAVED,
      'if not path.name.endswith(f"-{digest[:32]}.pt"):', "if not digest:"),
     ("the optimizer's state is not restored", LOOP,
      '    optimizer.load_state_dict(values.pop("optimizer"))', '    values.pop("optimizer")'),
-    ("a folder of another run is not noticed", RUNS,
-     'if f"--s{seed}--{run}" not in folder.name or "outcome" not in found:', "if not found:"),
+    ("a folder of another run is not noticed", FOLDER,
+     'if f"--s{seed}--{run}" not in self.path.name or "outcome" not in found:', "if not found:"),
 ]  # fmt: skip
 #: What of the battery is run against each, the quick ones first: of R3, R4, R5, R8, R13, and the
 #: tests of the store.

@@ -1,0 +1,41 @@
+"""What is said on stderr of a results folder, beside the results: notes of one line."""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import Store
+
+_NAMED = 3  # paths in one note
+
+
+def note(text: str) -> None:
+    """Write a note of one line."""
+    sys.stderr.write(f"note: {text}\n")
+
+
+def tell(store: Store) -> None:
+    """Say which files in the runs' folders are not theirs, and which runs have lost their weights.
+
+    Neither changes a result.
+    """
+    foreign: list[Path] = []
+    without: list[Path] = []
+    for folder in store.runs.folders().values():
+        run = store.runs.at(folder)
+        with contextlib.suppress(ConfigError):  # damaged: what reads its record says so
+            foreign += run.foreign
+            without += [folder] * run.lacks_weights
+    if foreign:
+        note(f"not part of any run, and left alone: {_named(store, foreign)}")
+    if without:
+        note(f"weights were deleted; the numbers stand: {_named(store, without)}. To have weights "
+             "again, delete these folders and run the experiment again")  # fmt: skip
+
+
+def _named(store: Store, paths: Sequence[Path]) -> str:
+    shown = [f"'{path.relative_to(store.root)}'" for path in paths[:_NAMED]]
+    more = len(paths) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
