@@ -1,5 +1,6 @@
 """From an experiment to its plan: data prepared, variants resolved and counted, runs named."""
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,14 +113,13 @@ def make(source: Source) -> Plan:
 
 
 def open_tokens(data: Mapping[str, Any]) -> tokens.Tokens:
-    """Open the tokens that a plan's `data` names; on another machine, make them again.
+    """Open the tokens that a plan's `data` names; damaged, or on another machine, make them again.
 
     Raises ConfigError where the corpus has changed since.
     """
     fingerprint, recipe = data["fingerprint"], data["recipe"]
-    folder = tokens.cache_folder() / "tokens" / fingerprint
-    if (folder / "manifest.json").is_file():
-        return tokens.load(folder)
+    with contextlib.suppress(tokens.DamagedError):
+        return tokens.load(tokens.cache_folder() / "tokens" / fingerprint)
     text = tokens.prepare(
         CORPORA.resolve(recipe["corpus"]), TOKENIZERS.resolve(recipe["tokenizer"])
     )

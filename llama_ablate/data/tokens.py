@@ -4,8 +4,11 @@ import contextlib
 import hashlib
 import json
 import os
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import FileIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,11 +30,20 @@ from llama_ablate.spec import digest
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
 _SUMS = "sums.json"
 _PIECES, _PIECE = 64, 4000  # of a text that is decoded again: up to a second
+_TRIES = 3  # of making tokens again: other processes may be making them too
+
+
+class DamagedError(ConfigError):
+    """Tokens are not as they were written."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A corpus as integers, memory-mapped from its folder in the cache."""
+    """A corpus as integers, memory-mapped from its folder in the cache.
+
+    The files are checked when they are opened and whenever `check` is called; between, `batch`
+    checks its split again as soon as the file's size or times have changed.
+    """
 
     folder: Path
     fingerprint: str  # of the text and the tokenizer together
@@ -39,6 +51,7 @@ class Tokens:
     vocab: int
     counts: dict[str, int]  # tokens of each split
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
+    sums: Mapping[str, str]  # SHA-256 of each file
     entry: Entry = ""  # what made the text, as YAML would say it
     #: A piece of text that decoding does not give back, and what it gives instead; "" where a
     #: sample came back unchanged, None where an older version has not looked.
@@ -46,8 +59,37 @@ class Tokens:
 
     def split(self, name: str) -> NDArray[np.integer]:
         """Return a split's tokens, mapped, not read."""
-        kind = np.uint16 if self.vocab <= 2**16 else np.uint32
-        return np.memmap(self.folder / f"{name}.bin", kind, "r")
+        return np.memmap(self._files[name], np.uint16 if self.vocab <= 2**16 else np.uint32, "r")
+
+    def check(self) -> None:
+        """Read all tokens once more. Raises DamagedError where they are not as written."""
+        for name in self._files:
+            self._check(name)
+
+    def _check(self, split: str) -> None:
+        file = self._files[split]
+        before = _state(file)  # what changes while it is read is read again
+        file.seek(0)
+        if hashlib.file_digest(file, "sha256").hexdigest() != self.sums[f"{split}.bin"]:
+            raise DamagedError(f"the tokens in '{self.folder}' have changed since they were "
+                               "written: the next command makes them again")  # fmt: skip
+        self._checked[split] = before
+
+    @cached_property
+    def _files(self) -> dict[str, FileIO]:
+        """The splits' files, held open: what is checked is what is mapped, also once removed."""
+        with contextlib.ExitStack() as opened:
+            files = {
+                name: opened.enter_context(FileIO(self.folder / f"{name}.bin"))
+                for name in self.counts
+            }
+            weakref.finalize(self, opened.pop_all().close)
+        return files
+
+    @cached_property
+    def _checked(self) -> dict[str, tuple[int, ...]]:
+        """The state in which each split's file was when it was last checked."""
+        return {}
 
     @cached_property
     def _train(self) -> NDArray[np.integer]:
@@ -83,8 +125,11 @@ class Tokens:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
         It depends on nothing else, so all variants of a seed see the same text in the same order,
-        and a run that stopped at step k needs no state of a data loader to go on.
+        and a run that stopped at step k needs no state of a data loader to go on. Raises
+        DamagedError where the file has changed since.
         """
+        if _state(self._files["train"]) != self._checked.get("train"):
+            self._check("train")
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
         starts = generator.integers(0, len(self._train) - context, size)
         index = starts[:, None] + np.arange(context + 1)
@@ -107,27 +152,21 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
     disk.sweep(folder.parent)
-    if folder.exists() and not (_whole(folder) and load(folder).lost is not None):
-        disk.remove_tree(folder)  # damaged, or of an older version: made again
-    if not folder.exists():
+    for _ in range(_TRIES):
+        with contextlib.suppress(DamagedError):
+            found = load(folder)
+            if found.lost is not None:
+                return found
+        if folder.exists():  # damaged, or of an older version
+            disk.remove_tree(folder)
         _write(folder, text, maker.make(text), key, corpus.entry())
     return load(folder)
 
 
-def _whole(folder: Path) -> bool:
-    """Return whether the files are as they were written; older stores have no sums to tell by."""
-    file = folder / _SUMS
-    if not file.is_file():
-        return (folder / "manifest.json").is_file()
-    try:
-        sums = json.loads(file.read_text("utf-8"))
-        for name, digest in sums.items():
-            with (folder / name).open("rb") as opened:
-                if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
-                    return False
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
+def _state(file: FileIO) -> tuple[int, ...]:
+    """Return what changes, in nanoseconds too, when a file is written to."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:
@@ -138,9 +177,20 @@ def _built(registry: Registry, choice: Choice, key: str) -> Any:
 
 
 def load(folder: Path) -> Tokens:
-    """Open a store that `prepare` has written."""
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    return Tokens(folder=folder, **manifest)
+    """Open a store that `prepare` has written. Raises DamagedError unless it is all as written."""
+    try:
+        sums = json.loads((folder / _SUMS).read_text("utf-8"))
+        for name in ("tokenizer.json", "manifest.json"):
+            content = (folder / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != sums[name]:
+                raise DamagedError(f"'{folder / name}' has changed since it was written")
+        found = Tokens(folder=folder, sums=sums, **json.loads(content))
+        found.check()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        if isinstance(error, DamagedError):
+            raise
+        raise DamagedError(f"'{folder}' holds no tokens that can be checked ({error})") from None
+    return found
 
 
 def cache_folder() -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from llama_ablate import disk, plugins
+from llama_ablate.data.tokens import DamagedError
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import Experiment, Train
 from llama_ablate.launch.environment import environment
@@ -33,6 +34,7 @@ from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.claims import Claim, Watch, lease
 from llama_ablate.results.holders import alive, myself
+from llama_ablate.training import checkpoint
 from llama_ablate.training.engine import Engine, settle
 from llama_ablate.training.loop import Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
@@ -134,8 +136,8 @@ def _run(
             stop=stop,
             ranks=ranks,
         )
-        if claim is None:  # what is left to do is for the first rank
-            return trained.outcome
+        if claim is None or trained.outcome == "cancelled":
+            return trained.outcome  # what is left to do is for the first rank, or for the next one
         memory = peak.read()
         if trained.outcome in ("ok", "collapsed"):  # the weights are sound, whatever they know
             subject = Subject(model, tokens, recipe, engine)
@@ -143,15 +145,14 @@ def _run(
             measures |= METRICS.measured([c for c in choices if METRICS.per(c.name) == "run"],
                                          subject)  # fmt: skip
         measures["training"] = trained.numbers
+        tokens.check()
     except _TakenOver:
         raise
     except Exception as error:  # whatever it was, the other runs go on
         if claim is None or is_lost(error):
             raise
         memory = peak.read()
-        trained = _failed(error)
-    if trained.outcome == "cancelled" or claim is None:
-        return trained.outcome
+        trained = _failed(error, store.working(run_id))
     record = Record(
         id=run_id,
         label=variant["label"],
@@ -184,11 +185,15 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     engine = Engine.from_dict(record.engine)
     model = engine.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), engine)
-    return METRICS.measured(choices, subject)
+    found = METRICS.measured(choices, subject)
+    tokens.check()
+    return found
 
 
-def _failed(error: Exception) -> Trained:
+def _failed(error: Exception, saved: Path) -> Trained:
     """Give an exception its outcome. Running out of memory has several faces in torch."""
+    if isinstance(error, DamagedError):  # the checkpoints may know the damaged text
+        checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     torch_oom = isinstance(error, RuntimeError) and (
         "not enough memory" in text
@@ -197,6 +202,8 @@ def _failed(error: Exception) -> Trained:
     )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or torch_oom:
         return Trained("oom", text)
+    if isinstance(error, ConfigError):  # it says what is wrong, and where
+        return Trained("error", text)
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}:{place.lineno}"
     traceback.print_exception(error, file=sys.stderr)

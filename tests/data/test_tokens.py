@@ -2,6 +2,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 
 import numpy as np
@@ -216,7 +217,7 @@ def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     tokenizer = TOKENIZERS.resolve("bytes")
     made = store.prepare(corpus, tokenizer, tmp_path / "cache")
-    whole = (made.folder / name).read_bytes()
+    whole, train = (made.folder / name).read_bytes(), made.split("train").tolist()
     for content in (b"", whole[:-1], bytes([whole[0] ^ 1]) + whole[1:]):
         (made.folder / name).write_bytes(content)
         again = store.prepare(corpus, tokenizer, tmp_path / "cache")
@@ -224,4 +225,38 @@ def test_a_damaged_store_of_tokens_is_made_again(name, book, tmp_path):
         assert (made.folder / name).read_bytes() == whole
     (made.folder / name).unlink()
     assert store.prepare(corpus, tokenizer, tmp_path / "cache") == made
-    assert store.load(made.folder).split("train").tolist() == made.split("train").tolist()
+    assert store.load(made.folder).split("train").tolist() == train
+
+
+def test_tokens_without_sums_are_not_believed(book, tmp_path):
+    made = prepared(book, cache=tmp_path)
+    whole = (made.folder / "train.bin").read_bytes()
+    (made.folder / "train.bin").write_bytes(bytes(len(whole)))
+    (made.folder / "sums.json").unlink()
+    with pytest.raises(store.DamagedError, match="no tokens that can be checked"):
+        store.load(made.folder)
+    assert prepared(book, cache=tmp_path).split("train").tobytes() == whole
+
+
+def test_no_batch_comes_from_tokens_that_were_damaged_since_they_were_opened(book, tmp_path):
+    tokens = prepared(book, cache=tmp_path)
+    file = tokens.folder / "train.bin"
+    first = tokens.batch(0, 0, 4, 16)
+    os.utime(file)  # other times, the same content
+    assert np.array_equal(tokens.batch(0, 0, 4, 16), first)
+    with file.open("r+b") as opened:
+        opened.write(bytes(1000))
+    for look in (tokens.check, lambda: tokens.batch(0, 0, 4, 16)):
+        with pytest.raises(store.DamagedError, match="have changed since they were written"):
+            look()
+    prepared(book, cache=tmp_path)  # makes them again, in another file
+    with pytest.raises(store.DamagedError):
+        tokens.check()
+
+
+def test_a_check_looks_at_what_is_mapped_even_where_its_folder_is_gone(book, tmp_path):
+    tokens = prepared(book, cache=tmp_path)
+    first = tokens.batch(0, 0, 4, 16)
+    shutil.rmtree(tokens.folder)
+    assert np.array_equal(tokens.batch(0, 0, 4, 16), first)
+    tokens.check()

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.cli import main
+from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
+from llama_ablate.launch import worker
 from llama_ablate.results import Store, holders
 from llama_ablate.training import checkpoint
 from tests.commands import command
@@ -133,6 +135,63 @@ def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
     assert [a == b for a, b in zip(after, before, strict=True)] == [True, False, False, True]
     kept = {path.name for path in (store.root / "damaged").iterdir()}
     assert kept == {f"{folders[1].name}--1", f"{folders[2].name}--1"}
+
+
+def zero(pattern, of):
+    """Overwrite the beginning of the files of tokens in a cache, in place."""
+    files = list(of.glob(f"tokens/*/{pattern}"))
+    assert files
+    for file in files:
+        with file.open("r+b") as opened:
+            opened.write(bytes(2000))
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_tokens_that_are_damaged_between_two_runs_are_made_again(
+    experiment_file, tmp_path, monkeypatch, sums
+):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    reference = grid(file, tmp_path / "reference")
+    train, seen = worker.run, []
+
+    def damaging(root, run):
+        outcome = train(root, run)
+        if not seen:
+            zero("train.bin", tmp_path / "cache")
+            if not sums:
+                next(tmp_path.glob("cache/tokens/*/sums.json")).unlink()
+        return seen.append(outcome)
+
+    monkeypatch.setattr(worker, "run", damaging)
+    store = grid(file, tmp_path)
+    assert seen == ["ok"] * 4
+    assert not breaches(store.root, reference.root)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_run_whose_tokens_are_damaged_while_it_trains_is_an_error_and_tried_again(
+    experiment_file, tmp_path, monkeypatch, split
+):
+    """The held-out text is looked at before the commit, and no checkpoint outlives the damage."""
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
+    reference = grid(file, tmp_path / "reference")
+    batch, damaged = tokens.Tokens.batch, []
+
+    def damaging(self, seed, k, size, context):
+        if k == 4 and not damaged:
+            damaged.append(zero(f"{split}.bin", tmp_path / "cache"))
+        return batch(self, seed, k, size, context)
+
+    monkeypatch.setattr(tokens.Tokens, "batch", damaging)
+    store = grid(file, tmp_path)
+    first, second = store.records()
+    assert (first.outcome, second.outcome) == ("error", "ok")
+    assert first.reason.endswith("since they were written: the next command makes them again")
+    assert not list(store.working(first.id).glob("checkpoint-*"))
+    grid(file, tmp_path)
+    assert not breaches(store.root, reference.root)
 
 
 def run(file, results, **more):
