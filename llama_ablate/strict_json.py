@@ -54,14 +54,17 @@ def parse(raw: bytes, path: Path, place: str | None = None, *, unsealed: bool = 
         value = _infinite(json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
-    # A seal with one bit changed is a broken seal, not none.
-    has_seal = sum(byte in b"0123456789abcdef" for byte in raw[-68:-4]) > 61
-    if place is not None and (has_seal or not unsealed):
+    if place is not None and (has_seal(raw) or not unsealed):
         text = raw[:-_SEAL_BYTES]
         if raw != text + _SEAL.format(_digest(text, place)).encode():
             raise ConfigError(f"{path}: damaged, not what was written there")
         del value["sha256"]
     return value
+
+
+def has_seal(raw: bytes) -> bool:
+    """Return whether a document bears a seal, be it broken: with one bit changed it is not none."""
+    return sum(byte in b"0123456789abcdef" for byte in raw[-68:-4]) > 61
 
 
 def _digest(text: bytes, place: str) -> str:

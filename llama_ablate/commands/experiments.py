@@ -10,6 +10,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.results import Store
+from llama_ablate.results.outcomes import outcomes
 
 
 def components(options: Namespace) -> Answer:
@@ -59,7 +60,7 @@ def plan(options: Namespace) -> Answer:
 def status(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant."""
     store = Store.open(options.folder)
-    runs = store.outcomes()
+    runs = outcomes(store)
     notes.tell(store)
     counts = Counter(run["outcome"] for run in runs)
     by_label: dict[str, Counter[str]] = {}
@@ -113,6 +114,7 @@ def measure(options: Namespace) -> Answer:
     from llama_ablate.launch.progress import Bar
 
     store = Store.open(options.folder)
+    notes.mend(store)
     with Bar("measuring") as bar:
         measuring.measure_again(store, options.metrics, bar.update)
     return reported(store)

@@ -16,6 +16,12 @@ def note(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
+def mend(store: Store) -> None:
+    """Set aside what is damaged and is measured again, and say so. Raises ConfigError for more."""
+    for path in store.mend():
+        note(f"damaged, kept as '{path}', and measured again")
+
+
 def tell(store: Store) -> None:
     """Say which files in the runs' folders are not theirs, and which runs have lost their weights.
 

@@ -66,7 +66,7 @@ def run(options: Namespace) -> Answer:
         )
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
-            sys.stderr.write(f"note: damaged, kept as '{damaged}', and trained again\n")
+            notes.note(f"damaged, kept as '{damaged}', and trained again")
     store.sweep()
     with (
         _launcher(options, store, device, engine.ranks, _workers(options, made)) as launcher,
@@ -92,6 +92,7 @@ def _planned(
     from llama_ablate.launch import local, measuring
     from llama_ablate.training.engine import Engine
 
+    notes.mend(store)
     train = made.experiment.train
     try:
         chosen = store.kept(
@@ -109,8 +110,8 @@ def _planned(
     elsewhere = options.launcher == "slurm" or options.ray_address
     most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
     _check_room(store, planned, min(_workers(options, made) or most, len(made.runs)))
-    notes = "".join(f"# --set {text}\n" for text in options.sets)
-    store.create(planned, notes + source.text)
+    overrides = "".join(f"# --set {text}\n" for text in options.sets)
+    store.create(planned, overrides + source.text)
     return made, engine, settings
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.strict_json import read_json
+from llama_ablate.strict_json import has_seal, parse
 
-#: Of the layout: raised when older code would misread what is written.
+#: Of the layout: raised when older code would misread what is written. Format 1 had no seals.
 FORMAT = 2
 
 
@@ -17,7 +17,8 @@ class _LaterError(ConfigError):
 
 def read(file: Path) -> dict[str, Any]:
     """Return a plan. Raises ConfigError where it is damaged, or of a later version."""
-    found = read_json(file, file.name)
+    raw = file.read_bytes()
+    found = parse(raw, file, file.name)
     if not isinstance(found, dict) or "runs" not in found:
         raise ConfigError(f"'{file}' is damaged: it holds no plan")
     if found.get("format", 1) not in range(1, FORMAT + 1):
@@ -25,7 +26,19 @@ def read(file: Path) -> dict[str, Any]:
             f"'{file.parent}' is of format {found['format']}: a later version wrote it, and this "
             f"one reads formats 1 to {FORMAT}"
         )
+    if found.get("format", 1) > 1 and not has_seal(raw):
+        raise ConfigError(f"{file}: damaged, it bears no seal")
     return found
+
+
+def unsealed(file: Path) -> bool:
+    """Return whether the documents beside a plan may lack seals: it is of format 1."""
+    try:
+        return file.is_file() and read(file).get("format", 1) == 1
+    except _LaterError:
+        raise
+    except ConfigError:
+        return False
 
 
 def refuse_another_experiment(file: Path, plan: Mapping[str, Any]) -> None:

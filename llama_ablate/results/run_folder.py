@@ -4,14 +4,16 @@ import csv
 import hashlib
 import io
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llama_ablate import disk
 from llama_ablate.errors import ConfigError
+from llama_ablate.results.claims import Claim
 from llama_ablate.results.record import Record
-from llama_ablate.strict_json import parse, read_json
+from llama_ablate.strict_json import parse, read_json, sealed
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -27,7 +29,7 @@ class RunFolder:
     What it reads is verified, and is a ConfigError where it is not as it was written.
     """
 
-    def __init__(self, path: Path, *, unsealed: bool = False) -> None:
+    def __init__(self, path: Path, *, unsealed: bool) -> None:
         """Read the folder at a path; `unsealed` allows one of format 1, which bears no seals."""
         self.path, self._unsealed = path, unsealed
 
@@ -64,12 +66,26 @@ class RunFolder:
                 self._check(name)
         return self.record()
 
+    def seal(self, claim: Claim) -> None:
+        """Seal what format 1 left unsealed: the measures, and then the manifest, which lists them.
+
+        Format 1 dropped weights without a mark.
+        """
+        if MEASURES in self.manifest:
+            return
+        for name, values in self.measures.items():
+            claim.replace(*self._sealed(f"{MEASURES}/{name}.json", values))
+        if WEIGHTS in self.manifest and not (self.path / WEIGHTS).exists():
+            claim.replace(self.path / DROPPED, b"")
+        listed = {MEASURES: dict.fromkeys(self.measures, "sealed")}
+        claim.replace(*self._sealed(MANIFEST, {**self.manifest, **listed}))
+
     @property
     def lacks_weights(self) -> bool:
         """Whether there were weights that are gone, though no command of ours dropped them."""
-        # Format 1 dropped them without a mark.
-        names = disk.names(self.path)
-        return {WEIGHTS, MEASURES} <= {*self.manifest} and not {WEIGHTS, DROPPED} & {*names}
+        there = {*disk.names(self.path)}
+        # Format 1, whose manifests list no measures, has no mark for weights that were dropped.
+        return {WEIGHTS, MEASURES} <= {*self.manifest} and not {WEIGHTS, DROPPED} & there
 
     @property
     def foreign(self) -> list[Path]:
@@ -125,11 +141,17 @@ class RunFolder:
         return found
 
     def _json(self, name: str, *, unsealed: bool) -> Any:
-        file, place = self.path / name, f"{self.path.parent.name}/{self.path.name}/{name}"
+        file = self.path / name
         try:
-            return read_json(file, place, unsealed=unsealed)
+            return read_json(file, self._place(name), unsealed=unsealed)
         except _NO_FILE:
             raise ConfigError(f"{file}: damaged, there is no such file") from None
+
+    def _sealed(self, name: str, values: Mapping[str, object]) -> tuple[Path, bytes]:
+        return self.path / name, sealed(values, self._place(name))
+
+    def _place(self, name: str) -> str:
+        return f"{self.path.parent.name}/{self.path.name}/{name}"
 
     def _content(self, name: str) -> bytes:
         self._check(name)

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from llama_ablate import disk
 from llama_ablate.errors import ConfigError
 from llama_ablate.experiment import slug
 from llama_ablate.results.claims import Claim
+from llama_ablate.results.damaged import set_aside
 from llama_ablate.results.record import CURVE, FINAL, Record
 from llama_ablate.results.run_folder import DROPPED, MANIFEST, MEASURES, WEIGHTS, RunFolder
 from llama_ablate.strict_json import sealed, to_json
@@ -25,8 +25,9 @@ _CHOSEN_BY = "validation_loss_nats"
 class Runs:
     """`runs/` holds what is final, each run once and for good; `failed/` what was tried in vain."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, unsealed: Callable[[], bool]) -> None:
+        """`unsealed` says whether runs may lack seals, as in format 1."""
+        self._root, self._unsealed = root, unsealed
         self.final, self.failed = root / "runs", root / "failed"
 
     def commit(
@@ -96,27 +97,29 @@ class Runs:
             return False
 
     def set_aside(self, folder: Path) -> list[Path]:
-        """Take a folder that does not stand out of the way; return where it went, if damaged.
+        """Take a folder that does not stand out of the way; return where it went."""
+        if self.stands(folder):
+            return []  # whoever looked before saw it while its weights were being dropped
+        return [set_aside(self._root, folder)]
 
-        Format 1 kept failed runs among the final ones.
-        """
-        try:
-            record = self.verify(folder)
-        except ConfigError:
-            moved, kind, numbers = [folder], self._root / "damaged", count(1)
-        else:
-            if record.outcome in FINAL:
-                return []  # whoever looked before saw it while its weights were being dropped
-            moved, kind, numbers = [], self.failed, count(0)
-        disk.make(kind)
-        places = (kind / f"{folder.name}--{n}" for n in numbers)
-        place = next(path for path in places if not path.exists())
-        disk.move(folder, place)
-        return [place for _ in moved]
+    def seal(self, claim: Claim) -> None:
+        """Give runs of format 1 their seals, and a place by their outcome; damaged ones stay."""
+        for folder in [f for of in (self.final, self.failed) for t in self._of(of).values()
+                       for f in t]:  # fmt: skip
+            try:
+                outcome = self.verify(folder).outcome
+            except ConfigError:
+                continue
+            place = folder
+            if folder.parent == self.final and outcome not in FINAL:  # as format 1 kept them
+                place = self.failed / f"{folder.name}--0"
+                disk.make(self.failed)
+                disk.move(folder, place)
+            self.at(place).seal(claim)
 
     def at(self, folder: Path) -> RunFolder:
         """Open a run's folder, to read it. What it reads is a ConfigError where it is damaged."""
-        return RunFolder(folder, unsealed=True)
+        return RunFolder(folder, unsealed=self._unsealed())
 
     def read(self, folder: Path) -> Record:
         """Return the record of a run's folder. Raises ConfigError where it is damaged."""

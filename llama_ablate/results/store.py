@@ -12,17 +12,18 @@ report/
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from llama_ablate import disk
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.experiment import slug
 from llama_ablate.results import claims, plans
 from llama_ablate.results.claims import Claim
+from llama_ablate.results.documents import Documents
 from llama_ablate.results.record import FINAL, Record, Settings
 from llama_ablate.results.runs import Runs
-from llama_ablate.strict_json import read_json, sealed
+from llama_ablate.strict_json import sealed, to_json
 
 
 class Store:
@@ -33,8 +34,9 @@ class Store:
         self._table = table
         self.plan_file = root / "plan.json"
         self.report = root / "report"
-        self.runs = Runs(root)
-        self._variants = root / "variants"
+        self._unsealed = cache(partial(plans.unsealed, self.plan_file))
+        self.runs = Runs(root, self._unsealed)
+        self._documents = Documents(root, self._unsealed)
         self._working = root / "working"
         #: What submitit keeps of Slurm's jobs, links among it; closed to other users.
         self.jobs = self._working / "slurm" / "jobs"
@@ -54,7 +56,7 @@ class Store:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         try:
             self.refuse_links(self.root)
-            for folder in (self.runs.final, self._variants, self._working):
+            for folder in (self.runs.final, self._documents.variants, self._working):
                 disk.make(folder)
             with self.alone("plan"):
                 pass
@@ -80,17 +82,21 @@ class Store:
                 stands = self.plan_file.read_bytes() if self.plan_file.is_file() else None
                 if stands not in (None, wanted):
                     plans.refuse_another_experiment(self.plan_file, plan)
-                    if self._at_work(besides=("plan", "report")):
+                    if self._at_work(besides=("plan", "report", "mend")):
                         raise ConfigError(f"others are at work in '{self.root}' on another plan: "
                                           "wait for them, or choose another --results")  # fmt: skip
                 text = experiment_text.encode("utf-8")
                 claim.replace(self.root / "experiment.yaml", text)
                 if stands == wanted:
                     return
+                if self._unsealed():
+                    self.runs.seal(claim)
+                    self._documents.seal(claim)
                 if not self.runs.folders():  # from the first record on, what was stated stands
                     stated = plan.get("experiment", {}).get("hypotheses", [])
-                    self._write(claim, "hypotheses", {"hypotheses": stated})
+                    self._documents.keep_stated(claim, stated)
                 claim.replace(self.plan_file, wanted)
+                self._unsealed.cache_clear()
         except claims.LostError:
             self.create(plan, experiment_text)
         except OSError as error:
@@ -133,13 +139,15 @@ class Store:
     @property
     def stated(self) -> list[dict[str, Any]]:
         """The hypotheses as they stood before the first run had finished."""
-        found = self._read("hypotheses")
-        return list(found["hypotheses"] if isinstance(found, dict) and found else found)
+        return self._documents.stated()
 
     @property
     def experiment_text(self) -> str:
-        """The experiment file as the user wrote it."""
-        return (self.root / "experiment.yaml").read_text("utf-8")
+        """The experiment file as the user wrote it; without that copy, what was read of it."""
+        try:
+            return (self.root / "experiment.yaml").read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return to_json(self.plan["experiment"])
 
     @property
     def settings(self) -> Settings:
@@ -155,21 +163,24 @@ class Store:
         """Return what was measured once for a key and then kept, in `<name>.json`."""
         try:
             with self.alone(name) as claim:
-                known = self._read(name)
+                known = self._documents.measured(name)
                 if key not in known:
                     known[key] = measure()
-                    self._write(claim, name, known)
+                    self._documents.keep_measured(claim, name, known)
                 return known[key]
         except claims.LostError:  # by now another may have measured it
             return self.kept(name, key, measure)
 
-    def _read(self, name: str) -> Any:
-        file = self.root / f"{name}.json"
-        return read_json(file, file.name) if file.is_file() else {}
+    def mend(self) -> list[Path]:
+        """Set aside what was measured and is damaged, to be measured again; return where it went.
 
-    def _write(self, claim: Claim, name: str, value: Mapping[str, object]) -> None:
-        file = self.root / f"{name}.json"
-        claim.replace(file, sealed(value, file.name))
+        Raises ConfigError for what cannot be made again.
+        """
+        with self.alone("mend"):
+            moved = self._documents.set_aside()
+        if self.runs.folders():
+            self._documents.stated()
+        return moved
 
     def working(self, key: str) -> Path:
         """Where a piece of work keeps its claims, its checkpoints and its log."""
@@ -228,27 +239,6 @@ class Store:
         planned = [run["id"] for run in self.plan["runs"]]
         return [self.runs.read(folders[run]) for run in planned if run in folders]
 
-    def outcomes(self) -> list[dict[str, Any]]:
-        """Return every run of all tables, once: id, label, seed, outcome and reason.
-
-        One without a record is `running` where somebody is at it, else `pending`.
-        """
-        folders, found = self.runs.folders(), {}
-        for table in [self._whole_plan, *self._whole_plan.get("others", [])]:
-            labels = {variant["id"]: variant["label"] for variant in table["variants"]}
-            for run in table["runs"]:
-                key = run["id"]
-                if key in found:
-                    continue
-                outcome, reason = "pending", ""
-                if key in folders:
-                    outcome, reason = self.runs.at(folders[key]).outcome()
-                elif claims.taken(self.working(key)):
-                    outcome = "running"
-                found[key] = {"id": key, "label": labels[run["variant"]], "seed": run["seed"],
-                              "outcome": outcome, "reason": reason}  # fmt: skip
-        return list(found.values())
-
     def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
         """Set aside the runs whose files are not as they were written; return where they went.
 
@@ -286,15 +276,8 @@ class Store:
         self, claim: Claim, label: str, variant: str, name: str, values: Mapping[str, object]
     ) -> None:
         """Add a per-variant measure: {values, samples, engine}."""
-        folder = self._variants / f"{slug(label)}--{variant}" / "measures"
-        disk.make(folder)
-        file = folder / f"{name}.json"
-        claim.replace(file, sealed(values, self._place(file)))
+        self._documents.add_variant_measure(claim, label, variant, name, values)
 
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric."""
-        files = sorted(self._variants.glob(f"*--{variant}/measures/*.json"))
-        return {file.stem: dict(read_json(file, self._place(file))) for file in files}
-
-    def _place(self, file: Path) -> str:
-        return file.relative_to(self.root).as_posix()
+        return self._documents.variant_measures(variant)

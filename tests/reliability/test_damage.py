@@ -328,19 +328,19 @@ def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refus
         assert all(0 <= r.numbers.get("test_loss_nats", 1) < 20 for r in records if r.ok)
     assert read > 10
     # What format 1 left of failed runs among the final ones is tried again, and moved.
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     reference = grid(file, tmp_path / "reference")
     store = grid(file, tmp_path)
-    (folder,) = store.runs.folders().values()
-    record = (folder / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "oom"')
-    (folder / "record.json").write_text(record)
-    manifest = unsealed_manifest(folder)
-    (folder / "manifest.json").write_text(manifest)
-    for measure in (folder / "measures").glob("*.json"):
-        measure.write_text(json.dumps(unsealed(measure)))
-    assert store.records()[0].outcome == "oom"
-    grid(file, tmp_path)
-    assert not breaches(store.root, reference.root)
+    done, failed = store.runs.folders().values()
+    record = (failed / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "oom"')
+    (failed / "record.json").write_text(record)
+    as_in_format_1(store.root)
+    before = (done / "record.json").stat().st_mtime_ns
+    assert [r.outcome for r in Store(store.root).records()] == ["ok", "oom"]
+    assert fsck.check(store.root)
+    store = grid(file, tmp_path)
+    assert (done / "record.json").stat().st_mtime_ns == before
+    assert not breaches(store.root, reference.root)  # with a seal on everything
     text = store.plan_file.read_text()
     plan = unsealed(store.plan_file)
     store.plan_file.write_text(json.dumps({**plan, "format": 3}))
@@ -352,18 +352,14 @@ def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refus
           read + 2)  # fmt: skip
 
 
-def test_records_of_format_1_in_the_folders_of_each_other_are_damage(
-    experiment_file, tmp_path, unsealed
-):
+def test_records_of_format_1_in_the_folders_of_each_other_are_damage(experiment_file, tmp_path):
     """They have no seal that names their place: what they say of themselves has to tell."""
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="2", variants="{}")
     reference = grid(file, tmp_path / "reference")
     store = grid(file, tmp_path)
     one, two = store.runs.folders().values()
-    for folder in (one, two):
-        (folder / "manifest.json").write_text(unsealed_manifest(folder))
-        for measure in (folder / "measures").glob("*.json"):
-            measure.write_text(json.dumps(unsealed(measure)))
+    as_in_format_1(store.root)
+    store = Store(store.root)
     assert len(store.records()) == 2
     one.rename(tmp_path / "one")
     two.rename(one)
@@ -374,14 +370,55 @@ def test_records_of_format_1_in_the_folders_of_each_other_are_damage(
     assert not breaches(store.root, reference.root)
 
 
-def unsealed_manifest(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    content = (folder / "record.json").read_bytes()
-    del manifest["measures"], manifest["sha256"]
-    manifest["record.json"] = {
-        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
-    }  # fmt: skip
-    return json.dumps(manifest, indent=1) + "\n"
+def unseal(file, **changes):
+    """Write a document again without its seal, with some of its keys changed or, by None, gone."""
+    values = json.loads(file.read_text("utf-8")) | {"sha256": None} | changes
+    kept = {key: value for key, value in values.items() if value is not None}
+    file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+
+
+def as_in_format_1(root):
+    """Make of results what the first version would have left: no seal anywhere."""
+    unseal(root / "plan.json", format=None)
+    for name in ("engine", "hypotheses"):
+        unseal(root / f"{name}.json")
+    for folder in (root / "runs").iterdir():
+        content = (folder / "record.json").read_bytes()
+        record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        unseal(folder / "manifest.json", **{"measures": None, "record.json": record})
+        for measure in (folder / "measures").glob("*.json"):
+            unseal(measure)
+
+
+def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_checker(
+    experiment_file, tmp_path
+):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
+    variant = store.plan["variants"][0]
+    with store.alone("measure") as claim:
+        values = {"values": {"speed": 1.0}, "samples": {}}
+        store.add_variant_measure(claim, variant["label"], variant["id"], "speed", values)
+    (folder,) = store.runs.folders().values()
+    reads = {
+        "plan.json": lambda now: now.plan,
+        "engine.json": lambda now: now.kept("engine", "cpu", dict),
+        "hypotheses.json": lambda now: now.stated,
+        "manifest.json": lambda now: now.records(),
+        "measures/perplexity.json": lambda now: now.records(),
+        "measures/speed.json": lambda now: now.variant_measures(variant["id"]),
+    }
+    for name, read in reads.items():
+        (document,) = [p for p in store.root.rglob("*.json") if p.as_posix().endswith(f"/{name}")]
+        whole = document.read_bytes()
+        unseal(document)
+        assert refused(lambda read=read: read(Store(store.root)), document), name
+        found = [path for _, path, what in breaches(store.root) if what == "bears no seal"]
+        assert found == [str(document.relative_to(store.root))]
+        document.write_bytes(whole)
+    assert not breaches(store.root)
+    unseal(folder / "manifest.json", measures=None)  # a run made to look like one of format 1
+    assert not Store(store.root).runs.stands(folder)
 
 
 def test_a_process_is_known_by_more_than_its_number():

@@ -1,0 +1,99 @@
+"""The sealed documents beside the runs: measured once, stated before, or measured of variants."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llama_ablate import disk
+from llama_ablate.errors import ConfigError
+from llama_ablate.experiment import slug
+from llama_ablate.results.claims import Claim
+from llama_ablate.results.damaged import set_aside
+from llama_ablate.strict_json import read_json, sealed
+
+_MEASURED = ("engine", "pace")
+_STATED = "hypotheses"
+
+
+class Documents:
+    """`engine.json`, `pace.json`, `hypotheses.json`, and `variants/` with their measures."""
+
+    def __init__(self, root: Path, unsealed: Callable[[], bool]) -> None:
+        """`unsealed` says whether documents may lack seals, as in format 1."""
+        self._root, self._unsealed = root, unsealed
+        self.variants = root / "variants"
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """Return what has been measured so far, by what it was measured for."""
+        file = self._root / f"{name}.json"
+        return dict(self._read(file)) if file.is_file() else {}
+
+    def stated(self) -> list[dict[str, Any]]:
+        """Return the hypotheses as they stood before the first run had finished."""
+        file = self._root / f"{_STATED}.json"
+        try:
+            found = self._read(file) if file.is_file() else []
+        except ConfigError as error:
+            raise ConfigError(f"{error}. What was stated before the first run cannot be made "
+                              f"again; to go on without it: rm '{file}'") from None  # fmt: skip
+        return list(found["hypotheses"] if isinstance(found, dict) else found)
+
+    def keep_measured(self, claim: Claim, name: str, values: Mapping[str, Any]) -> None:
+        """Write what has been measured so far."""
+        self._write(claim, self._root / f"{name}.json", values)
+
+    def keep_stated(self, claim: Claim, hypotheses: list[dict[str, Any]]) -> None:
+        """Write the hypotheses."""
+        self._write(claim, self._root / f"{_STATED}.json", {"hypotheses": hypotheses})
+
+    def add_variant_measure(
+        self, claim: Claim, label: str, variant: str, name: str, values: Mapping[str, object]
+    ) -> None:
+        """Add a per-variant measure: {values, samples, engine}."""
+        folder = self.variants / f"{slug(label)}--{variant}" / "measures"
+        disk.make(folder)
+        self._write(claim, folder / f"{name}.json", values)
+
+    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
+        """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
+        try:
+            return {file.stem: dict(self._read(file)) for file in self._measures(variant)}
+        except ConfigError as error:
+            raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
+
+    def set_aside(self) -> list[Path]:
+        """Take what is damaged and can be measured again out of the way; return where it went."""
+        self._unsealed()  # a later version's are none of our business
+        moved = []
+        for file in self._can_be_made_again():
+            try:
+                self._read(file)
+            except ConfigError:
+                moved.append(set_aside(self._root, file))
+        return moved
+
+    def seal(self, claim: Claim) -> None:
+        """Give documents of format 1 their seals; what is damaged stays as it is."""
+        with contextlib.suppress(ConfigError):
+            self.keep_stated(claim, self.stated())
+        for file in self._can_be_made_again():
+            with contextlib.suppress(ConfigError):
+                self._write(claim, file, self._read(file))
+
+    def _can_be_made_again(self) -> Iterator[Path]:
+        yield from (f for name in _MEASURED if (f := self._root / f"{name}.json").is_file())
+        yield from self._measures("*")
+
+    def _measures(self, variant: str) -> list[Path]:
+        # What begins with a dot is a file manager's.
+        return sorted(self.variants.glob(f"*--{variant}/measures/[!.]*.json"))
+
+    def _read(self, file: Path) -> Any:
+        return read_json(file, self._place(file), unsealed=self._unsealed())
+
+    def _write(self, claim: Claim, file: Path, values: Mapping[str, object]) -> None:
+        claim.replace(file, sealed(values, self._place(file)))
+
+    def _place(self, file: Path) -> str:
+        return file.relative_to(self._root).as_posix()
