@@ -18,6 +18,7 @@ from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
 from tests.quiet import until, within
+from tests.reliability.harness import breaches
 
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
 
@@ -67,8 +68,61 @@ def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(
     assert all(p.stat().st_mtime_ns == t for p, t in records.items())
     assert len(list(tmp_path.glob("tiny/runs/*/record.json"))) == 6
     assert "not in this plan" not in capsys.readouterr().err
-    assert run(file, tmp_path, "--set", "seeds=1") == 0
-    assert f"note: 4 finished runs in '{tmp_path / 'tiny'}' are not in" in capsys.readouterr().err
+    assert not list(tmp_path.glob("tiny/plan-*.json"))
+
+
+def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
+    experiment_file, tmp_path, capsys
+):
+    file, root = experiment_file(), tmp_path / "tiny"
+    assert run(file, tmp_path) == 0
+    capsys.readouterr()
+    for _ in range(2):
+        assert run(file, tmp_path, "--set", "seeds=1") == 0
+        (earlier,) = root.glob("plan-*.json")
+        error = capsys.readouterr().err
+        assert f"note: 2 finished runs in '{root}' are not in this plan; they stay there" in error
+        assert f"kept ('{earlier.name}')" in error
+        assert f"llama-ablate show '{earlier}'" in error
+    assert not breaches(root)
+    assert main(["status", str(earlier)]) == 0
+    assert "4 runs: 4 ok" in capsys.readouterr().out
+    assert main(["show", str(earlier)]) == 0
+    assert "2 ok" in capsys.readouterr().out
+    page = (root / "report" / "report.html").read_text()
+    assert main(["report", str(earlier)]) == 0
+    assert (root / "report" / earlier.stem / "report.html").is_file()
+    assert (root / "report" / "report.html").read_text() == page
+    assert run(file, tmp_path) == 0  # the plan that stood before is the plan again
+    assert "not in this plan" not in capsys.readouterr().err
+    assert not breaches(root)
+
+
+def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_the_way_on(
+    experiment_file, tmp_path, capsys
+):
+    file, root = experiment_file(budget="seconds"), tmp_path / "tiny"
+    assert run(file, tmp_path) == 0
+    damaged = ["engine.json", "pace.json", *root.glob("variants/*/measures/kv_cache.json")]
+    for document in damaged:
+        (root / document).write_text("{")
+    assert main(["report", str(root)]) == 2
+    assert "kv_cache.json: damaged" in (error := capsys.readouterr().err)
+    assert error.endswith("'run' and 'measure' measure it again\n")
+    assert run(file, tmp_path) == 0
+    assert capsys.readouterr().err.count("note: damaged, kept as") == len(damaged) == 4
+    assert all((root / "damaged" / f"{name}--1").exists() for name in ("engine.json", "pace.json"))
+    (root / "hypotheses.json").write_text("{")
+    for words in (["run", str(file), "--results", str(tmp_path)], ["report", str(root)]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert error.endswith(f"to go on without it: rm '{root / 'hypotheses.json'}'\n")
+        assert error.count("\n") == 1
+    (root / "hypotheses.json").unlink()
+    (root / "experiment.yaml").unlink()
+    assert main(["report", str(root)]) == 0
+    assert "&#34;name&#34;: &#34;tiny&#34;" in (root / "report" / "report.html").read_text()
+    assert run(file, tmp_path) == 0
 
 
 def test_the_number_of_workers_changes_no_weight(experiment_file, tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Store
+from llama_ablate.results import Store, plans
 
 _NAMED = 3  # paths in one note
 
@@ -20,6 +20,18 @@ def mend(store: Store) -> None:
     """Set aside what is damaged and is measured again, and say so. Raises ConfigError for more."""
     for path in store.mend():
         note(f"damaged, kept as '{path}', and measured again")
+
+
+def left_out(store: Store, planned: set[str]) -> None:
+    """Say how many finished runs a plan leaves out, and which earlier plans show them."""
+    runs = store.runs.final_ids() - planned
+    if not runs:
+        return
+    text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
+    if earlier := plans.earlier(store.root, runs):
+        text += (f", and their plans are kept ({_named(store, earlier)}): status, show, compare "
+                 f"and report read them, as in llama-ablate show '{earlier[-1]}'")  # fmt: skip
+    note(text)
 
 
 def tell(store: Store) -> None:

@@ -59,11 +59,7 @@ def run(options: Namespace) -> Answer:
             folders.remove_empty(store.root)
         raise
     ids = [run.id for run in made.runs]
-    if others := len(store.runs.final_ids() - set(ids)):
-        sys.stderr.write(
-            f"note: {others} finished runs in '{store.root}' are not in this plan; they are kept, "
-            "and the file that plans them shows them again\n"
-        )
+    notes.left_out(store, set(ids))
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             notes.note(f"damaged, kept as '{damaged}', and trained again")
@@ -170,7 +166,7 @@ def reported(store: Store) -> Answer:
     from llama_ablate.report.sections import sections
 
     store.refuse_links()
-    store = Still(store.root)
+    store = Still(store.root, plan=store.plan_file.name)
     found = sections(store)
     with store.alone("report"):
         for partial in store.report.rglob(f"{disk.PARTIAL}*"):  # of one that was killed

@@ -2,6 +2,7 @@
 
 <results>/<experiment>/
 experiment.yaml  plan.json  engine.json  pace.json  hypotheses.json
+plan-<sha256>.json                 a plan that stood before, of finished runs that plan.json has not
 runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json measures/
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th try of a run that is to be tried again
 variants/<label>--<id>/            measures/<metric>.json
@@ -29,12 +30,13 @@ from llama_ablate.strict_json import sealed, to_json
 class Store:
     """The folder of one experiment's results."""
 
-    def __init__(self, root: Path, table: int = 0) -> None:
+    def __init__(self, root: Path, table: int = 0, plan: str = plans.PLAN) -> None:
+        """Look at the results in a folder: as one table, and as the plan in a file of it has it."""
         self.root = root
         self._table = table
-        self.plan_file = root / "plan.json"
-        self.report = root / "report"
-        self._unsealed = cache(partial(plans.unsealed, self.plan_file))
+        self.plan_file = root / plan
+        self.report = root / "report" / ("" if plan == plans.PLAN else self.plan_file.stem)
+        self._unsealed = cache(partial(plans.unsealed, root / plans.PLAN))
         self.runs = Runs(root, self._unsealed)
         self._documents = Documents(root, self._unsealed)
         self._working = root / "working"
@@ -43,9 +45,14 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
-        """Open existing results. Raises ConfigError where there are none."""
+        """Open existing results: a folder, or in it a plan that stood before.
+
+        Raises ConfigError where there are none.
+        """
         root = Path(root)
-        if not (root / "plan.json").is_file():
+        if plans.EARLIER.fullmatch(root.name) and root.is_file():
+            return cls(root.parent, plan=root.name)
+        if not (root / plans.PLAN).is_file():
             there = sorted(p.parent.name for p in root.glob("*/plan.json"))
             others = there or sorted(p.parent.name for p in root.parent.glob("*/plan.json"))
             hint = nearest(root.name, others) if others else ""
@@ -95,6 +102,8 @@ class Store:
                 if not self.runs.folders():  # from the first record on, what was stated stands
                     stated = plan.get("experiment", {}).get("hypotheses", [])
                     self._documents.keep_stated(claim, stated)
+                if stands:
+                    plans.keep(self.plan_file, plan, self.runs.final_ids(), claim)
                 claim.replace(self.plan_file, wanted)
                 self._unsealed.cache_clear()
         except claims.LostError:
@@ -127,7 +136,9 @@ class Store:
     def tables(self) -> list["Store"]:
         """The same results, seen as each of the experiment's tables: a text, a size, a budget."""
         others = self._whole_plan.get("others", [])
-        return [type(self)(self.root, table) for table in range(1 + len(others))]
+        return [
+            type(self)(self.root, table, self.plan_file.name) for table in range(1 + len(others))
+        ]
 
     def table_of(self, run: str) -> "Store":
         """Return the first table that has a run. Raises ConfigError where none has."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.cli import main
+from llama_ablate.commands import notes
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
@@ -350,6 +351,28 @@ def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refus
     assert main(["status", str(store.root)]) == 0
     tally("R21", "results of format 1 read, its failed runs tried again, format 3 refused",
           read + 2)  # fmt: skip
+
+
+def test_a_new_plan_over_results_of_the_first_format_seals_them_and_keeps_their_plan(
+    tmp_path, capsys
+):
+    root = tmp_path / "norms"
+    shutil.copytree(ROOT / "results/reference/systems/norms", root)
+    store = Store.open(root)
+    plan, before = store.plan, store.records()
+    assert len(before) == 12
+    store.prepare()
+    store.create({**plan, "runs": [{**run, "id": f"new{run['id']}"} for run in plan["runs"]]}, "")
+    notes.left_out(store, {run["id"] for run in store.plan["runs"]})
+    (earlier,) = root.glob("plan-*.json")
+    said = capsys.readouterr().err
+    assert "12 finished runs" in said
+    assert f"llama-ablate show '{earlier}'" in said
+    assert Store.open(root).records() == []
+    assert Store.open(earlier).records() == before
+    assert Store.open(earlier).plan == plan
+    assert main(["status", str(earlier)]) == 0
+    assert {what.split(" ", 2)[2] for _, _, what in fsck.check(root)} == {"has 0 commits"}
 
 
 def test_records_of_format_1_in_the_folders_of_each_other_are_damage(experiment_file, tmp_path):
