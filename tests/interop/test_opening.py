@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.opening import open_model
+from llama_ablate.strict_json import sealed
 
 from .checkpoints import meta_tensors, tokens, transformers_model, write_llama3, write_meta
 
@@ -191,9 +192,8 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
         open_model(root)
     text = (root / "plan.json").read_text("utf-8")
     changed = json.dumps(unsealed(root / "plan.json"))
-    (root / "plan.json").write_text(
-        changed.replace('"label": "baseline"', '"label": "base/line"'), "utf-8"
-    )
+    renamed = json.loads(changed.replace('"label": "baseline"', '"label": "base/line"'))
+    (root / "plan.json").write_bytes(sealed(renamed, "plan.json"))
     assert open_model(root / "base" / "line").model.spec == opened[0].model.spec
     (root / "plan.json").write_text("[]", "utf-8")
     with pytest.raises(ConfigError, match=r"plan\.json' is damaged: it holds no plan"):

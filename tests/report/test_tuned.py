@@ -18,6 +18,7 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Store
+from llama_ablate.strict_json import sealed
 
 
 def runs(rows):
@@ -163,7 +164,7 @@ def test_a_claim_has_no_verdict_unless_both_controls_hold(unsealed, rich):
     without = Store(rich.root)
     original = rich.plan_file.read_text("utf-8")
     try:
-        rich.plan_file.write_text(json.dumps(plan), "utf-8")
+        rich.plan_file.write_bytes(sealed(plan, "plan.json"))
         assert tested.believed(without)[1] == "it has no A/A arm and no positive control"
         assert hypothesized.hypotheses(without)["finding"][0] == "no verdict"
     finally:
