@@ -116,7 +116,7 @@ def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_
     for words in (["run", str(file), "--results", str(tmp_path)], ["report", str(root)]):
         assert main(words) == 2
         error = capsys.readouterr().err
-        assert error.endswith(f"to go on without it: rm '{root / 'hypotheses.json'}'\n")
+        assert error.endswith(f"to go on without it: rm {root / 'hypotheses.json'}\n")
         assert error.count("\n") == 1
     (root / "hypotheses.json").unlink()
     (root / "experiment.yaml").unlink()

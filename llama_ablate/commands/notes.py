@@ -41,7 +41,7 @@ def tell(store: Store) -> None:
     """
     foreign: list[Path] = []
     without: list[Path] = []
-    for folder in store.runs.folders().values():
+    for folder in sorted(store.runs.folders().values()):
         run = store.runs.at(folder)
         with contextlib.suppress(ConfigError):  # damaged: what reads its record says so
             foreign += run.foreign
@@ -54,6 +54,6 @@ def tell(store: Store) -> None:
 
 
 def _named(store: Store, paths: Sequence[Path]) -> str:
-    shown = [f"'{path.relative_to(store.root)}'" for path in paths[:_NAMED]]
+    shown = [repr(path.relative_to(store.root).as_posix()) for path in paths[:_NAMED]]
     more = len(paths) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -126,7 +126,7 @@ class Tokens:
 
         It depends on nothing else, so all variants of a seed see the same text in the same order,
         and a run that stopped at step k needs no state of a data loader to go on. Raises
-        DamagedError where the file has changed since.
+        DamagedError where the tokens have changed since they were opened.
         """
         if _state(self._files["train"]) != self._checked.get("train"):
             self._check("train")

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from llama_ablate import disk
@@ -35,8 +36,8 @@ class Documents:
         try:
             found = self._read(file) if file.is_file() else []
         except ConfigError as error:
-            raise ConfigError(f"{error}. What was stated before the first run cannot be made "
-                              f"again; to go on without it: rm '{file}'") from None  # fmt: skip
+            raise ConfigError(f"{error}. What was stated before the first run cannot be made again;"
+                              f" to go on without it: rm {quote(str(file))}") from None  # fmt: skip
         return list(found["hypotheses"] if isinstance(found, dict) else found)
 
     def keep_measured(self, claim: Claim, name: str, values: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +104,20 @@ class Runs:
         return [set_aside(self._root, folder)]
 
     def seal(self, claim: Claim) -> None:
-        """Give runs of format 1 their seals, and a place by their outcome; damaged ones stay."""
-        for folder in [f for of in (self.final, self.failed) for t in self._of(of).values()
-                       for f in t]:  # fmt: skip
-            try:
-                outcome = self.verify(folder).outcome
-            except ConfigError:
-                continue
-            place = folder
-            if folder.parent == self.final and outcome not in FINAL:  # as format 1 kept them
-                place = self.failed / f"{folder.name}--0"
-                disk.make(self.failed)
-                disk.move(folder, place)
-            self.at(place).seal(claim)
+        """Give the runs of format 1 their seals; damaged ones stay as they are."""
+        for folder in chain(*self._of(self.final).values(), *self._of(self.failed).values()):
+            with contextlib.suppress(ConfigError):
+                self.at(self._moved_if_failed(folder)).seal(claim)
+
+    def _moved_if_failed(self, folder: Path) -> Path:
+        """Return where a run belongs: format 1 kept failed runs among the final ones."""
+        record = self.verify(folder)
+        if folder.parent == self.failed or record.outcome in FINAL:
+            return folder
+        place = self.failed / f"{folder.name}--{self._tries(record.id) + 1}"
+        disk.make(self.failed)
+        disk.move(folder, place)
+        return place
 
     def at(self, folder: Path) -> RunFolder:
         """Open a run's folder, to read it. What it reads is a ConfigError where it is damaged."""
