@@ -347,7 +347,7 @@ def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
     claim = claims.take(tmp_path / "work")
     claims._release(tmp_path / "work", claim.number)  # as a waiter does after a lease
     for write in (lambda: claim.replace(tmp_path / "file", b""),
-                  lambda: store._write(claim, "engine", {}),
+                  lambda: store._documents.keep_measured(claim, "engine", {}),
                   lambda: store.add_variant_measure(claim, "a", "b", "c", {})):  # fmt: skip
         with pytest.raises(claims.LostError, match="was taken over by another process"):
             write()
