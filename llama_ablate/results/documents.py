@@ -1,7 +1,7 @@
 """The sealed documents beside the runs: measured once, stated before, or measured of variants."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -59,9 +59,17 @@ class Documents:
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
         try:
-            return {file.stem: dict(self._read(file)) for file in self._measures(variant)}
+            files = self._measures(self.of_variants().get(variant, []))
+            return {file.stem: dict(self._read(file)) for file in files}
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
+
+    def of_variants(self) -> dict[str, list[Path]]:
+        """Return the folders of what was measured of variants, by variant."""
+        found: dict[str, list[Path]] = {}
+        for name in disk.names(self.variants):
+            found.setdefault(name.rpartition("--")[2], []).append(self.variants / name)
+        return found
 
     def set_aside(self) -> list[Path]:
         """Take what is damaged and can be measured again out of the way; return where it went."""
@@ -84,11 +92,12 @@ class Documents:
 
     def _can_be_made_again(self) -> Iterator[Path]:
         yield from (f for name in _MEASURED if (f := self._root / f"{name}.json").is_file())
-        yield from self._measures("*")
+        yield from self._measures([folder for of in self.of_variants().values() for folder in of])
 
-    def _measures(self, variant: str) -> list[Path]:
+    @staticmethod
+    def _measures(folders: Iterable[Path]) -> list[Path]:
         # What begins with a dot is a file manager's.
-        return sorted(self.variants.glob(f"*--{variant}/measures/[!.]*.json"))
+        return sorted(file for folder in folders for file in folder.glob("measures/[!.]*.json"))
 
     def _read(self, file: Path) -> Any:
         return read_json(file, self._place(file), unsealed=self._unsealed())

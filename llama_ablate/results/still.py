@@ -5,11 +5,11 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llama_ablate import disk
+from llama_ablate.results.documents import Documents
+from llama_ablate.results.plans import PLAN
 from llama_ablate.results.record import Record
 from llama_ablate.results.runs import Runs
 from llama_ablate.results.store import Store
-from llama_ablate.strict_json import read_json
 
 T = TypeVar("T")
 
@@ -20,9 +20,10 @@ class Still(Store):
     The tables of an experiment share what was read: the plan, the folders and the records of runs.
     """
 
-    def __init__(self, root: Path, table: int = 0) -> None:
-        super().__init__(root, table)
-        self.runs = _StillRuns(root)
+    def __init__(self, root: Path, table: int = 0, plan: str = PLAN) -> None:
+        super().__init__(root, table, plan)
+        self.runs = _StillRuns(root, self._unsealed)
+        self._documents = _StillDocuments(root, self._unsealed)
         #: What functions made of this table, by function: see `once`.
         self.made: dict[Callable[..., Any], Any] = {}
 
@@ -40,29 +41,9 @@ class Still(Store):
         """The same results, seen as each of the experiment's tables."""
         found = super().tables
         found[self._table] = self
-        shared = ("_whole_plan", "runs", "_measured", "_of_variants")
+        shared = ("_whole_plan", "runs", "_documents")
         for table in found:
             table.__dict__ |= {"tables": found, **{name: getattr(self, name) for name in shared}}
-        return found
-
-    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
-        """Return a variant's own measures, by metric."""
-        if variant not in self._measured:
-            folders = self._of_variants.get(variant, [])
-            files = sorted(file for folder in folders for file in folder.glob("measures/*.json"))
-            self._measured[variant] = {f.stem: dict(read_json(f, self._place(f))) for f in files}
-        return self._measured[variant]
-
-    @cached_property
-    def _measured(self) -> dict[str, dict[str, dict[str, Any]]]:
-        return {}
-
-    @cached_property
-    def _of_variants(self) -> dict[str, list[Path]]:
-        """The folders of what was measured of variants, by variant: listed once for them all."""
-        found: dict[str, list[Path]] = {}
-        for name in disk.names(self._variants):
-            found.setdefault(name.rpartition("--")[2], []).append(self._variants / name)
         return found
 
 
@@ -86,6 +67,28 @@ class _StillRuns(Runs):
         if folder not in self._records:
             self._records[folder] = super().read(folder)
         return self._records[folder]
+
+
+class _StillDocuments(Documents):
+    """The folders of variants, listed once, and their measures, each read once."""
+
+    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
+        """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
+        if variant not in self._measured:
+            self._measured[variant] = super().variant_measures(variant)
+        return self._measured[variant]
+
+    def of_variants(self) -> dict[str, list[Path]]:
+        """Return the folders of what was measured of variants, by variant."""
+        return self._of_variants
+
+    @cached_property
+    def _measured(self) -> dict[str, dict[str, dict[str, Any]]]:
+        return {}
+
+    @cached_property
+    def _of_variants(self) -> dict[str, list[Path]]:
+        return super().of_variants()
 
 
 def once(of: Callable[[Store], T]) -> Callable[[Store], T]:
