@@ -7,6 +7,7 @@ functions assume that those are normal; `sign_flip` assumes only that they are s
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -143,6 +144,7 @@ def seeds_to_tell(differences: Sequence[float], margin: float | None, alpha: flo
     return needed if needed <= _MANY else None
 
 
+@cache
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """Return the 95% interval of a share (Wilson 1927, JASA 22): sound for none and for all."""
     from scipy import stats

@@ -206,15 +206,16 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     colours = colours_of(store)
     lost = frame[frame["loss_nats"].isna()]
     shown = frame[frame["loss_nats"].notna() & frame[x].notna()]
-    for row in frames.rows(shown):
-        colour, cost = colours[str(row.label)], float(getattr(row, x))
-        axes.errorbar(cost, row.loss_nats, yerr=_finite(row.sd_nats), fmt="o", color=colour,
-                      capsize=3, label=str(row.label))  # fmt: skip
+    named = len(colours) <= _MANY + 1
+    for _, of in shown.groupby("label" if named else "baseline", sort=False):
+        label = str(of["label"].iloc[0])
+        axes.errorbar(of[x], of["loss_nats"], yerr=of["sd_nats"].fillna(0.0), fmt="o", capsize=3,
+                      color=colours[label], label=label)  # fmt: skip
     if len(lost):
         remark(axes, f"without a loss: {tables.listed(list(lost['label']))}")
     split = frames.reported_split(frames.runs(store))
     axes.set(ylabel=f"{split} loss (nats per token, ± sd over seeds)")
-    if len(shown) <= _MANY:
+    if named:
         legend(axes)
     return figure, axes
 
