@@ -85,7 +85,7 @@ model: {{dim: 16, layers: 1, heads: 2, context: 16}}
 variants: {{axes: {{feedforward: [relu]}}, match: parameters}}
 texts: [{texts}]
 train: {{steps: 130, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
-tune: {{lr: [1e-4, 1e-2, 3e-2]}}
+tune: {{lr: [5e-3, 1e-2, 3e-2]}}
 controls: {{aa: [none, init], positive: {{train.warmup: 0.9}}}}
 seeds: 2
 margin: 0.5 nats
@@ -176,7 +176,7 @@ def test_a_variant_that_was_tried_less_is_not_ranked(rich):
 
     table = rich.tables[0]
     frame = frames.runs(table)
-    lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.0001}')].iloc[0]["id"]
+    lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.005}')].iloc[0]["id"]
     folder = rich.runs.folder(lost)
     hidden = folder.parent.parent / "hidden"
     shutil.move(folder, hidden)
