@@ -83,9 +83,8 @@ class RunFolder:
     @property
     def lacks_weights(self) -> bool:
         """Whether there were weights that are gone, though no command of ours dropped them."""
-        there = {*disk.names(self.path)}
         # Format 1, whose manifests list no measures, has no mark for weights that were dropped.
-        return {WEIGHTS, MEASURES} <= {*self.manifest} and not {WEIGHTS, DROPPED} & there
+        return {WEIGHTS, MEASURES} <= {*self.manifest} and not {WEIGHTS, DROPPED} & self._names
 
     @property
     def foreign(self) -> list[Path]:
@@ -94,7 +93,7 @@ class RunFolder:
         named = {f"{name}.json" for name in self.manifest.get(MEASURES, {})}
         added = self._measure_files - named
         added -= {f"{name}.json" for name in self.measures} if added else set()
-        names = {*disk.names(self.path)} - own | {f"{MEASURES}/{name}" for name in added}
+        names = self._names - own | {f"{MEASURES}/{name}" for name in added}
         return [self.path / name for name in sorted(names)]
 
     @cached_property
@@ -127,9 +126,14 @@ class RunFolder:
         """The names of the run's files in the folder itself."""
         return {*self.manifest} - {MEASURES}
 
+    @cached_property
+    def _names(self) -> set[str]:
+        return {*disk.names(self.path)}
+
     @property
     def _measure_files(self) -> set[str]:
-        return {path.name for path in (self.path / MEASURES).glob("*")}
+        folder = self.path / MEASURES
+        return {*disk.names(folder)} if folder.is_dir() else set()
 
     @cached_property
     def _values(self) -> dict[str, Any]:
