@@ -1,6 +1,5 @@
 """Tables, figures and the page, from records made by hand: the expected numbers are worked out."""
 
-import json
 import math
 import re
 
@@ -21,6 +20,7 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Record, Store
+from llama_ablate.strict_json import sealed
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
 LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2.4]}
@@ -284,7 +284,7 @@ def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_sa
     assert frames.comparison(store)["bits_per_byte"].notna().all()
     plan = store.plan
     plan["data"]["lost"] = "'park' becomes '<unk>'"
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     assert frames.comparison(store)["bits_per_byte"].isna().all()
     note = "The tokenizer loses text ('park' becomes '<unk>'), so there are no bits per byte."
     assert note in warned.warnings(store)
@@ -293,14 +293,14 @@ def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_sa
 def hypothesized_of(store, **stated):
     plan = store.plan
     plan["experiment"]["hypotheses"] = [stated]
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     return hypothesized.hypotheses(store).iloc[0]
 
 
 def test_a_run_that_diverged_speaks_against_its_variant(store):
     plan = store.plan
     plan["data"]["vocab"] = 256
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     found = hypothesized_of(store, variant="wild", direction="worse", margin=None)
     # Seeds 1 and 2 lost 0.3 each; seed 0 diverged and counts as chance, log 256, against 2.0.
     assert found["n"] == 3
@@ -338,7 +338,7 @@ def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(s
 def test_a_hypothesis_may_ask_how_often_a_variant_collapses(store):
     plan = store.plan
     plan["data"]["vocab"] = 256
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     replaced(store, "bb1", outcome="collapsed", measures={})
     found = hypothesized_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
     assert found["difference"] == pytest.approx(1 / 3)
@@ -401,7 +401,7 @@ def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
     assert f"calibration was measured on 0 of 2 finished runs of 'wild'; {rest}" in told
     plan = store.plan
     plan["experiment"]["measure"] = ["perplexity", "train_speed", "loss_by_position"]
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     assert [w for w in warned.warnings(store) if w.endswith("measures it.")] == [
         "loss_by_position was not measured; "
         f"`llama-ablate measure {store.root} loss_by_position` measures it."
@@ -417,7 +417,7 @@ def hostile(store):
     plan = store.plan
     plan["question"] = HOSTILE
     plan["variants"][1]["label"] = HOSTILE
-    store.plan_file.write_text(json.dumps(plan), "utf-8")
+    store.plan_file.write_bytes(sealed(plan, "plan.json"))
     return store
 
 
