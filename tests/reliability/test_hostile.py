@@ -20,7 +20,7 @@ from llama_ablate.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.opening import open_model
 from llama_ablate.results import Store
-from llama_ablate.schema import slug
+from llama_ablate.slugs import slug
 from llama_ablate.training import checkpoint
 from tests.commands import command
 
@@ -137,7 +137,7 @@ def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, cap
     for name in NAMES:
         made = slug(name)
         trials += 1
-        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", made) or "--" in made:
+        if not re.fullmatch(r"[^\W_]([^\W_]|-){0,46}", made) or "--" in made:
             wrong.append((name, made))
         if name.strip():
             place = tmp_path / "in" / "results"
