@@ -1,6 +1,7 @@
 """Tables for eyes and for papers: the same cells as text, Markdown, LaTeX, and full CSV."""
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pandas as pd
 from llama_ablate.report import frames
 from llama_ablate.report.steadied import UNSTABLE
 
+_FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 Rows = Sequence[Sequence[str]]
 
 
@@ -268,6 +270,8 @@ def save(cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path) -> 
 
 
 def _no_formula(cell: Any) -> Any:
-    """Quote text that a spreadsheet would compute as a formula."""
-    starts = ("=", "+", "-", "@", "\t", "\r")
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(starts) else cell
+    """Quote text that a spreadsheet would compute as a formula.
+
+    A step of a path (`+rmsnorm`) calls nothing and refers to nothing: it stays as it is.
+    """
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell

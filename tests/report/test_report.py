@@ -461,6 +461,15 @@ def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys
         assert "](javascript" not in markdown
 
 
+def test_text_that_a_spreadsheet_would_compute_is_quoted_and_the_steps_of_a_path_are_not(tmp_path):
+    cells = ["=1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-HYPERLINK(1)", "\t=1", "+rmsnorm", "-0.5"]
+    frame = pd.DataFrame({"label": cells, "number": -1.5})
+    tables.save(frame.astype(str), frame, "x", tmp_path / "t")
+    read = pd.read_csv(tmp_path / "t.csv")
+    assert [label[0] == "'" for label in read["label"]] == [True] * 5 + [False] * 2
+    assert set(read["number"]) == {-1.5}
+
+
 def test_a_share_of_nothing_is_not_measured(store):
     found = hypothesized_of(store, variant="wild", measure="diverged", direction="lower",
                             margin="5%")  # fmt: skip
