@@ -32,7 +32,7 @@ variants:
   axes: {{attention: [{{name: gqa, kv_heads: 2}}, mqa]}}
 train: {{steps: {steps}, batch: 8, lr: 1.0e-3, evals: 1}}
 seeds: 2
-measure: []
+measure: [kv_cache]
 """
 
 

@@ -60,7 +60,7 @@ class PreNorm(Block):
     ) -> None:
         super().__init__(attn, ffn, norm)
         if not 0 <= residual <= 1:
-            raise ConfigError(f"residual {residual:g}: must be from 0 to 1", ("block",))
+            raise ConfigError(f"residual {residual:g}: must be from 0 to 1")
         self.residual = residual
 
     def forward(self, x_BTD: Tensor, *context: object) -> Tensor:

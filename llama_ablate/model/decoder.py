@@ -181,8 +181,8 @@ def _norm(spec: ModelSpec, dim: int) -> nn.Module:
 def _part(spec: ModelSpec, slot: str, **sizes: Any) -> nn.Module:
     try:
         part: nn.Module = REGISTRIES[slot].build(getattr(spec, slot), **{**spec.sizes, **sizes})
-    except ConfigError as error:
-        raise error.under(slot) from None
+    except ConfigError as error:  # of a norm that another part is made with, `norm` is the place
+        raise (error if error.where[:1] == ("norm",) else error.under(slot)) from None
     return part
 
 
