@@ -340,6 +340,18 @@ def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(s
     page.write(store, sections.sections(store))
 
 
+def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):
+    plan = store.plan
+    plan["data"]["vocab"] = 256
+    planned_anew(store, plan)
+    replaced(store, "bb1", outcome="collapsed", measures={"perplexity": {"test_loss_nats": 3.4}})
+    others = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "bb"]
+    base = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "aa"]
+    found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
+    assert found["difference"] == pytest.approx((sum(others) - sum(base)) / 3)
+    assert 3.4 in others
+
+
 def test_a_hypothesis_may_ask_how_often_a_variant_collapses(store):
     plan = store.plan
     plan["data"]["vocab"] = 256
