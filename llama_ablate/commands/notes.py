@@ -1,4 +1,4 @@
-"""What is said on stderr of a results folder, beside the results: notes of one line."""
+"""Notes on stderr about a results folder, one line each."""
 
 import contextlib
 import sys

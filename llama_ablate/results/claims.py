@@ -223,7 +223,7 @@ def _numbered(name: str, kind: str) -> bool:
 
 
 def _lives(folder: Path, number: int) -> bool | None:
-    """Return whether a claim's holder lives; None where that cannot be told, or it is released."""
+    """Return whether a claim's holder is alive; None if that is unknown, or it is released."""
     try:
         return alive((folder / f"claim-{number}").read_text("utf-8", "replace"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Naming a process so that others can tell whether it still lives, where that can be told at all.
+"""Name a process so that others can determine, where that is possible, whether it is alive.
 
 A process id means something within one pid namespace of one boot. Containers, and clones of a
 virtual machine, may share everything else: the host's name, its machine id, the namespace's number.
@@ -23,7 +23,7 @@ def myself() -> str:
 
 
 def alive(name: str) -> bool | None:
-    """Return whether the process of a name lives; None where that cannot be told from here.
+    """Return whether the process of a name is alive; None if that is unknown here.
 
     It can be told only within one boot and pid namespace: elsewhere its id is another process's.
     """
