@@ -8,6 +8,7 @@ import pandas as pd
 from llama_ablate.evidence import Claim, examine
 from llama_ablate.experiment import Hypothesis
 from llama_ablate.report import frames, tested
+from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import Store
 
 Samples = dict[int, float]
@@ -65,8 +66,8 @@ def samples(store: Store, label: str, measure: str | None) -> Samples:
     """Return a number of a variant: by seed if it is of its runs, by turn if of the variant.
 
     Empty where nothing of that name was measured, and where the variant was not tried at all that
-    is tuned. Runs are those at the chosen point. One that diverged has the loss of chance, so that
-    it speaks against its variant; one that collapsed has its own.
+    is tuned. Runs are those at the chosen point. One that diverged, or collapsed without a loss
+    that was measured, has the loss of chance, so that it speaks against its variant.
     """
     frame = frames.ranked(frames.runs(store))
     loss = f"{frames.reported_split(frame)}_loss_nats"
@@ -75,7 +76,7 @@ def samples(store: Store, label: str, measure: str | None) -> Samples:
         of = frame[frame["label"] == label].copy()
         if name == loss:
             chance = math.log(store.plan["data"]["vocab"])
-            of.loc[of["outcome"] == "diverged", name] = chance
+            of.loc[of["outcome"].isin(UNSTABLE) & of[name].isna(), name] = chance
         of = of[of[name].notna()]
         return {int(s): float(v) for s, v in zip(of["seed"], of[name], strict=True)}
     variant = next(v for v in store.plan["variants"] if v["label"] == label)

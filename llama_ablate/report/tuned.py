@@ -67,14 +67,15 @@ def unfinished(frame: pd.DataFrame) -> list[str]:
 def rates(frame: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
     """Return the reported loss by variant, seed and learning rate, best over what else is tuned.
 
-    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged has the cap, as has a loss
-    beyond it.
+    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged, or collapsed without a loss
+    that was measured, has the cap, as has a loss beyond it.
     """
     frame = frame[frame["outcome"].isin(FINAL)].copy()
     frame["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in frame["tuned"]]
     column = f"{split}_loss_nats"
     losses = frame[column] if column in frame else pd.Series(math.nan, index=frame.index)
-    frame["loss_nats"] = losses.where(frame["outcome"] != "diverged", cap).clip(upper=cap)
+    lost = frame["outcome"].isin(UNSTABLE) & losses.isna()
+    frame["loss_nats"] = losses.mask(lost, cap).clip(upper=cap)
     frame = frame[frame["lr"].notna() & frame["loss_nats"].notna()]
     keys = ["variant", "label", "seed", "lr"]
     return frame.groupby(keys, sort=False)["loss_nats"].min().reset_index()
