@@ -29,8 +29,8 @@ Colour = tuple[float, float, float] | str
 def learning_curves(store: Store) -> Figure:
     """Draw held-out loss against tokens: mean over seeds, band from lowest to highest seed.
 
-    A diverged run is drawn as far as it went, dotted, and ends in a cross. The positive control is
-    left out of all figures of losses: it would set the scale.
+    A run that did not end ok is drawn as far as it went, dotted, and ends in a cross. The positive
+    control is left out of all figures of losses: it would set the scale.
     """
     colours, left_out = colours_of_lines(store)
     frame = frames.curves(store, colours)
@@ -41,9 +41,13 @@ def learning_curves(store: Store) -> Figure:
             ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
             errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
         )  # fmt: skip
+        named: set[str] = set()  # in the legend, once for all seeds
         for key, part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
             x, y = part["tokens"].to_numpy(), part["validation_loss_nats"].to_numpy()
-            axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])])
+            name = f"{key[0]}: {part['outcome'].iloc[0]}"
+            axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])],
+                      label="_" if name in named else name)  # fmt: skip
+            named.add(name)
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     _zoom(axes, frame["validation_loss_nats"])
