@@ -9,7 +9,7 @@ from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import Store
+from llama_ablate.results import Still, Store
 from llama_ablate.results.outcomes import outcomes
 
 
@@ -59,7 +59,8 @@ def plan(options: Namespace) -> Answer:
 
 def status(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant."""
-    store = Store.open(options.folder)
+    found = Store.open(options.folder)
+    store = Still(found.root, plan=found.plan_file.name)
     runs = outcomes(store)
     notes.tell(store)
     counts = Counter(run["outcome"] for run in runs)

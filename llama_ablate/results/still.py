@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from llama_ablate.results.documents import Documents
 from llama_ablate.results.plans import PLAN
 from llama_ablate.results.record import Record
+from llama_ablate.results.run_folder import RunFolder
 from llama_ablate.results.runs import Runs
 from llama_ablate.results.store import Store
 
@@ -61,6 +62,16 @@ class _StillRuns(Runs):
     @cached_property
     def _records(self) -> dict[Path, Record]:
         return {}
+
+    @cached_property
+    def _opened(self) -> dict[Path, RunFolder]:
+        return {}
+
+    def at(self, folder: Path) -> RunFolder:
+        """Open a run's folder; what has been read of it is not read again."""
+        if folder not in self._opened:
+            self._opened[folder] = super().at(folder)
+        return self._opened[folder]
 
     def read(self, folder: Path) -> Record:
         """Return the record of a run's folder. Raises ConfigError where it is damaged."""
