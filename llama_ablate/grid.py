@@ -89,8 +89,9 @@ def variants(
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         found.append(Variant(label, spec, levels=levels, varied=varied, train=train))
     baseline = _baseline(experiment, found, base)
+    own = next((v for v in found if v.spec == base and not v.train), None)
     found = [
-        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v.spec == base else ())
+        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is own else ())
         for v in found
     ]
     found.sort(key=lambda v: not v.is_baseline)

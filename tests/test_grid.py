@@ -37,6 +37,8 @@ def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_t
     found = of("one-at-a-time", axes={"norm": ["layernorm", "rmsnorm"]})
     assert labels(found) == ["baseline", "rmsnorm"]
     assert [variant.covers for variant in found] == [("layernorm",), ()]
+    found = of("one-at-a-time", axes={"norm": ["layernorm"], "train.lr": [0.5]})
+    assert [variant.covers for variant in found] == [("layernorm",), ()]
 
 
 def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():

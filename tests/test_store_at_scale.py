@@ -1,4 +1,4 @@
-"""Thousands of runs, and a disk that is too small: what is seen and said, and how fast."""
+"""Thousands of runs, and a full disk: what commands print, and how long they take."""
 
 import json
 import math

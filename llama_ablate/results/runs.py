@@ -100,7 +100,7 @@ class Runs:
     def set_aside(self, folder: Path) -> list[Path]:
         """Take a folder that does not stand out of the way; return where it went."""
         if self.stands(folder):
-            return []  # whoever looked before saw it while its weights were being dropped
+            return []  # another process was dropping its weights when it was first read
         return [set_aside(self._root, folder)]
 
     def seal(self, claim: Claim) -> None:
