@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TORTURE := $(CURDIR)/results/reference/torture.jsonl
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test engines torture lint claims docs bench clean
+.PHONY: help install quickstart test launchers torture lint claims docs bench clean
 
 help:            ## show this list
 	@grep -E '^[a-z]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -35,12 +35,12 @@ test: $(STAMP)   ## lint, types, and the test suite
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto --maxprocesses 8
 
-engines: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
-	LLAMA_ABLATE_ENGINES=1 $(BIN)/pytest tests/engines
+launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
+	LLAMA_ABLATE_LAUNCHERS=1 $(BIN)/pytest tests/launchers
 
 torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
-	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/engines \
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/launchers \
 	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
 	$(BIN)/python docs/generate.py
 

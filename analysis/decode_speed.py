@@ -33,8 +33,11 @@ def main() -> None:
     if options.variant:
         speeds = speeds[speeds["label"].isin(options.variant)]
     if speeds.empty:
-        parser.exit(2, f"{parser.prog}: no decode speeds of these variants were measured in "
-                       f"'{options.results}'\n")  # fmt: skip
+        parser.exit(
+            2,
+            f"{parser.prog}: no decode speeds of these variants were measured in "
+            f"'{options.results}'\n",
+        )
     figure = Figure(figsize=(9, 4), layout="constrained")
     for axes, (batch, part) in zip(
         figure.subplots(1, speeds["batch"].nunique(), squeeze=False)[0],

@@ -24,8 +24,11 @@ def main() -> None:
     except (ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     if not any(axes.has_data() for axes in figure.axes):
-        parser.exit(2, f"{parser.prog}: nothing that {options.figure} shows was measured in "
-                       f"'{options.results}'\n")  # fmt: skip
+        parser.exit(
+            2,
+            f"{parser.prog}: nothing that {options.figure} shows was measured in "
+            f"'{options.results}'\n",
+        )
     for path in save(figure, options.out or Path(options.figure)):
         print(path)
 

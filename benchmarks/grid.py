@@ -4,7 +4,7 @@
     python benchmarks/grid.py --steps 120 --rounds 3
 
 Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama.
-Ours is the command as users type it, in all its processes: choosing the engine,
+Ours is the command as users type it, in all its processes: choosing the compute,
 training with its learning curve, saving weights and records. The plain loop has transformers'
 defaults: float32, all threads, one run at a time, and saves nothing. Both are timed as whole
 processes, in turn.
@@ -19,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from llama_ablate import experiment
-from llama_ablate.plan import make as plan
+from llama_ablate.config import experiment
+from llama_ablate.design.plan import make as plan
 
 YAML = """\
 name: grid
@@ -89,11 +89,15 @@ def plain_loop(file: Path) -> None:
         torch.manual_seed(run.seed)
         kv_heads = {"mha": spec.heads, "gqa": 2, "mqa": 1}[spec.attention.name]
         config = LlamaConfig(
-            vocab_size=spec.vocab, hidden_size=spec.dim, num_hidden_layers=spec.layers,
-            num_attention_heads=spec.heads, num_key_value_heads=kv_heads,
+            vocab_size=spec.vocab,
+            hidden_size=spec.dim,
+            num_hidden_layers=spec.layers,
+            num_attention_heads=spec.heads,
+            num_key_value_heads=kv_heads,
             intermediate_size=32 * -(-int(8 * spec.dim / 3) // 32),
-            max_position_embeddings=spec.context, use_cache=False,
-        )  # fmt: skip
+            max_position_embeddings=spec.context,
+            use_cache=False,
+        )
         model = LlamaForCausalLM(config)
         optimizer = torch.optim.AdamW(model.parameters(), lr=train.lr)
         for k in range(made.steps):

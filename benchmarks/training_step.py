@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.experiment import Model
-from llama_ablate.grid import resolve
+from llama_ablate.config.experiment import Model
+from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.training.engine import settle
+from llama_ablate.training.compute import settle
 
 SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
 CONTEXT, VOCAB = 256, 256
@@ -35,11 +35,20 @@ def width(dim: int) -> int:
 
 def ours(dim: int, layers: int, heads: int, kernel: str) -> Callable[[Tensor], Tensor]:
     """Build the harness's own decoder."""
-    recipe = Model.check({
-        "vocab": VOCAB, "dim": dim, "layers": layers, "heads": heads, "context": CONTEXT,
-        "norm": "rmsnorm", "position": "rope", "attention": "mha", "block": "pre",
-        "feedforward": {"name": "swiglu", "width": width(dim)},
-    })  # fmt: skip
+    recipe = Model.check(
+        {
+            "vocab": VOCAB,
+            "dim": dim,
+            "layers": layers,
+            "heads": heads,
+            "context": CONTEXT,
+            "norm": "rmsnorm",
+            "position": "rope",
+            "attention": "mha",
+            "block": "pre",
+            "feedforward": {"name": "swiglu", "width": width(dim)},
+        }
+    )
     model = init_weights(build(resolve(recipe, REGISTRIES)), 0)
     model.kernel = kernel
     return model
@@ -50,9 +59,14 @@ def hugging_face(dim: int, layers: int, heads: int) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=dim, num_hidden_layers=layers, num_attention_heads=heads,
-        intermediate_size=width(dim), max_position_embeddings=CONTEXT, use_cache=False,
-    )  # fmt: skip
+        vocab_size=VOCAB,
+        hidden_size=dim,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=width(dim),
+        max_position_embeddings=CONTEXT,
+        use_cache=False,
+    )
     return LlamaForCausalLM(config)
 
 
@@ -61,13 +75,23 @@ def x_transformers(dim: int, layers: int, heads: int, flash: bool) -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 
     return TransformerWrapper(
-        num_tokens=VOCAB, max_seq_len=CONTEXT, use_abs_pos_emb=False,
+        num_tokens=VOCAB,
+        max_seq_len=CONTEXT,
+        use_abs_pos_emb=False,
         attn_layers=Decoder(
-            dim=dim, depth=layers, heads=heads, attn_dim_head=dim // heads, rotary_pos_emb=True,
-            use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_mult=width(dim) / dim, ff_no_bias=True,
+            dim=dim,
+            depth=layers,
+            heads=heads,
+            attn_dim_head=dim // heads,
+            rotary_pos_emb=True,
+            use_rmsnorm=True,
+            ff_glu=True,
+            ff_swish=True,
+            ff_mult=width(dim) / dim,
+            ff_no_bias=True,
             attn_flash=flash,
         ),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -98,8 +122,10 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
         "x-transformers": x_transformers(dim, layers, heads, flash=False),
         "x-transformers (flash)": x_transformers(dim, layers, heads, flash=True),
     }
-    steps = {name: stepper(model, batch, precision, options.device)
-             for name, model in contestants.items()}  # fmt: skip
+    steps = {
+        name: stepper(model, batch, precision, options.device)
+        for name, model in contestants.items()
+    }
     times: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
         step(), step()

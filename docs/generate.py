@@ -12,8 +12,8 @@ from types import ModuleType
 
 import yaml
 
-from llama_ablate import summary
-from llama_ablate.catalogue import markdown
+from llama_ablate.commands import summaries
+from llama_ablate.commands.catalogue import markdown
 from llama_ablate.evidence.intervals import wilson
 from llama_ablate.report import claimed, tables, tested
 from llama_ablate.results import Store
@@ -44,9 +44,9 @@ def _filled(text: str, parts: dict[str, str]) -> str:
 
 
 def _summary() -> str:
-    spec, about = summary.of_preset("llama3-8b")
-    values = summary.summarize("llama3-8b", spec, batch=16)
-    shown = summary.text(values, about)
+    spec, about = summaries.of_preset("llama3-8b")
+    values = summaries.summarize("llama3-8b", spec, batch=16)
+    shown = summaries.text(values, about)
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
@@ -86,8 +86,8 @@ def _claims() -> dict[str, str]:
     total = sum(counts.values())
     decided = total - counts.get("undecided", 0) - counts.get("no verdict", 0)
     said = ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
-    summary = f"Of {total} empirical claims {decided} are decided: {said}.\n"
-    return {"counts": summary, "ledger": "\n".join(lines), "experiments": _experiments(folder)}
+    headline = f"Of {total} empirical claims {decided} are decided: {said}.\n"
+    return {"counts": headline, "ledger": "\n".join(lines), "experiments": _experiments(folder)}
 
 
 def _experiments(folder: Path) -> str:
@@ -104,8 +104,10 @@ def _experiments(folder: Path) -> str:
             store = Store(place)
             hold = [tested.believed(table)[0] for table in store.tables]
             said = f"hold in {sum(hold)} of {len(hold)}" if len(hold) > 1 else "hold"
-            lines.append(f"| {store.plan['experiment']['name']} | {store.plan['question']} | "
-                         f"{said if any(hold) else 'fail'} | {link}/report.md) |")  # fmt: skip
+            lines.append(
+                f"| {store.plan['experiment']['name']} | {store.plan['question']} | "
+                f"{said if any(hold) else 'fail'} | {link}/report.md) |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -122,7 +124,7 @@ def _benches() -> str:
             "|---|---|---|",
             *(f"| {s['claim']} | {s['said']} | {s['measured']} |" for s in values["said"]),
             "",
-        ]  # fmt: skip
+        ]
     return "\n".join(lines)
 
 
@@ -131,14 +133,18 @@ def _torture() -> str:
     file = REFERENCE / "torture.jsonl"
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     rows.sort(key=lambda row: (int(row["row"][1:]), row["test"]))
-    lines = ["| row | what was tried | trials | failures | chance of one, 95% |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| row | what was tried | trials | failures | chance of one, 95% |",
+        "|---|---|---|---|---|",
+    ]
     for row in rows:
         high = wilson(row["failures"], row["trials"])[1]
         bound = 1 - 0.05 ** (1 / row["trials"]) if not row["failures"] else high
         link = f"[{row['row']}](../{row['test'].partition('::')[0]})"
-        lines.append(f"| {link} | {row['what']} | {row['trials']:,} | {row['failures']} | "
-                     f"< {100 * bound:.2g}% |")  # fmt: skip
+        lines.append(
+            f"| {link} | {row['what']} | {row['trials']:,} | {row['failures']} | "
+            f"< {100 * bound:.2g}% |"
+        )
     took = sum({row["test"]: row["seconds"] for row in rows}.values())
     return (
         "\n".join(lines)

@@ -12,8 +12,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "load": ("llama_ablate.experiment", "load"),
-    "plan": ("llama_ablate.plan", "make"),
+    "load": ("llama_ablate.config.experiment", "load"),
+    "plan": ("llama_ablate.design.plan", "make"),
     "build": ("llama_ablate.model.decoder", "build"),
     "init_weights": ("llama_ablate.model.decoder", "init_weights"),
     "Store": ("llama_ablate.results", "Store"),

@@ -1,6 +1,6 @@
 """`python -m llama_ablate`."""
 
-from llama_ablate.cli import script
+from llama_ablate.commands.cli import script
 
 if __name__ == "__main__":
     script()

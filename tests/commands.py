@@ -13,8 +13,18 @@ PYTHON = sys.executable
 
 def command(file, results, *options):
     """Return the words that run an experiment file on the CPU."""
-    return [PYTHON, "-m", "llama_ablate", "run", str(file), "--results", str(results),
-            "--device", "cpu", *options]  # fmt: skip
+    return [
+        PYTHON,
+        "-m",
+        "llama_ablate",
+        "run",
+        str(file),
+        "--results",
+        str(results),
+        "--device",
+        "cpu",
+        *options,
+    ]
 
 
 def started(words, terminal=None, **more):
@@ -23,10 +33,17 @@ def started(words, terminal=None, **more):
     The terminal is left to the command.
     """
     if terminal is None:
-        return subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, **more)  # fmt: skip
-    process = subprocess.Popen(["setsid", "--ctty", *words], stdin=terminal, stdout=terminal,
-                               stderr=terminal, **more)  # fmt: skip
+        return subprocess.Popen(
+            words,
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **more,
+        )
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *words], stdin=terminal, stdout=terminal, stderr=terminal, **more
+    )
     os.close(terminal)
     return process
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.spec import ModelSpec
 
 from . import commands
 
@@ -22,14 +22,24 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
 
 SMALL = {
-    "vocab": 61, "dim": 32, "layers": 2, "heads": 4, "head_dim": 8, "context": 24,
-    "bias": True, "tie": False, "init_std": 0.02,
+    "vocab": 61,
+    "dim": 32,
+    "layers": 2,
+    "heads": 4,
+    "head_dim": 8,
+    "context": 24,
+    "bias": True,
+    "tie": False,
+    "init_std": 0.02,
     "logit_softcap": None,
-}  # fmt: skip
+}
 LLAMA = {
-    "norm": "rmsnorm", "position": "rope", "attention": "mha", "feedforward": "swiglu",
+    "norm": "rmsnorm",
+    "position": "rope",
+    "attention": "mha",
+    "feedforward": "swiglu",
     "block": "pre",
-}  # fmt: skip
+}
 
 
 def make_spec(**changes):
@@ -156,10 +166,17 @@ def llama2_tokenizer(tmp_path_factory) -> Path:
     text = ["the cat sat on the mat", "the dog ran to the park", "a bird saw the cat"] * 20
     with file.open("wb") as out:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_writer=out, vocab_size=320, model_type="bpe",
-            byte_fallback=True, normalization_rule_name="identity", minloglevel=2,
-            remove_extra_whitespaces=False, hard_vocab_limit=False, num_threads=1,
-        )  # fmt: skip
+            sentence_iterator=iter(text),
+            model_writer=out,
+            vocab_size=320,
+            model_type="bpe",
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            minloglevel=2,
+            remove_extra_whitespaces=False,
+            hard_vocab_limit=False,
+            num_threads=1,
+        )
     return file
 
 

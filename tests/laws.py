@@ -27,33 +27,45 @@ PROMISED = {
 #: Every option that changes what is computed, once with another value than its default.
 OPTIONS = {
     "norm": [
-        {"name": "layernorm", "eps": 1e-2}, {"name": "rmsnorm", "eps": 1e-2},
+        {"name": "layernorm", "eps": 1e-2},
+        {"name": "rmsnorm", "eps": 1e-2},
         {"name": "dyt", "slope": 0.9},
     ],
     "position": [
         {"name": "sinusoidal", "base": 100.0, "scale": False},
-        {"name": "rope", "theta": 100.0}, {"name": "rope", "layout": "interleaved"},
+        {"name": "rope", "theta": 100.0},
+        {"name": "rope", "layout": "interleaved"},
         {"name": "rope", "fraction": 0.5},
         {"name": "rope", "fraction": 0.5, "layout": "interleaved"},
         {"name": "rope", "nope_every": 2},
         {"name": "rope", "scaling": "linear", "factor": 4.0},
         {"name": "rope", "scaling": "ntk", "factor": 4.0},
-        {"name": "rope", "scaling": "llama3", "factor": 8.0, "original_context": 16,
-         "low_freq": 1.5, "high_freq": 2.5},
+        {
+            "name": "rope",
+            "scaling": "llama3",
+            "factor": 8.0,
+            "original_context": 16,
+            "low_freq": 1.5,
+            "high_freq": 2.5,
+        },
         {"name": "t5", "buckets": 8, "max_distance": 12},
     ],
     "attention": [
-        {"name": "gqa", "kv_heads": 4, "qk_norm": True}, {"name": "gqa", "qk_norm": True},
-        {"name": "mha", "qkv_bias": False}, {"name": "mqa", "window": 5},
-        {"name": "mha", "softcap": 0.5}, {"name": "mla", "latent": 12, "rope_dim": 2},
+        {"name": "gqa", "kv_heads": 4, "qk_norm": True},
+        {"name": "gqa", "qk_norm": True},
+        {"name": "mha", "qkv_bias": False},
+        {"name": "mqa", "window": 5},
+        {"name": "mha", "softcap": 0.5},
+        {"name": "mla", "latent": 12, "rope_dim": 2},
         {"name": "mla", "window": 5, "softcap": 0.5},
     ],
     "feedforward": [
-        {"name": "gelu", "approximate": "tanh"}, {"name": "relu", "width": 40},
+        {"name": "gelu", "approximate": "tanh"},
+        {"name": "relu", "width": 40},
         {"name": "swiglu", "multiple_of": 7, "multiplier": 1.3},
     ],
     "block": [{"name": "pre", "residual": 0.5}],
-}  # fmt: skip
+}
 
 
 def covering(slots):

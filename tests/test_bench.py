@@ -10,9 +10,9 @@ from llama_ablate.bench import BENCHES, decode
 from llama_ablate.bench.feedforward import _FUSED, Activation
 from llama_ablate.bench.norms import NaiveLayerNorm, NaiveRMSNorm
 from llama_ablate.bench.timing import Setup, in_turns
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.files.strict_json import read_json
 from llama_ablate.report import benches
-from llama_ablate.strict_json import read_json
 
 QUICK = Setup(dim=32, rows=64, rounds=6, compiled=False)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from llama_ablate import experiment
+from llama_ablate.config import experiment
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -41,7 +41,7 @@ def test_the_plain_loop_trains_what_the_plan_says(experiment_file, monkeypatch):
 
     def counted(source):
         made = whole(source)
-        seen.append(len(made.conditions[0].runs) * made.conditions[0].steps)
+        seen.append(len(made.tables[0].runs) * made.tables[0].steps)
         return made
 
     monkeypatch.setattr(module, "plan", counted)

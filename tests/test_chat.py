@@ -2,29 +2,41 @@
 
 import pytest
 
-from llama_ablate.chat import Message, encode, render
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.data.tokenizers import Bytes
 from llama_ablate.errors import ConfigError
+from llama_ablate.interop.chat import Message, encode, render
 
 ONE = [Message("user", "Hi")]
 TWO = [Message("system", " Be brief.\n"), Message("user", "Hi")]
 THREE = [*TWO, Message("assistant", "Hello!"), Message("user", "Bye")]
 TEXTS = {
-    "one": (ONE, (
-        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n")),
-    "system": (TWO, (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n")),
-    "turns": (THREE, (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
-        "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n")),
-}  # fmt: skip
+    "one": (
+        ONE,
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n"
+        ),
+    ),
+    "system": (
+        TWO,
+        (
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n"
+        ),
+    ),
+    "turns": (
+        THREE,
+        (
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nHello!<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n"
+        ),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)

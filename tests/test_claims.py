@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from llama_ablate import experiment
+from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.inquiry import load
 from llama_ablate.report import claimed
@@ -73,7 +73,16 @@ def test_findings_add_up_to_a_verdict(found, word):
 
 
 def test_a_finding_of_an_unknown_claim_is_an_error():
-    found = pd.DataFrame([{"experiment": "x", "claims": "009-01", "claim": "", "measured": "",
-                           "finding": "supported"}])  # fmt: skip
+    found = pd.DataFrame(
+        [
+            {
+                "experiment": "x",
+                "claims": "009-01",
+                "claim": "",
+                "measured": "",
+                "finding": "supported",
+            }
+        ]
+    )
     with pytest.raises(ConfigError, match="x tests '009-01', which the ledger does not have"):
         claimed.ledger({"000-01": {"kind": "E", "says": ""}}, found)

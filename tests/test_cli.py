@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from llama_ablate import commands
-from llama_ablate.cli import main
 from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.cli import main
 from llama_ablate.launch import local
 from llama_ablate.launch.environment import cores
 
@@ -35,8 +35,15 @@ def results(tmp_path_factory):
 def test_components_lists_every_slot_with_options_and_sources(capsys):
     assert main(["components"]) == 0
     out = capsys.readouterr().out
-    for word in ("norm:", "position:", "corpus:", "metric:", "theta: float = 10000", "kv_heads",
-                 "arXiv:1910.07467"):  # fmt: skip
+    for word in (
+        "norm:",
+        "position:",
+        "corpus:",
+        "metric:",
+        "theta: float = 10000",
+        "kv_heads",
+        "arXiv:1910.07467",
+    ):
         assert word in out
     assert main(["components", "position", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -118,7 +125,7 @@ def test_report_is_written_again_from_the_folder_alone(results, capsys):
 
 def test_looking_at_results_needs_no_torch(results):
     code = (
-        "import sys; from llama_ablate.cli import main\n"
+        "import sys; from llama_ablate.commands.cli import main\n"
         f"assert main(['report', {str(results)!r}]) == 0\n"
         f"assert main(['show', {str(results)!r}]) == 0\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
@@ -171,8 +178,9 @@ def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, 
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
 
 
-@pytest.mark.parametrize("command", ["components", "plan", "run", "status", "show", "compare",
-                                     "measure", "report"])  # fmt: skip
+@pytest.mark.parametrize(
+    "command", ["components", "plan", "run", "status", "show", "compare", "measure", "report"]
+)
 def test_every_command_has_help_with_an_example(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -182,33 +190,58 @@ def test_every_command_has_help_with_an_example(command, capsys):
 
 BAD_FILES = {
     "unknown key": ("seed: 3", ":7:7: seed: unknown key 'seed'; allowed:", "did you mean 'seeds'?"),
-    "unknown component": ("model: {norm: rmsnrm}", ":7:15: model.norm: 'rmsnrm' is not a norm",
-                          "did you mean 'rmsnorm'?"),
-    "unknown option": ("model: {position: {name: rope, tetha: 3.0}}",
-                       ":7:39: model.position.tetha: unknown key", "did you mean 'theta'?"),
+    "unknown component": (
+        "model: {norm: rmsnrm}",
+        ":7:15: model.norm: 'rmsnrm' is not a norm",
+        "did you mean 'rmsnorm'?",
+    ),
+    "unknown option": (
+        "model: {position: {name: rope, tetha: 3.0}}",
+        ":7:39: model.position.tetha: unknown key",
+        "did you mean 'theta'?",
+    ),
     "wrong type": ("model: {dim: big}", ":7:14: model.dim: 'big' (text) is not accepted", ""),
-    "heads that do not divide": ("model: {dim: 64, heads: 5}",
-                                 ":7:25: model.heads: 5 heads do not divide dim 64", "allowed: 1"),
-    "kv_heads that do not divide": ("model: {attention: {name: gqa, kv_heads: 3}}",
-                                    "model.attention: 8 query heads do not divide", ""),
+    "heads that do not divide": (
+        "model: {dim: 64, heads: 5}",
+        ":7:25: model.heads: 5 heads do not divide dim 64",
+        "allowed: 1",
+    ),
+    "kv_heads that do not divide": (
+        "model: {attention: {name: gqa, kv_heads: 3}}",
+        "model.attention: 8 query heads do not divide",
+        "",
+    ),
     "an odd head width": ("model: {dim: 12, heads: 4}", ":7:1: model.position: rope turns", ""),
     "a bare no": ("model: {tie: no}", ":7:14: bare 'no' is ambiguous", "write true or false"),
     "a key twice": ("seeds: 2\nseeds: 3", ":8:1: the key 'seeds' stands twice", ""),
     "a rate that is text": ("train: {steps: 5, lr: 1e-4-}", "train.lr: '1e-4-' (text)", ""),
     "a decay of two": ("train: {steps: 5, betas: [2, 3]}", ":7:27: train.betas[0]: 2 (int)", ""),
-    "a missing corpus": ("data: {corpus: {name: files, path: no.txt}}",
-                         ":7:8: data.corpus: there is no file 'no.txt'", ""),
-    "an unknown metric": ("measure: [perplexty]", ":7:11: measure[0]: 'perplexty' is not a metric",
-                          "did you mean 'perplexity'?"),
-    "a corpus smaller than a batch": ("train: {steps: 1, batch: 4096}",
-                                      "data.corpus: the train split has", "smaller than one"),
+    "a missing corpus": (
+        "data: {corpus: {name: files, path: no.txt}}",
+        ":7:8: data.corpus: there is no file 'no.txt'",
+        "",
+    ),
+    "an unknown metric": (
+        "measure: [perplexty]",
+        ":7:11: measure[0]: 'perplexty' is not a metric",
+        "did you mean 'perplexity'?",
+    ),
+    "a corpus smaller than a batch": (
+        "train: {steps: 1, batch: 4096}",
+        "data.corpus: the train split has",
+        "smaller than one",
+    ),
     "a corpus that is empty": ("data: {corpus: {name: files, path: empty.txt}}", "is empty", ""),
     "a corpus that is binary": ("data: {corpus: {name: files, path: binary.bin}}", "is binary", ""),
-}  # fmt: skip
-GOOD = {"name": "bad", "base": "llama2-tiny",
-        "model": "{dim: 32, heads: 4, layers: 1, context: 16}",
-        "data": "{corpus: {name: files, path: good.txt}}", "train": "{steps: 2, batch: 2}",
-        "measure": "[perplexity]"}  # fmt: skip
+}
+GOOD = {
+    "name": "bad",
+    "base": "llama2-tiny",
+    "model": "{dim: 32, heads: 4, layers: 1, context: 16}",
+    "data": "{corpus: {name: files, path: good.txt}}",
+    "train": "{steps: 2, batch: 2}",
+    "measure": "[perplexity]",
+}
 
 
 @pytest.mark.parametrize("mistake", BAD_FILES)

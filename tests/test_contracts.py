@@ -153,9 +153,10 @@ def test_variants_share_every_weight_that_they_have_in_common(combination):
     llama, variant = model_of(LLAMA), model_of(combination)
     theirs = dict(variant.named_parameters())
     shared = [
-        name for name, p in llama.named_parameters()
+        name
+        for name, p in llama.named_parameters()
         if name in theirs and theirs[name].shape == p.shape
-    ]  # fmt: skip
+    ]
     assert all(torch.equal(llama.get_parameter(n), theirs[n]) for n in shared)
     assert {"embedding.weight", "blocks.1.attn.out.weight"} <= set(shared)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache"} & set(p.parts)]
@@ -38,7 +38,7 @@ def test_the_readme_names_every_command(capsys):
 
 
 def test_the_experiment_in_the_readme_is_valid(tmp_path):
-    from llama_ablate import experiment
+    from llama_ablate.config import experiment
 
     text = (ROOT / "README.md").read_text("utf-8").split("```yaml\n")[1].split("```")[0]
     (tmp_path / "x.yaml").write_text(text, "utf-8")

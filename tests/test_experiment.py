@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from llama_ablate import experiment
+from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError
 
 
@@ -70,8 +70,14 @@ def test_files_in_a_circle_are_refused(tmp_path):
 
 
 def test_set_overrides_keys_options_and_lists(tmp_path):
-    sets = ("train.lr=3e-4", "model.norm.eps=1e-5", "seeds=[4, 5]", "model.position={name: rope}",
-            "data.corpus.path=../some where/x.txt", "train.tokens=10")  # fmt: skip
+    sets = (
+        "train.lr=3e-4",
+        "model.norm.eps=1e-5",
+        "seeds=[4, 5]",
+        "model.position={name: rope}",
+        "data.corpus.path=../some where/x.txt",
+        "train.tokens=10",
+    )
     text = MINIMAL + "model: {norm: layernorm}\ndata: {corpus: files}\n"
     loaded = experiment.load(write(tmp_path, text), sets).experiment
     assert loaded.train.lr == 3e-4
@@ -90,20 +96,32 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
         ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
         ("measure: []", "x.yaml:3:1: measure: [] is empty: name one or more"),
-        ("measure: [length, {name: length}]", "x.yaml:3:1: measure: ['length', {'name': 'length'}] "
-                                              "names 'length' twice"),
-        ("budget: {seconds: 600}", "x.yaml:3:1: budget: {'seconds': 600} is not accepted: a budget "
-                                   "is tokens, flops or seconds, without a number"),
-        ("data: {corpus: files}\ntexts: [{corpus: markov}]",
-         "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them"),
+        (
+            "measure: [length, {name: length}]",
+            "x.yaml:3:1: measure: ['length', {'name': 'length'}] names 'length' twice",
+        ),
+        (
+            "budget: {seconds: 600}",
+            "x.yaml:3:1: budget: {'seconds': 600} is not accepted: a budget "
+            "is tokens, flops or seconds, without a number",
+        ),
+        (
+            "data: {corpus: files}\ntexts: [{corpus: markov}]",
+            "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them",
+        ),
         ("model: {dim: 3.5}", "x.yaml:3:14: model.dim: 3.5 (float) is not accepted"),
-        ("model: {dim: -4}", "x.yaml:3:14: model.dim: -4 (int) is not accepted: "
-                             "it should be greater than 0"),
+        (
+            "model: {dim: -4}",
+            "x.yaml:3:14: model.dim: -4 (int) is not accepted: it should be greater than 0",
+        ),
         ("model: 7", "x.yaml:3:8: model: 7 (int) is not accepted: it should be a mapping"),
         ("model: {nrom: x}", "x.yaml:3:15: model.nrom: unknown key 'nrom'; allowed: attention"),
         ("base: gpt2-smal", "x.yaml:3:7: base: 'gpt2-smal' is neither a preset nor a .yaml file"),
-        ("variants: {design: grid}", "x.yaml:3:20: variants.design: 'grid' is not allowed here; "
-                                     "allowed: fraction, list, one-at-a-time, path, "),
+        (
+            "variants: {design: grid}",
+            "x.yaml:3:20: variants.design: 'grid' is not allowed here; "
+            "allowed: fraction, list, one-at-a-time, path, ",
+        ),
         ("variants: {match: paramters}", "did you mean 'parameters'?"),
         ("variants: {design: list}", "x.yaml:3:1: variants: design 'list' takes 'entries'"),
         ("sizes: {models: [{dim: 32}]}", "it should have at least 2 items, not 1"),
@@ -113,7 +131,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("seeds: [1, x]", "is not accepted: it should be a valid integer"),
         ("tuned: {lr: [1]}", "x.yaml:3:1: tuned: unknown key 'tuned'"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message):
     with pytest.raises(ConfigError) as caught:
         experiment.load(write(tmp_path, MINIMAL + text + "\n"))
@@ -129,13 +147,17 @@ def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message)
         ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
         ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
         ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
-        ("{steps: 1, betas: [2, 3]}", "train.betas[0]: 2 (int) is not accepted: it should be less "
-                                      "than 1"),
+        (
+            "{steps: 1, betas: [2, 3]}",
+            "train.betas[0]: 2 (int) is not accepted: it should be less than 1",
+        ),
         ("{steps: 1, betas: [0.9]}", "train.betas[1]: is too short: one value more is needed"),
-        ("{steps: 1, precision: float16}", "'float16' is not allowed here; allowed: auto, "
-                                           "bfloat16, float32"),
+        (
+            "{steps: 1, precision: float16}",
+            "'float16' is not allowed here; allowed: auto, bfloat16, float32",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_the_training_recipe(tmp_path, train, message):
     with pytest.raises(ConfigError) as caught:
         experiment.load(write(tmp_path, f"name: x\ntrain: {train}\n"))
@@ -148,15 +170,29 @@ def test_a_missing_section_is_named(tmp_path):
 
 
 def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_theirs():
-    names = ["\u7814\u7a76", "\u7814\u7a76\u5ba4", "\u0434\u0438\u043d", "\u0434\u0438\u043d!",
-             "\u0926\u093f\u0928", "\u0926\u093e\u0928",
-             "\u7814" * 100, "\u7814" * 101]  # fmt: skip
+    names = [
+        "\u7814\u7a76",
+        "\u7814\u7a76\u5ba4",
+        "\u0434\u0438\u043d",
+        "\u0434\u0438\u043d!",
+        "\u0926\u093f\u0928",
+        "\u0926\u093e\u0928",
+        "\u7814" * 100,
+        "\u7814" * 101,
+    ]
     folders = [experiment.slug(name) for name in names]
     assert len(set(folders)) == len(names)
     assert folders[0].startswith("\u7814\u7a76-")
     assert max(len(folder.encode()) for folder in folders) <= 47
-    for name in ("RoPE theta=500000", "Caf\xe9 M\xfcller", "norms \u2013 \u201ca look\u201d",
-                 "Vi\u1ec7t \u0142", "10 \xb5s", "!", "x" * 50):  # fmt: skip
+    for name in (
+        "RoPE theta=500000",
+        "Caf\xe9 M\xfcller",
+        "norms \u2013 \u201ca look\u201d",
+        "Vi\u1ec7t \u0142",
+        "10 \xb5s",
+        "!",
+        "x" * 50,
+    ):
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "x"
         assert experiment.slug(name) == plain
 

@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.data.tokenizers import Bytes
 from llama_ablate.errors import ConfigError
-from llama_ablate.generation import Generation, Sampling, Streamed, probabilities
+from llama_ablate.interop.generation import Generation, Sampling, Streamed, probabilities
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 
 from .conftest import make_spec
@@ -23,9 +23,7 @@ def model_of(**changes):
 
 
 def continued(model, *prompts, **options):
-    generation = Generation(
-        model, prompts, **{"max_tokens": 12, "sampling": GREEDY} | options
-    )  # fmt: skip
+    generation = Generation(model, prompts, **{"max_tokens": 12, "sampling": GREEDY} | options)
     steps = list(generation)
     return [list(row) for row in zip(*steps, strict=True)], generation.ended
 
@@ -205,8 +203,9 @@ def run_folder(tmp_path_factory):
         "name: g\nbase: llama2-tiny\nmodel: {dim: 32, layers: 1, heads: 2, context: 32}\n"
         f"data: {{corpus: {{name: files, path: '{text}'}}, tokenizer: bytes}}\n"
         "train: {steps: 60, batch: 8, lr: 1e-2, precision: float32, kernel: math}\n"
-        "seeds: 1\nmeasure: [perplexity]\n", "utf-8",
-    )  # fmt: skip
+        "seeds: 1\nmeasure: [perplexity]\n",
+        "utf-8",
+    )
     assert main(["run", str(file), "--results", str(folder)]) == 0
     return folder / "g" / "baseline"
 

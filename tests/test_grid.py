@@ -2,23 +2,32 @@ import time
 
 import pytest
 
-from llama_ablate import grid, trials
+from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.design import grid, runs
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Experiment, Train
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from tests.quiet import within
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
-PLAIN = {"norm": "layernorm", "position": "sinusoidal", "attention": "mha", "feedforward": "relu",
-         "block": "post"}  # fmt: skip
+PLAIN = {
+    "norm": "layernorm",
+    "position": "sinusoidal",
+    "attention": "mha",
+    "feedforward": "relu",
+    "block": "post",
+}
 
 
 def of(design, model=None, cost=None, **variants):
     experiment = Experiment.check(
-        {"name": "x", "model": {**SIZES, **PLAIN, **(model or {})}, "train": {"steps": 1},
-         "variants": {"design": design, **variants}}
-    )  # fmt: skip
+        {
+            "name": "x",
+            "model": {**SIZES, **PLAIN, **(model or {})},
+            "train": {"steps": 1},
+            "variants": {"design": design, **variants},
+        }
+    )
     return grid.variants(experiment, REGISTRIES, 64, cost)
 
 
@@ -42,8 +51,10 @@ def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_t
 
 
 def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():
-    base = {"feedforward": {"name": "swiglu", "multiple_of": 32}, "attention":
-            {"name": "gqa", "kv_heads": 2, "qk_norm": True}}  # fmt: skip
+    base = {
+        "feedforward": {"name": "swiglu", "multiple_of": 32},
+        "attention": {"name": "gqa", "kv_heads": 2, "qk_norm": True},
+    }
     axes = {"feedforward": ["swiglu", "reglu"], "attention": [{"name": "gqa", "kv_heads": 1}]}
     found = {v.label: v.spec for v in of("one-at-a-time", base, axes=axes)}
     assert list(found) == ["baseline", "reglu", "gqa-kv_heads=1"]
@@ -102,13 +113,19 @@ def test_two_variants_that_are_the_same_are_an_error_at_the_second():
         ({"axes": {"nrom": ["x"]}}, ("axes", "nrom"), "'nrom' cannot vary; allowed: attention"),
         ({"axes": {"norm": []}}, ("axes", "norm"), "an axis needs at least one value"),
         ({"axes": {"norm": ["rmsnrm"]}}, ("axes", "norm", 0), "did you mean 'rmsnorm'?"),
-        ({"axes": {"norm": [{"name": "rmsnorm", "esp": 1}]}}, ("axes", "norm", 0, "esp"),
-         "did you mean 'eps'?"),
+        (
+            {"axes": {"norm": [{"name": "rmsnorm", "esp": 1}]}},
+            ("axes", "norm", 0, "esp"),
+            "did you mean 'eps'?",
+        ),
         ({"axes": {"dim": ["x"]}}, ("axes", "dim", 0), "'x' (text) is not accepted"),
-        ({"axes": {"heads": [5]}}, ("axes", "heads", 0), "5 heads do not divide dim 32; allowed: "
-         "1, 2, 4, 8, 16, 32"),
+        (
+            {"axes": {"heads": [5]}},
+            ("axes", "heads", 0),
+            "5 heads do not divide dim 32; allowed: 1, 2, 4, 8, 16, 32",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_axes_point_at_the_value(variants, where, message):
     with pytest.raises(ConfigError) as caught:
         of("one-at-a-time", **variants)
@@ -127,9 +144,14 @@ def test_components_that_do_not_fit_the_sizes_point_at_what_varies():
     assert caught.value.where == ("model", "attention")
 
 
-ALL_AXES = {"norm": ["rmsnorm"], "position": ["rope", "learned", "alibi", "none"],
-            "attention": ["gqa", "mqa"], "feedforward": ["gelu", "silu", "swiglu"],
-            "block": ["pre"], "bias": [False]}  # fmt: skip
+ALL_AXES = {
+    "norm": ["rmsnorm"],
+    "position": ["rope", "learned", "alibi", "none"],
+    "attention": ["gqa", "mqa"],
+    "feedforward": ["gelu", "silu", "swiglu"],
+    "block": ["pre"],
+    "bias": [False],
+}
 
 
 @pytest.mark.parametrize("budget", ["non_embedding", "flops_per_token"])
@@ -154,7 +176,7 @@ def test_a_budget_that_no_width_can_meet_is_refused():
 
 def runs_of(variants, text="f", points=({},), steps=1, **train):
     recipe = Train.check({"steps": 1, **train})
-    return trials.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {}, lambda _: [])
+    return runs.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {}, lambda _: [])
 
 
 def test_runs_are_named_by_all_that_they_depend_on():
@@ -182,8 +204,11 @@ def test_a_tuned_point_is_the_run_that_says_the_same_outright():
 def test_seeds_are_outermost_so_that_a_grid_cut_short_is_still_paired():
     found = runs_of(of("one-at-a-time", axes={"norm": ["rmsnorm"]}))
     assert [(r.seed, r.variant.label) for r in found] == [
-        (0, "baseline"), (0, "rmsnorm"), (1, "baseline"), (1, "rmsnorm"),
-    ]  # fmt: skip
+        (0, "baseline"),
+        (0, "rmsnorm"),
+        (1, "baseline"),
+        (1, "rmsnorm"),
+    ]
 
 
 def test_a_thousand_variants_are_planned_in_under_five_seconds():
@@ -205,9 +230,12 @@ def test_a_thousand_variants_are_planned_in_under_five_seconds():
 
 
 FIVE = {
-    "norm": ["layernorm", "rmsnorm"], "position": ["sinusoidal", "rope"],
-    "attention": ["mha", "mqa"], "feedforward": ["relu", "swiglu"], "block": ["post", "pre"],
-}  # fmt: skip
+    "norm": ["layernorm", "rmsnorm"],
+    "position": ["sinusoidal", "rope"],
+    "attention": ["mha", "mqa"],
+    "feedforward": ["relu", "swiglu"],
+    "block": ["post", "pre"],
+}
 
 
 def test_a_fraction_of_five_factors_is_sixteen_variants_with_the_base_first():

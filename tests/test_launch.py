@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
@@ -48,7 +48,7 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
     for record in store.records():
         assert record.ok
         assert record.numbers["test_loss_nats"] < 7
-        assert record.engine["threads"] == 1
+        assert record.compute["threads"] == 1
         assert record.peak_memory_bytes >= 0
         assert store.runs.weights(record.id)
     report = Path(said["report"])
@@ -103,7 +103,7 @@ def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_
 ):
     file, root = experiment_file(budget="seconds"), tmp_path / "tiny"
     assert run(file, tmp_path) == 0
-    damaged = ["engine.json", "pace.json", *root.glob("variants/*/measures/kv_cache.json")]
+    damaged = ["compute.json", "pace.json", *root.glob("variants/*/measures/kv_cache.json")]
     for document in damaged:
         (root / document).write_text("{")
     assert main(["report", str(root)]) == 2
@@ -111,7 +111,7 @@ def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_
     assert error.endswith("'run' and 'measure' measure it again\n")
     assert run(file, tmp_path) == 0
     assert capsys.readouterr().err.count("note: damaged, kept as") == len(damaged) == 4
-    assert all((root / "damaged" / f"{name}--1").exists() for name in ("engine.json", "pace.json"))
+    assert all((root / "damaged" / f"{name}--1").exists() for name in ("compute.json", "pace.json"))
     (root / "hypotheses.json").write_text("{")
     for words in (["run", str(file), "--results", str(tmp_path)], ["report", str(root)]):
         assert main(words) == 2
@@ -227,8 +227,9 @@ def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path
     ],
     ids=str,
 )
-def test_an_exception_becomes_a_typed_outcome(experiment_file, tmp_path, monkeypatch, error,
-                                              outcome, capsys):  # fmt: skip
+def test_an_exception_becomes_a_typed_outcome(
+    experiment_file, tmp_path, monkeypatch, error, outcome, capsys
+):
     file = experiment_file(seeds="1", variants="{}")
     assert run(file, tmp_path) == 0
     store = Store.open(tmp_path / "tiny")
@@ -289,9 +290,12 @@ def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_
     """Runs and measures that would go on for minutes."""
     steps = {"training": 1_000_000, "measuring": 1}[at]
     file = experiment_file(
-        "{}", train=LONG.replace("400", str(steps)), measure="[train_speed]", seeds="1",
+        "{}",
+        train=LONG.replace("400", str(steps)),
+        measure="[train_speed]",
+        seeds="1",
         model="{dim: 256, layers: 8, heads: 4, context: 256}",
-    )  # fmt: skip
+    )
     launcher = launch(command(file, tmp_path))
     doing = {"training": "[0-9a-f]{8}", "measuring": "measure"}[at]
     until(lambda: at_work(launcher, tmp_path / "tiny", run=doing), 60)

@@ -1,18 +1,33 @@
 import pytest
 
+from llama_ablate.config.marked_yaml import load, parse, scalar
 from llama_ablate.errors import ConfigError
-from llama_ablate.marked_yaml import load, parse, scalar
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-4", 1e-4), ("5e5", 5e5), ("1.5E+3", 1500.0), (".5", 0.5), ("3.", 3.0), ("-2", -2),
-        ("400_000", 400_000), ("true", True), ("False", False), ("null", None), ("~", None),
-        ("1:30", "1:30"), ("2026-01-01", "2026-01-01"), ("0x10", "0x10"), ("e5", "e5"),
-        ("rope", "rope"), (".", "."), ("1.2.3", "1.2.3"), ("none", "none"),
+        ("1e-4", 1e-4),
+        ("5e5", 5e5),
+        ("1.5E+3", 1500.0),
+        (".5", 0.5),
+        ("3.", 3.0),
+        ("-2", -2),
+        ("400_000", 400_000),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("1:30", "1:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("0x10", "0x10"),
+        ("e5", "e5"),
+        ("rope", "rope"),
+        (".", "."),
+        ("1.2.3", "1.2.3"),
+        ("none", "none"),
     ],
-)  # fmt: skip
+)
 def test_plain_words_have_the_value_that_people_expect(text, value):
     assert scalar(text) == value
     assert type(scalar(text)) is type(value)
@@ -21,8 +36,10 @@ def test_plain_words_have_the_value_that_people_expect(text, value):
 
 def test_quoted_words_are_text():
     assert parse("a: 'no'\nb: \"1e-4\"\nc: 'true'", "f").values == {
-        "a": "no", "b": "1e-4", "c": "true",
-    }  # fmt: skip
+        "a": "no",
+        "b": "1e-4",
+        "c": "true",
+    }
 
 
 def test_every_value_knows_its_line_and_column():
@@ -40,8 +57,11 @@ def test_every_value_knows_its_line_and_column():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: no", "f:1:4: bare 'no' is ambiguous (YAML 1.1 reads it as a boolean): "
-                  "write true or false, or 'no' in quotes"),
+        (
+            "a: no",
+            "f:1:4: bare 'no' is ambiguous (YAML 1.1 reads it as a boolean): "
+            "write true or false, or 'no' in quotes",
+        ),
         ("a: [yes]", "f:1:5: bare 'yes' is ambiguous"),
         ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' stands twice (first on line 1)"),
         ("a: {b: 1, b: 2}", "f:1:11: the key 'b' stands twice"),
@@ -57,7 +77,7 @@ def test_every_value_knows_its_line_and_column():
         ("? [1, 2]\n: 3", "f:1:3: a key must be one plain word"),
         ("a: " + "[" * 5000 + "]" * 5000, "f:1:28: nested too deeply"),
     ],
-)  # fmt: skip
+)
 def test_what_people_write_by_mistake_is_refused_with_its_place(text, message):
     with pytest.raises(ConfigError) as caught:
         parse(text, "f")

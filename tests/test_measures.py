@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 import torch
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Train
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 
-ENGINE = Engine("cpu", 1, "float32", "fused")
+COMPUTE = Compute("cpu", 1, "float32", "fused")
 TRAIN = Train.check({"steps": 1, "batch": 4})
 
 
@@ -29,9 +29,9 @@ def tokens(book):
 
 @pytest.fixture
 def subject(spec, tokens):
-    def make(engine=ENGINE, **changes):
-        model = engine.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
-        return Subject(model, tokens, TRAIN, engine)
+    def make(compute=COMPUTE, **changes):
+        model = compute.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
+        return Subject(model, tokens, TRAIN, compute)
 
     return make
 
@@ -60,7 +60,7 @@ def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book)
     torch.nn.init.zeros_(model.head.weight)
     wide = init_weights(build(type(model.spec)(**{**vars(model.spec), "vocab": 290})), 0)
     torch.nn.init.zeros_(wide.head.weight)
-    values = measure("perplexity", Subject(wide, bpe, TRAIN, ENGINE))
+    values = measure("perplexity", Subject(wide, bpe, TRAIN, COMPUTE))
     per_byte = bpe.counts["test"] / bpe.bytes["test"]
     assert per_byte < 0.6
     assert values["test_bits_per_byte"] == pytest.approx(math.log2(290) * per_byte, rel=1e-5)
@@ -69,15 +69,16 @@ def test_bits_per_byte_count_the_bytes_of_the_text_not_the_tokens(subject, book)
 def test_there_are_no_bits_per_byte_where_the_tokenizer_loses_text(subject, tokens):
     lossy = replace(subject(), tokens=replace(tokens, lost="'x' becomes '<unk>'"))
     assert set(measure("perplexity", subject())) - set(measure("perplexity", lossy)) == {
-        "validation_bits_per_byte", "test_bits_per_byte"
-    }  # fmt: skip
+        "validation_bits_per_byte",
+        "test_bits_per_byte",
+    }
 
 
 def test_the_standard_error_is_that_of_window_means(subject):
     from llama_ablate.training.evaluation import losses, windows
 
     found = subject(init_std=0.3)
-    nats = losses(found.model, windows(found.tokens.split("test"), 24), ENGINE)
+    nats = losses(found.model, windows(found.tokens.split("test"), 24), COMPUTE)
     means = [nats[i : i + 24].mean() for i in range(0, len(nats), 24)]
     expected = np.std(means, ddof=1) / math.sqrt(len(means))
     assert measure("perplexity", found)["test_loss_se_nats"] == pytest.approx(expected)
@@ -125,9 +126,9 @@ def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mqa"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_measured_cache_bytes_equal_the_closed_form(subject, attention, precision):
-    found = subject(Engine("cpu", 1, precision, "fused"), attention=attention)
+    found = subject(Compute("cpu", 1, precision, "fused"), attention=attention)
     values = measure("kv_cache", found, context=20)
-    kv_heads, size = {"mha": 4, "gqa": 2, "mqa": 1}[attention], ENGINE.dtype.itemsize
+    kv_heads, size = {"mha": 4, "gqa": 2, "mqa": 1}[attention], COMPUTE.dtype.itemsize
     size = 2 if precision == "bfloat16" else 4
     assert values["kv_cache_bytes_per_token"] == 2 * 2 * kv_heads * 8 * size
     assert values["kv_cache_bytes"] == 20 * values["kv_cache_bytes_per_token"]
@@ -169,7 +170,7 @@ def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monk
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa", "mqa")]
     choice = METRICS.resolve("train_speed")
-    found = interleaved(arms(specs, tokens), [choice], ENGINE, rounds=3)
+    found = interleaved(arms(specs, tokens), [choice], COMPUTE, rounds=3)
     assert order == ["mha", "gqa", "mqa"] * 3
     assert [f["train_speed"]["values"]["x"] for f in found] == [3, 4, 5]
     assert found[0]["train_speed"]["samples"]["x"] == [0, 3, 6]
@@ -190,7 +191,7 @@ def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
     choices = [METRICS.resolve(name) for name in ("kv_cache", "train_speed")]
-    found = interleaved(arms(specs, tokens), choices, ENGINE, rounds=3)
+    found = interleaved(arms(specs, tokens), choices, COMPUTE, rounds=3)
     failed = found[0].pop("kv_cache")
     assert failed["error"].startswith(f"{error.__name__}: ")
     assert (failed["values"], failed["samples"]) == ({}, {})
@@ -199,11 +200,12 @@ def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
     assert tries.count(("kv_cache", "mha")) == 2
 
 
-def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(
-    subject, monkeypatch
-):
-    taken = {"gradients": lambda _: 1 / 0, "calibration": lambda _: {"x": "wide"},
-             "perplexity": lambda _: {"x": torch.tensor(2.0)}}  # fmt: skip
+def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(subject, monkeypatch):
+    taken = {
+        "gradients": lambda _: 1 / 0,
+        "calibration": lambda _: {"x": "wide"},
+        "perplexity": lambda _: {"x": torch.tensor(2.0)},
+    }
     monkeypatch.setattr(METRICS, "get", taken.__getitem__)
     found = METRICS.measured([METRICS.resolve(name) for name in taken], subject())
     assert found == {
@@ -280,8 +282,9 @@ def test_a_unit_that_is_never_above_zero_is_dead_and_the_stream_is_measured(subj
     with torch.no_grad():
         found.model(tokens)
     hook.remove()
-    assert values["layer_1_stream_rms"] == pytest.approx(outputs[0].square().mean().sqrt().item(),
-                                                         rel=0.2)  # fmt: skip
+    assert values["layer_1_stream_rms"] == pytest.approx(
+        outputs[0].square().mean().sqrt().item(), rel=0.2
+    )
     assert not found.model.blocks[0]._forward_hooks
 
 
@@ -326,7 +329,7 @@ def test_calibration_of_a_model_that_knows_nothing_is_chance_and_flat_on_the_flo
     for parameter in model.head.parameters():
         torch.nn.init.zeros_(parameter)
     choice = METRICS.resolve("calibration")
-    found = METRICS.measure(choice, Subject(model, text, TRAIN, ENGINE))
+    found = METRICS.measure(choice, Subject(model, text, TRAIN, COMPUTE))
     assert found["confidence_mean"] == pytest.approx(1 / 8)
     assert found["calibration_error"] == pytest.approx(abs(found["accuracy"] - 1 / 8))
     assert found["floor_slope"] == pytest.approx(0, abs=1e-6)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate import experiment
+from llama_ablate.config import experiment
+from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count
-from llama_ablate.plan import make
-from llama_ablate.training import engine
+from llama_ablate.training import compute
 
 FFN = "{axes: {feedforward: [relu]}}"
 
@@ -20,16 +20,19 @@ def planned(experiment_file):
     )
 
 
-def by_label(condition):
-    return {variant.label: variant for variant in condition.variants}
+def by_label(table):
+    return {variant.label: variant for variant in table.variants}
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
-    plan = planned("{axes: {attention: [mqa]}}", budget="[tokens, flops]",
-                   train="{steps: 100, batch: 4, lr: 1e-3}")  # fmt: skip
-    names = [condition.name for condition in plan.conditions]
+    plan = planned(
+        "{axes: {attention: [mqa]}}",
+        budget="[tokens, flops]",
+        train="{steps: 100, batch: 4, lr: 1e-3}",
+    )
+    names = [table.name for table in plan.tables]
     assert names == ["equal tokens", "equal flops"]
-    tokens, flops = plan.conditions
+    tokens, flops = plan.tables
     mqa = by_label(flops)["mqa"]
     share = count(plan.baseline.spec).flops_per_token / count(mqa.spec).flops_per_token
     assert flops.steps_of(mqa) == round(100 * share) > 100
@@ -40,16 +43,20 @@ def test_several_budgets_are_several_tables_that_share_their_runs(planned):
 
 
 def test_a_budget_of_seconds_gives_the_slow_fewer_steps_and_the_aa_arm_the_same(planned):
-    plan = planned("{axes: {attention: [mqa]}}", budget="seconds", controls="{aa: both}",
-                   train="{steps: 60, batch: 4, lr: 1e-3}")  # fmt: skip
-    (timed,) = plan.paced(lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).conditions
+    plan = planned(
+        "{axes: {attention: [mqa]}}",
+        budget="seconds",
+        controls="{aa: both}",
+        train="{steps: 60, batch: 4, lr: 1e-3}",
+    )
+    (timed,) = plan.paced(lambda c: [1.0, 2.0, 3.0][: len(c.variants)]).tables
     arms = by_label(timed)
     assert [timed.steps_of(arms[name]) for name in ("baseline", "mqa", "A/A")] == [60, 30, 60]
 
 
 def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
     plan = planned("{axes: {attention: [mqa]}, match: [parameters, kv_bytes, none]}")
-    of = {c.match: by_label(c)["mqa"] for c in plan.conditions}
+    of = {c.match: by_label(c)["mqa"] for c in plan.tables}
     base = plan.baseline.spec
     assert of["parameters"].solved.startswith("feed-forward width ")
     assert abs(of["parameters"].residual) <= 0.005
@@ -61,9 +68,11 @@ def test_several_matchings_are_several_tables_and_say_what_they_solved(planned):
 
 
 def test_the_latent_of_mla_is_what_matches_its_cache(planned):
-    plan = planned("{axes: {attention: [mla]}, match: kv_bytes}",
-                   model="{dim: 64, layers: 1, heads: 4, context: 16}")  # fmt: skip
-    mla = by_label(plan.conditions[0])["mla"]
+    plan = planned(
+        "{axes: {attention: [mla]}, match: kv_bytes}",
+        model="{dim: 64, layers: 1, heads: 4, context: 16}",
+    )
+    mla = by_label(plan.tables[0])["mla"]
     assert mla.solved.startswith("latent ")
     assert count(mla.spec).kv_bytes_per_token == count(plan.baseline.spec).kv_bytes_per_token
 
@@ -72,9 +81,9 @@ def test_several_texts_are_several_tables(planned, book):
     lag = "{name: near, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
     plain = f"{{corpus: {{name: files, path: '{book}'}}, tokenizer: bytes}}"
     plan = planned(FFN, texts=f"[{plain}, {lag}]", measure="[perplexity, excess_loss]")
-    assert [condition.name for condition in plan.conditions] == ["files", "near"]
-    assert plan.conditions[0].variants[0].spec.vocab == 256
-    assert plan.conditions[1].variants[0].spec.vocab == 8
+    assert [table.name for table in plan.tables] == ["files", "near"]
+    assert plan.tables[0].variants[0].spec.vocab == 256
+    assert plan.tables[1].variants[0].spec.vocab == 8
     assert len(plan.runs) == 8
 
 
@@ -82,11 +91,11 @@ def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
     plan = planned(
         FFN, sizes="{models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 2, lr: inverse-dim}"
     )
-    small, large = plan.conditions
-    assert [condition.name for condition in plan.conditions] == ["dim 16", "dim 32"]
-    for condition in plan.conditions:
-        wanted = 2 * count(condition.baseline.spec).non_embedding
-        assert condition.tokens_per_run == pytest.approx(wanted, rel=0.05)
+    small, large = plan.tables
+    assert [table.name for table in plan.tables] == ["dim 16", "dim 32"]
+    for table in plan.tables:
+        wanted = 2 * count(table.baseline.spec).non_embedding
+        assert table.tokens_per_run == pytest.approx(wanted, rel=0.05)
     assert small.runs[0].train["lr"] == 1e-3
     assert large.runs[0].train["lr"] == pytest.approx(5e-4)
 
@@ -94,16 +103,16 @@ def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
 def test_every_variant_is_tried_at_every_tuned_point(planned):
     plan = planned(FFN, tune="{lr: [1e-3, 1e-2], warmup: [0, 0.1, 0.2]}")
     assert len(plan.runs) == 2 * 2 * 6
-    for variant in plan.conditions[0].variants:
+    for variant in plan.tables[0].variants:
         tried = {tuple(r.tuned.items()) for r in plan.runs if r.variant.id == variant.id}
         assert len(tried) == 6
 
 
 def test_keys_of_train_can_be_an_axis(planned):
     plan = planned("{design: product, axes: {train.warmup: [0, 0.2], norm: [rmsnorm, layernorm]}}")
-    labels = [variant.label for variant in plan.conditions[0].variants]
+    labels = [variant.label for variant in plan.tables[0].variants]
     assert "warmup=0.2 layernorm" in labels
-    assert len({variant.id for variant in plan.conditions[0].variants}) == 4
+    assert len({variant.id for variant in plan.tables[0].variants}) == 4
     assert {run.train["warmup"] for run in plan.runs} == {0, 0.2}
 
 
@@ -116,15 +125,21 @@ def test_an_aa_arm_draws_anew_what_it_is_asked_to(planned):
     }
     far = 1 + 2**32
     assert seeds == {
-        "": (1, 1), "none": (1, 1), "init": (far, 1), "order": (1, far), "both": (far, far),
-    }  # fmt: skip
+        "": (1, 1),
+        "none": (1, 1),
+        "init": (far, 1),
+        "order": (1, far),
+        "both": (far, far),
+    }
     assert len({run.id for run in plan.runs}) == 6 * 2  # even 'none' is trained again
 
 
 def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned):
-    plan = planned("{axes: {norm: [layernorm]}, match: parameters}",
-                   controls="{positive: {feedforward: linear, train.lr: 1e-5}}")  # fmt: skip
-    control = by_label(plan.conditions[0])["positive control"]
+    plan = planned(
+        "{axes: {norm: [layernorm]}, match: parameters}",
+        controls="{positive: {feedforward: linear, train.lr: 1e-5}}",
+    )
+    control = by_label(plan.tables[0])["positive control"]
     assert control.role == "positive"
     assert control.spec.feedforward.name == "linear"
     assert control.train == {"lr": 1e-5}
@@ -138,32 +153,56 @@ WRONG = [
     ({"tune": "{lr: [1e-3]}"}, "tune.lr: tuning 'lr' takes two values or more"),
     ({"tune": "{lr: [1e-3, fast]}"}, "tune.lr[1]: 'fast' (text) is not accepted"),
     ({"tune": "{tokens: [5, 6]}"}, "'tokens' is not a key of train that may vary"),
-    ({"variants": "{axes: {train.lr: [5e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
-     "variants.axes.train.lr[0]: 'lr' is tuned, so 'lr=0.005' cannot set it"),
+    (
+        {"variants": "{axes: {train.lr: [5e-3]}}", "tune": "{lr: [1e-3, 1e-2]}"},
+        "variants.axes.train.lr[0]: 'lr' is tuned, so 'lr=0.005' cannot set it",
+    ),
     ({"variants": "{axes: {train.batch: [64]}}"}, "'train.batch' cannot vary"),  # nor equal tokens
     ({"tune": "{precision: [float32, bfloat16]}"}, "'precision' is not a key of train that may"),
     ({"tune": "{lr: [1e-3, 1e-2]}", "measure": "[gradients]"}, "'measure' needs 'perplexity'"),
     ({"texts": f"[{SAME}, {SAME}]"}, "two tables would be called 'a'"),
     ({"sizes": "{models: [{dim: 32}, {dim: 32}]}"}, "two tables would be called 'dim 32'"),
-    ({"variants": "{axes: {feedforward: [{name: relu, width: 40}, {name: relu, width: 80}]}, "
-                  "match: parameters}"}, "'relu-width=80' is the same variant as 'relu-width=40'"),
+    (
+        {
+            "variants": "{axes: {feedforward: [{name: relu, width: 40}, {name: relu, width: 80}]}, "
+            "match: parameters}"
+        },
+        "'relu-width=80' is the same variant as 'relu-width=40'",
+    ),
     ({"controls": "{aa: [both, both]}"}, "controls.aa: ['both', 'both'] names 'both' twice"),
-    ({"variants": "{design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}",
-      "controls": "{aa: both}"}, "controls.aa: two variants have the label 'A/A'"),
-    ({"variants": "{design: list, entries: [{label: x}, {label: x, norm: layernorm}]}"},
-     "entries[1].label: two variants have the label 'x'"),
-    ({"variants": "{axes: {norm: [layernorm, layernorm]}}"},
-     "'layernorm' is the same variant as 'layernorm'"),
-    ({"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
-     "a path starts at its baseline"),
-    ({"train": "{steps: 60, batch: 4, schedule: wsd, warmup: 0.3, branches: [0.1]}"},
-     "would cool down before the warm-up"),
-    ({"train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5], average: 3}"},
-     "'branches' and 'average' do not go together"),
+    (
+        {
+            "variants": "{design: list, entries: [{label: x}, {label: A/A, norm: layernorm}]}",
+            "controls": "{aa: both}",
+        },
+        "controls.aa: two variants have the label 'A/A'",
+    ),
+    (
+        {"variants": "{design: list, entries: [{label: x}, {label: x, norm: layernorm}]}"},
+        "entries[1].label: two variants have the label 'x'",
+    ),
+    (
+        {"variants": "{axes: {norm: [layernorm, layernorm]}}"},
+        "'layernorm' is the same variant as 'layernorm'",
+    ),
+    (
+        {"variants": "{design: path, axes: {norm: [layernorm]}, baseline: +layernorm}"},
+        "a path starts at its baseline",
+    ),
+    (
+        {"train": "{steps: 60, batch: 4, schedule: wsd, warmup: 0.3, branches: [0.1]}"},
+        "would cool down before the warm-up",
+    ),
+    (
+        {"train": "{steps: 60, batch: 4, schedule: wsd, branches: [0.5], average: 3}"},
+        "'branches' and 'average' do not go together",
+    ),
     ({"hypotheses": "[{variant: baseline, direction: better, margin: 100%}]"}, "below 100%"),
     ({"hypotheses": "[{variant: baseline, direction: not worse}]"}, "'not worse' needs a margin"),
-    ({"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
-     "'lr' is tuned, so 'positive control' cannot set it"),
+    (
+        {"controls": "{positive: {train.lr: 1e-5}}", "tune": "{lr: [1e-3, 1e-2]}"},
+        "'lr' is tuned, so 'positive control' cannot set it",
+    ),
     ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
     ({"variants": "{match: [flops, flops]}"}, "variants.match: ['flops', 'flops'] names 'flops' "),
     ({"variants": "{match: params}"}, "did you mean 'parameters'?"),
@@ -187,7 +226,7 @@ WRONG = [
     ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
     ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
     ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("sections", "message"), WRONG, ids=range(len(WRONG)))
@@ -204,12 +243,12 @@ def test_a_layer_that_memory_cannot_hold_is_refused_before_it_is_made(spec, monk
     def never(*_):
         pytest.fail("a model was made")
 
-    monkeypatch.setattr(engine, "init_weights", never)
+    monkeypatch.setattr(compute, "init_weights", never)
     wide = spec(dim=1 << 20, heads=16, head_dim=1 << 16)
     train = experiment.Train.check({"steps": 1, "batch": 4})
     needed = 16 * count(replace(wide, layers=1)).parameters / 1e9
     with pytest.raises(ConfigError, match=f"training one layer needs {needed:,.1f} GB of") as seen:
-        engine.choose(wide, train, "cpu")
+        compute.choose(wide, train, "cpu")
     assert "GB are free (cpu)" in seen.value.message
     assert seen.value.where == ("model",)
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from llama_ablate import plugins
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
 from llama_ablate.model.feedforward import FEEDFORWARDS
@@ -79,12 +79,25 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
     assert generated.returncode == 2
     assert "'halved' is not a norm; allowed: " in generated.stderr
     assert generated.stderr.endswith(f"; it was made with --plugin {plugin}\n")
-    assert run("generate", store.root / "halved", "--prompt", "the ", "--max-tokens", "3",
-               "--plugin", plugin).returncode == 0  # fmt: skip
+    assert (
+        run(
+            "generate",
+            store.root / "halved",
+            "--prompt",
+            "the ",
+            "--max-tokens",
+            "3",
+            "--plugin",
+            plugin,
+        ).returncode
+        == 0
+    )
     # Nor is what was trained looked at with other code of the same name.
     plugin.write_text(NORM.replace("0.5", "0.6"))
-    for words in (("measure", store.root, "perplexity"),
-                  ("generate", store.root / "halved", "--prompt", "the ")):  # fmt: skip
+    for words in (
+        ("measure", store.root, "perplexity"),
+        ("generate", store.root / "halved", "--prompt", "the "),
+    ):
         refused = run(*words, "--plugin", plugin)
         assert refused.returncode == 2
         assert "the plugin that makes 'halved' is not the one that" in refused.stderr
@@ -117,17 +130,26 @@ class Plain(nn.Module):
 @pytest.mark.parametrize(
     ("was", "wrong", "said"),
     [
-        ("relu(self.up(x))", "relu(self.up(x.roll(-1, 1)))", "the feedforward 'plain' lets a token "
-         "see tokens that come after it"),
+        (
+            "relu(self.up(x))",
+            "relu(self.up(x.roll(-1, 1)))",
+            "the feedforward 'plain' lets a token see tokens that come after it",
+        ),
         ("relu(self.up(x))", "relu(self.up(x)) + self.gone", "AttributeError"),
-        ("dim: int, *, width", "dim: int, layer: int, *, width", "the model supplies no size "
-         "'layer'"),
+        (
+            "dim: int, *, width",
+            "dim: int, layer: int, *, width",
+            "the model supplies no size 'layer'",
+        ),
         ("*, width: int | None = None", "width: int = 8", "no size 'width'"),
-        ("    def flops(self):\n        return 4 * self.up.weight.numel()\n", "",
-         "it has no 'flops'"),
+        (
+            "    def flops(self):\n        return 4 * self.up.weight.numel()\n",
+            "",
+            "it has no 'flops'",
+        ),
         ("self.width = width or 4 * dim", "self.wide = width or 4 * dim", "'width'"),
     ],
-)  # fmt: skip
+)
 def test_a_component_that_does_not_fit_is_refused_in_one_line_before_anything_is_written(
     was, wrong, said, experiment_file, tmp_path, run
 ):
@@ -229,8 +251,9 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
     file = experiment_file(VARIANTS, measure="[perplexity]", seeds="1")
     for text, seeds in ((NORM, 1), (NORM.replace("0.5", "0.6"), 2)):
         plugin.write_text(text)
-        done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin, "--set",
-                   f"seeds={seeds}")  # fmt: skip
+        done = run(
+            "run", file, "--results", tmp_path / "r", "--plugin", plugin, "--set", f"seeds={seeds}"
+        )
         assert done.returncode == 0, done.stderr
     assert "made with different plugins" in done.stderr
     store = Store(tmp_path / "r" / "tiny")

@@ -3,8 +3,8 @@ from typing import Protocol
 
 import pytest
 
+from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Choice, Registry
 
 
 @pytest.fixture
@@ -50,20 +50,35 @@ def test_an_entry_written_out_resolves_to_the_same_choice(fruits):
     ("entry", "where", "message"),
     [
         ("aple", (), "'aple' is not a fruit; allowed: apple, pear; did you mean 'apple'?"),
-        ({"name": "aple"}, ("name",), "'aple' is not a fruit; allowed: apple, pear; "
-         "did you mean 'apple'?"),
-        ({"name": "apple", "swet": True}, ("swet",),
-         "unknown key 'swet'; allowed: kinds, sweet, weight; did you mean 'sweet'?"),
+        (
+            {"name": "aple"},
+            ("name",),
+            "'aple' is not a fruit; allowed: apple, pear; did you mean 'apple'?",
+        ),
+        (
+            {"name": "apple", "swet": True},
+            ("swet",),
+            "unknown key 'swet'; allowed: kinds, sweet, weight; did you mean 'sweet'?",
+        ),
         ({"name": "pear", "x": 1}, ("x",), "unknown key 'x'; allowed: "),
-        ({"name": "apple", "kinds": "two"}, ("kinds",),
-         "'two' (text) is not accepted: it should be a valid integer"),
-        ({"name": "apple", "sweet": 1}, ("sweet",),
-         "1 (int) is not accepted: it should be a valid boolean"),
-        ({"name": "apple", "weight": float("nan")}, ("weight",),
-         "nan (float) is not accepted: it should be a finite number"),
+        (
+            {"name": "apple", "kinds": "two"},
+            ("kinds",),
+            "'two' (text) is not accepted: it should be a valid integer",
+        ),
+        (
+            {"name": "apple", "sweet": 1},
+            ("sweet",),
+            "1 (int) is not accepted: it should be a valid boolean",
+        ),
+        (
+            {"name": "apple", "weight": float("nan")},
+            ("weight",),
+            "nan (float) is not accepted: it should be a finite number",
+        ),
         ({"sweet": True}, (), "a fruit is a name, or a mapping that has the key 'name'"),
     ],
-)  # fmt: skip
+)
 def test_wrong_entries_say_what_was_given_and_what_is_allowed(fruits, entry, where, message):
     with pytest.raises(ConfigError) as caught:
         fruits.resolve(entry)
@@ -112,8 +127,10 @@ class Sound:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ("self, eps=1, *, ripe: bool = True", "no size 'eps' (an option stands after '*'); "
-         "allowed: size, weight"),
+        (
+            "self, eps=1, *, ripe: bool = True",
+            "no size 'eps' (an option stands after '*'); allowed: size, weight",
+        ),
         ("self, sise, *, ripe: bool = True", "did you mean 'size'?"),
         ("self, size", "it needs the option 'ripe'"),
         ("self, *, ripe=True", "its option 'ripe' needs a type"),

@@ -5,19 +5,31 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate import disk
 from llama_ablate.commands import notes
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, to_json, write_json
 from llama_ablate.results import CURVE, Record, Store
-from llama_ablate.strict_json import read_json, to_json, write_json
 
 RECORD = Record(
-    id="0123abcd", label="RoPE θ=5e5 / <b>", variant="v1", seed=0, outcome="ok", reason="",
-    steps_done=2, tokens_done=64, train_s=0.5, peak_memory_bytes=1000, model={"dim": 8},
-    train={"lr": 0.1}, data="f", engine={"device": "cpu"}, environment={"python": "3"},
+    id="0123abcd",
+    label="RoPE θ=5e5 / <b>",
+    variant="v1",
+    seed=0,
+    outcome="ok",
+    reason="",
+    steps_done=2,
+    tokens_done=64,
+    train_s=0.5,
+    peak_memory_bytes=1000,
+    model={"dim": 8},
+    train={"lr": 0.1},
+    data="f",
+    compute={"device": "cpu"},
+    environment={"python": "3"},
     measures={"perplexity": {"test_loss_nats": 1.5, "odd": math.inf}},
-)  # fmt: skip
+)
 ROW = dict.fromkeys(CURVE, 1.0)
 
 
@@ -108,9 +120,9 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(store, failing, monkeypat
 
 
 def test_a_commit_removes_the_folder_in_which_the_run_was_at_work(store):
-    claim = store.claim(RECORD.id)
-    (claim.folder / "checkpoint-7-x.pt").write_bytes(b"state")
-    store.commit(RECORD, [], None, claim)
+    lease = store.lease(RECORD.id)
+    (lease.folder / "checkpoint-7-x.pt").write_bytes(b"state")
+    store.commit(RECORD, [], None, lease)
     assert not store.working(RECORD.id).exists()
 
 
@@ -147,9 +159,9 @@ def test_writing_replaces_a_file_in_one_step_or_not_at_all(tmp_path, monkeypatch
 
 def test_measures_can_be_added_to_a_finished_run_and_to_a_variant(store):
     store.commit(RECORD, [], None)
-    with store.alone("measure") as claim:
-        store.runs.add_measure(claim, RECORD.id, "more", {"x": 2.0})
-        store.add_variant_measure(claim, "a label", "v1", "speed", {"values": {"y": 3.0}})
+    with store.alone("measure") as lease:
+        store.runs.add_measure(lease, RECORD.id, "more", {"x": 2.0})
+        store.add_variant_measure(lease, "a label", "v1", "speed", {"values": {"y": 3.0}})
     assert store.record(RECORD.id).numbers["x"] == 2.0
     assert store.variant_measures("v1") == {"speed": {"values": {"y": 3.0}}}
 
@@ -191,8 +203,16 @@ def test_a_run_whose_folder_was_tampered_with_is_set_aside(store, damage):
     assert not folder.exists()
 
 
-FOREIGN = [".DS_Store", ".nfs000000011c", "record.json~", "notes.txt", ".ipynb_checkpoints/x.json",
-           "measures/.DS_Store", "measures/._loss.json", "measures/perplexity 2.json"]  # fmt: skip
+FOREIGN = [
+    ".DS_Store",
+    ".nfs000000011c",
+    "record.json~",
+    "notes.txt",
+    ".ipynb_checkpoints/x.json",
+    "measures/.DS_Store",
+    "measures/._loss.json",
+    "measures/perplexity 2.json",
+]
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -275,7 +295,7 @@ def test_a_file_that_somebody_left_among_the_work_in_progress_is_left_alone(stor
 
 
 def test_every_try_of_a_run_that_fails_again_and_again_is_counted_and_kept(store):
-    """A command sweeps what there is to go on from, and nothing is left of the claims before."""
+    """A command sweeps what there is to go on from, and nothing is left of the leases before."""
     for number in (1, 2, 3):
         folder = store.commit(replace(RECORD, outcome="error", reason=f"try {number}"), [], None)
         assert folder.name.endswith(f"--{RECORD.id}--{number}")

@@ -13,19 +13,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from llama_ablate import disk
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.files import disk
 from llama_ablate.report import figures, frames, planned
 from llama_ablate.results import CURVE, Record, Still, Store
 from tests.quiet import within
 from tests.reliability.conftest import FULL
 
 RECORD = Record(
-    id="", label="rope", variant="v1", seed=0, outcome="ok", reason="", steps_done=2,
-    tokens_done=64, train_s=0.5, peak_memory_bytes=1000, model={"dim": 8}, train={"lr": 0.1},
-    data="f", engine={"device": "cpu"},
+    id="",
+    label="rope",
+    variant="v1",
+    seed=0,
+    outcome="ok",
+    reason="",
+    steps_done=2,
+    tokens_done=64,
+    train_s=0.5,
+    peak_memory_bytes=1000,
+    model={"dim": 8},
+    train={"lr": 0.1},
+    data="f",
+    compute={"device": "cpu"},
     environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -34,39 +45,72 @@ def made(tmp_path, monkeypatch):
 
     A variant's effect on the loss is its number in thousandths of a nat.
     """
-    monkeypatch.setattr("llama_ablate.disk.os.fsync", lambda _handle: None)
+    monkeypatch.setattr("llama_ablate.files.disk.os.fsync", lambda _handle: None)
 
     def make(variants, seeds, pending=0):
         store = Store(tmp_path / f"{variants}x{seeds}" / "x")
         recipes = [
-            {"id": f"v{n}", "label": f"variant {n}" if n else "rope", "baseline": n == 0,
-             "model": RECORD.model, "parameters": 1000, "non_embedding": 900, "residual": 0.0,
-             "flops_per_token": 2000, "kv_bytes_per_token": 64 * (n + 1)} for n in range(variants)
-        ]  # fmt: skip
-        runs = [{"id": f"{n:08x}", "variant": f"v{n % variants}", "seed": n // variants, "steps": 2}
-                for n in range(variants * seeds)]  # fmt: skip
+            {
+                "id": f"v{n}",
+                "label": f"variant {n}" if n else "rope",
+                "baseline": n == 0,
+                "model": RECORD.model,
+                "parameters": 1000,
+                "non_embedding": 900,
+                "residual": 0.0,
+                "flops_per_token": 2000,
+                "kv_bytes_per_token": 64 * (n + 1),
+            }
+            for n in range(variants)
+        ]
+        runs = [
+            {"id": f"{n:08x}", "variant": f"v{n % variants}", "seed": n // variants, "steps": 2}
+            for n in range(variants * seeds)
+        ]
         plan = {
-            "experiment": {"name": "x", "train": {"batch": 4, "lr": 1e-3},
-                           "model": {"context": 8}, "variants": {}},
-            "question": "", "data": {"fingerprint": "f", "vocab": 61}, "steps": 2,
-            "tokens_per_run": 64, "match": "none", "variants": recipes, "runs": runs,
-        }  # fmt: skip
+            "experiment": {
+                "name": "x",
+                "train": {"batch": 4, "lr": 1e-3},
+                "model": {"context": 8},
+                "variants": {},
+            },
+            "question": "",
+            "data": {"fingerprint": "f", "vocab": 61},
+            "steps": 2,
+            "tokens_per_run": 64,
+            "match": "none",
+            "variants": recipes,
+            "runs": runs,
+        }
         store.create(plan, "name: x\n")
-        claim = SimpleNamespace(held=True, agreed=lambda _key, value: value, number=1,
-                                folder=store.working("all"), replace=disk.replace)  # fmt: skip
+        lease = SimpleNamespace(
+            held=True,
+            agreed=lambda _key, value: value,
+            number=1,
+            folder=store.working("all"),
+            replace=disk.replace,
+        )
         for n, run in enumerate(runs[: len(runs) - pending]):
             of = recipes[n % variants]
             loss = 1.5 + n % variants / 1000 + math.sin(n) / 100
             outcome = "diverged" if run["seed"] % 1000 == 7 else "ok"
-            record = replace(RECORD, id=run["id"], seed=run["seed"], outcome=outcome,
-                             variant=of["id"], label=of["label"],
-                             measures={"perplexity": {"test_loss_nats": loss}})  # fmt: skip
-            curve = [dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
-                     for step in range(1, 6)]  # fmt: skip
-            store.runs.commit(claim, record, curve, None)
+            record = replace(
+                RECORD,
+                id=run["id"],
+                seed=run["seed"],
+                outcome=outcome,
+                variant=of["id"],
+                label=of["label"],
+                measures={"perplexity": {"test_loss_nats": loss}},
+            )
+            curve = [
+                dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
+                for step in range(1, 6)
+            ]
+            store.runs.commit(lease, record, curve, None)
         for of in recipes:
             speed = {"values": {"train_tokens_per_s": 9.0}, "samples": {}, "error": ""}
-            store.add_variant_measure(claim, of["label"], of["id"], "train_speed", speed)
+            store.add_variant_measure(lease, of["label"], of["id"], "train_speed", speed)
         return store.root
 
     return make
@@ -82,8 +126,11 @@ def test_the_status_of_five_thousand_runs_takes_less_than_two_seconds(thousands)
     times = []
     for _ in range(3):
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "llama_ablate", "status", str(thousands),
-                               "--json"], capture_output=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "llama_ablate", "status", str(thousands), "--json"],
+            capture_output=True,
+            check=False,
+        )
         times.append(time.monotonic() - began)
     said = json.loads(done.stdout)
     assert said["outcomes"] == {"ok": 4985, "diverged": 5, "pending": 10}
@@ -156,7 +203,7 @@ def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(ma
 
 def test_a_run_that_somebody_is_at_is_running(thousands, capsys):
     store = Store(thousands)
-    with store.claim("00001383"):
+    with store.lease("00001383"):
         assert main(["status", str(thousands)]) == 1
     said = capsys.readouterr().out
     assert "5000 runs: 4985 ok, 5 diverged, 9 pending, 1 running" in said
@@ -186,12 +233,13 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
     assert "1 KiB are free; with --keep-weights best" in said
     assert said.count("\n") == 1
     # How this machine computes had been measured, and stays for the next try.
-    assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["engine.json"]
+    assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["compute.json"]
 
 
 @pytest.mark.parametrize(("keep", "left"), [("none", 0), ("best", 2), ("all", 4)])
-def test_only_the_weights_that_are_asked_for_are_kept(keep, left, experiment_file, tmp_path,
-                                                      capsys):  # fmt: skip
+def test_only_the_weights_that_are_asked_for_are_kept(
+    keep, left, experiment_file, tmp_path, capsys
+):
     file = experiment_file(measure="[perplexity]")
     arguments = ["run", str(file), "--results", str(tmp_path), "--keep-weights", keep]
     assert main(arguments) == 0
@@ -215,5 +263,9 @@ def test_only_the_weights_that_are_asked_for_are_kept(keep, left, experiment_fil
 
 def test_sizes_are_written_for_people():
     assert [planned.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
-        "0 bytes", "1e+03 bytes", "2 KiB", "3 MiB", "5.0 TiB",
-    ]  # fmt: skip
+        "0 bytes",
+        "1e+03 bytes",
+        "2 KiB",
+        "3 MiB",
+        "5.0 TiB",
+    ]

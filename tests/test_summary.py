@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from llama_ablate import experiment
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.commands.summaries import of_preset, summarize
+from llama_ablate.config import experiment
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build
-from llama_ablate.summary import of_preset, summarize
 from tests.quiet import within
 
 #: dim, layers, heads, kv heads, feed-forward width, vocabulary, total, KV bytes a token (16-bit)
@@ -86,14 +86,32 @@ def test_llm_foundry_small_is_7078144_untied_and_4980992_tied_and_says_what_its_
         (["llama1-7b", "--context", "2048"], 1),
         (["llama2-7b", "--batch", "16", "--context", "1024"], 8),
         (["llama2-7b", "--batch", "16", "--context", "1024", "--dtype", "float32"], 16),
-        (["llama2-7b", "--batch", "16", "--context", "1024",
-          "--set", "model.attention={name: gqa, kv_heads: 8}"], 2),
+        (
+            [
+                "llama2-7b",
+                "--batch",
+                "16",
+                "--context",
+                "1024",
+                "--set",
+                "model.attention={name: gqa, kv_heads: 8}",
+            ],
+            2,
+        ),
         (["llama2-7b", "--batch", "16", "--context", "1024", "--set", "model.attention=mqa"], 0.25),
         (["llama2-70b", "--context", "4096"], 1.25),
-        (["llama2-7b", "--context", "4096",
-          "--set", "model.attention={name: mha, window: 1024}"], 0.5),
+        (
+            [
+                "llama2-7b",
+                "--context",
+                "4096",
+                "--set",
+                "model.attention={name: mha, window: 1024}",
+            ],
+            0.5,
+        ),
     ],
-)  # fmt: skip
+)
 def test_cache_sizes_of_the_source_documents_cases(arguments, gib, capsys):
     assert main(["summary", *arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kv_cache_bytes"] == gib * 2**30
@@ -136,11 +154,13 @@ def test_the_presets_are_listed_with_their_sources(capsys):
         (["llama3-8b", "--dtype", "fp8"], "invalid choice: 'fp8'"),
         (["llama3-8b", "--set", "model.heads=7"], "7 heads do not divide dim 4096"),
         (["llama3-8b", "--set", "model.norm=rmsnrm"], "did you mean 'rmsnorm'?"),
-        (["llama3-8b", "--set", "model.attention={name: gqa, kv_heads: 5}"],
-         "32 query heads do not divide into 5 kv_heads"),
+        (
+            ["llama3-8b", "--set", "model.attention={name: gqa, kv_heads: 5}"],
+            "32 query heads do not divide into 5 kv_heads",
+        ),
         (["llama3-8b", "--set", "train.lr=1"], "unknown key 'train'"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_one_line(arguments, message, capsys):
     try:
         code = main(["summary", *arguments])

@@ -9,15 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.commands.summaries import of_preset
 from llama_ablate.data.tokenizer_files import read
-from llama_ablate.generation import Generation, Sampling
 from llama_ablate.interop import meta
+from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.kernels import AttentionContext, attend
 from llama_ablate.model.norms import RMSNorm
 from llama_ablate.model.rope import RoPE
-from llama_ablate.summary import of_preset
 
 from .interop.checkpoints import meta_logits, meta_tensors, write_llama3
 
@@ -55,9 +55,10 @@ def test_every_system_has_a_row_with_all_six_cells():
 
 
 @pytest.mark.parametrize(
-    ("command", "fragments"), [c[1:] for c in COMMANDS],
+    ("command", "fragments"),
+    [c[1:] for c in COMMANDS],
     ids=[f"{c[0]}-{i}" for i, c in enumerate(COMMANDS)],
-)  # fmt: skip
+)
 def test_a_command_of_the_page_prints_what_the_page_says(
     command, fragments, checkpoint, tmp_path, monkeypatch, capsys
 ):
@@ -165,8 +166,9 @@ def test_s12_the_shapes_of_the_walk_through_layer_0():
     maps = []
     mask = torch.full((17, 17), -math.inf).triu(1)
     ctx = AttentionContext(None, None, mask, causal=True, kernel="math", maps=maps)
-    mixed = attend(torch.randn(1, 32, 17, 128), torch.randn(1, 8, 17, 128),
-                   torch.randn(1, 8, 17, 128), ctx)  # fmt: skip
+    mixed = attend(
+        torch.randn(1, 32, 17, 128), torch.randn(1, 8, 17, 128), torch.randn(1, 8, 17, 128), ctx
+    )
     assert mixed.shape == (1, 17, 4096)
     assert maps[0].weights.shape == (1, 32, 17, 17)
 

@@ -9,7 +9,7 @@ breach; of a grid that was stopped these say what is still to do:
 I1  every run of the plan has exactly one folder, and every folder is that of a finished run
 I2  every file is as it was written, by the manifests and the seals
 I3  weights, curves and metrics equal those of another folder bit for bit (--against)
-I4  nothing is left of work in progress: no temporary file, no claim, no process
+I4  nothing is left of work in progress: no temporary file, no lease, no process
 I5  every learning curve has each of its steps once, in order
 I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
-TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|engine|pace|hypotheses)\.json")
+TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|hypotheses)\.json")
 RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
 FINAL = ("ok", "diverged", "collapsed")
 ROWS = 100  # of a curve

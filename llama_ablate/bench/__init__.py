@@ -9,7 +9,7 @@ import psutil
 from llama_ablate.bench import decode, feedforward, norms
 from llama_ablate.bench.timing import Said, Setup, Table
 from llama_ablate.errors import ConfigError
-from llama_ablate.training.engine import settle
+from llama_ablate.training.compute import settle
 
 BENCHES = {"norms": norms.run, "feedforward": feedforward.run, "decode": decode.run}
 
@@ -21,7 +21,9 @@ def run(name: str, setup: Setup) -> tuple[list[Table], list[Said]]:
     """
     needed = 40 * setup.dim * setup.rows * 4  # a few tensors forward and backward, 4 * dim wide
     if needed > psutil.virtual_memory().available:
-        raise ConfigError(f"dim {setup.dim} x rows {setup.rows} need some "
-                          f"{needed / 2**30:,.0f} GiB, more than is free")  # fmt: skip
+        raise ConfigError(
+            f"dim {setup.dim} x rows {setup.rows} need some "
+            f"{needed / 2**30:,.0f} GiB, more than is free"
+        )
     settle(setup.threads)
     return BENCHES[name](setup)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 
 from llama_ablate.bench.timing import Said, Setup, Table, Work, in_turns
-from llama_ablate.experiment import Model
-from llama_ablate.grid import resolve
+from llama_ablate.config.experiment import Model
+from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 
 _NEW = (32, 100, 256)
 _ATTENTIONS = ("mha", "gqa", "mqa", "mla")
@@ -24,18 +24,22 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     tables, said = [], []
     model = _model("mha", setup)
     for new in _NEW:
-        cases = {"without cache": _uncached(model, new, setup),
-                 "with cache, math": _cached(model, new, "math", setup),
-                 "with cache, fused": _cached(model, new, "fused", setup)}  # fmt: skip
+        cases = {
+            "without cache": _uncached(model, new, setup),
+            "with cache, math": _cached(model, new, "math", setup),
+            "with cache, fused": _cached(model, new, "fused", setup),
+        }
         table = in_turns(f"{new} tokens, mha", cases, setup, against="with cache, fused")
         tables.append(table)
         r = table.ratio("without cache", "with cache, fused")
         told = "50.5x, 'tens of times' (001 L217, L232)" if new == 100 else "grows with length"
         said.append(
-            Said(f"{new} tokens: time without / with cache", told,
-                 f"{r.times(1)}; K and V of {(new + 1) / 2:.1f} times"
-                 " as many tokens computed")
-        )  # fmt: skip
+            Said(
+                f"{new} tokens: time without / with cache",
+                told,
+                f"{r.times(1)}; K and V of {(new + 1) / 2:.1f} times as many tokens computed",
+            )
+        )
     by_attention: dict[str, Work] = {
         name: _prefilled(_model(name, setup), setup) for name in _ATTENTIONS
     }
@@ -43,15 +47,16 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     tables.append(table)
     for name in ("gqa", "mqa"):
         r = table.ratio("mha", name)
-        said.append(Said(f"mha / {name}, decoding a batch of 8", "medium, fast (004 L172)",
-                         r.times()))  # fmt: skip
+        said.append(
+            Said(f"mha / {name}, decoding a batch of 8", "medium, fast (004 L172)", r.times())
+        )
     return tables, said
 
 
 def _model(attention: str, setup: Setup) -> Decoder:
     spec = resolve(Model.check(_MODEL | {"attention": attention}), REGISTRIES)
-    engine = Engine(setup.device, setup.threads, setup.dtype)
-    return engine.prepare(init_weights(build(spec), 0)).to(setup.torch_dtype).eval()
+    compute = Compute(setup.device, setup.threads, setup.dtype)
+    return compute.prepare(init_weights(build(spec), 0)).to(setup.torch_dtype).eval()
 
 
 def _in_inference(work: Callable[[], None]) -> Work:

@@ -55,8 +55,10 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     alone = in_turns(
         "activation alone, forward",
         {control: copied(x)} | {n: forward_only(f, x) for n, f in _activations(setup).items()},
-        setup, against=control, note=f"{setup.rows} x {setup.dim} {setup.dtype}",
-    )  # fmt: skip
+        setup,
+        against=control,
+        note=f"{setup.rows} x {setup.dim} {setup.dtype}",
+    )
     made = _networks(setup)
     rows = setup.tensor(max(1, setup.rows // 8), setup.dim)
     products = "matrix products alone (control)"
@@ -64,9 +66,10 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
         "network of equal parameters, forward and backward",
         {products: both_ways(_products(setup), rows)}
         | {name: both_ways(module, rows) for name, module in made.items()},
-        setup, against=products,
+        setup,
+        against=products,
         note=f"{len(rows)} x {setup.dim} {setup.dtype}; width {4 * setup.dim}, gated ones 2/3",
-    )  # fmt: skip
+    )
     swaps: dict[str, dict[str, Any]] = {
         name: {"feedforward": _matched(name, 256)} for name in _NETWORKS
     }
@@ -130,18 +133,37 @@ def _said(alone: Table, network: Table, widths: Table, step: Table) -> list[Said
         return table.ratio(case, to).times()
 
     return [
-        Said("GELU / ReLU alone, fused", "slightly slower (001 L557)",
-             times(alone, "gelu, fused", "relu, fused")),
-        Said("SiLU / GELU alone, fused", "Swish is cheaper (003 L921)",
-             times(alone, "silu, fused", "gelu, fused")),
-        Said("SwiGLU / GELU, networks of equal parameters", "cheaper (003 L921)",
-             times(network, "swiglu", "gelu")),
-        Said("SwiGLU / ReLU, networks of equal parameters", "the same (004 L280)",
-             times(network, "swiglu", "relu")),
-        Said("SwiGLU of width 704 / 682 (3% more work)", "rounded up for the hardware (000 L385)",
-             times(widths, "width 704", "width 682")),
-        Said("SwiGLU / ReLU in a training step", "the same (004 L280)",
-             times(step, "swiglu", "relu")),
-        Said("RoPE / none in a training step", "efficient (000 L129); 1.01x to 1.03x elsewhere",
-             times(step, "swiglu", "swiglu, without rope")),
-    ]  # fmt: skip
+        Said(
+            "GELU / ReLU alone, fused",
+            "slightly slower (001 L557)",
+            times(alone, "gelu, fused", "relu, fused"),
+        ),
+        Said(
+            "SiLU / GELU alone, fused",
+            "Swish is cheaper (003 L921)",
+            times(alone, "silu, fused", "gelu, fused"),
+        ),
+        Said(
+            "SwiGLU / GELU, networks of equal parameters",
+            "cheaper (003 L921)",
+            times(network, "swiglu", "gelu"),
+        ),
+        Said(
+            "SwiGLU / ReLU, networks of equal parameters",
+            "the same (004 L280)",
+            times(network, "swiglu", "relu"),
+        ),
+        Said(
+            "SwiGLU of width 704 / 682 (3% more work)",
+            "rounded up for the hardware (000 L385)",
+            times(widths, "width 704", "width 682"),
+        ),
+        Said(
+            "SwiGLU / ReLU in a training step", "the same (004 L280)", times(step, "swiglu", "relu")
+        ),
+        Said(
+            "RoPE / none in a training step",
+            "efficient (000 L129); 1.01x to 1.03x elsewhere",
+            times(step, "swiglu", "swiglu, without rope"),
+        ),
+    ]

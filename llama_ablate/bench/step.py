@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from llama_ablate.bench.timing import Setup, Table, Work, in_turns
-from llama_ablate.experiment import Model, Train
-from llama_ablate.grid import resolve
+from llama_ablate.config.experiment import Model, Train
+from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.training.engine import Engine, update
+from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.optimizer import make_optimizer
 
 _MODEL = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab": 1024}
@@ -34,17 +34,17 @@ def _step(changes: dict[str, Any], setup: Setup) -> Work:
     if callable(changes.get("norm")):
         swap = changes.pop("norm")
     spec = resolve(Model.check(_MODEL | changes), REGISTRIES)
-    engine = Engine(setup.device, setup.threads, setup.dtype)
+    compute = Compute(setup.device, setup.threads, setup.dtype)
     model = init_weights(build(spec), 0)
     if swap:
         for block in model.blocks:
             for name in block.norms:
                 setattr(block, name, swap(spec.dim))
         model.norm = swap(spec.dim)
-    engine.prepare(model)
+    compute.prepare(model)
     train = Train.check({"steps": 1, "batch": _BATCH})
     optimizer = make_optimizer(model, train)
     generator = torch.Generator().manual_seed(0)
     shape = (_BATCH, spec.context + 1)
     tokens = torch.randint(0, spec.vocab, shape, generator=generator).to(setup.device)
-    return lambda: update(model, optimizer, [tokens], train, engine)
+    return lambda: update(model, optimizer, [tokens], train, compute)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from llama_ablate.strict_json import to_json
+from llama_ablate.files.strict_json import to_json
 
 
 @dataclass(frozen=True)

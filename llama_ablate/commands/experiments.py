@@ -15,7 +15,7 @@ from llama_ablate.results.outcomes import outcomes
 
 def components(options: Namespace) -> Answer:
     """List registered components with their options and sources."""
-    from llama_ablate.catalogue import listing, text
+    from llama_ablate.commands.catalogue import listing, text
 
     rows = listing(options.slot)
     return Answer(text(rows), rows)
@@ -23,11 +23,11 @@ def components(options: Namespace) -> Answer:
 
 def plan(options: Namespace) -> Answer:
     """Show what `run` would do."""
-    from llama_ablate import experiment
+    from llama_ablate.config import experiment
+    from llama_ablate.design.plan import make
     from llama_ablate.launch import local
-    from llama_ablate.plan import make
     from llama_ablate.report import planned
-    from llama_ablate.training.engine import choose, pick_device
+    from llama_ablate.training.compute import choose, pick_device
 
     if experiment.is_inquiry(options.file):
         from llama_ablate.commands.inquiries import outline
@@ -37,12 +37,12 @@ def plan(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     made = make(source)
     try:
-        engine = choose(made.baseline.spec, made.experiment.train, device)
+        compute = choose(made.baseline.spec, made.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
     workers = local.default_workers(device, made.experiment.parallel.data)
-    values = planned.forecast(made.to_dict(), engine.to_dict(), workers)
+    values = planned.forecast(made.to_dict(), compute.to_dict(), workers)
     text = planned.text(values)
     if options.power is not None:
         pilot = options.pilot or Path("results") / made.experiment.slug
@@ -111,13 +111,13 @@ def compare(options: Namespace) -> Answer:
 
 def measure(options: Namespace) -> Answer:
     """Take metrics of runs that have finished, from their weights."""
-    from llama_ablate.launch import measuring
+    from llama_ablate.launch import measurement
     from llama_ablate.launch.progress import Bar
 
     store = Store.open(options.folder)
     notes.mend(store)
     with Bar("measuring") as bar:
-        measuring.measure_again(store, options.metrics, bar.update)
+        measurement.measure_again(store, options.metrics, bar.update)
     return reported(store)
 
 
@@ -133,8 +133,9 @@ def _table(options: Namespace) -> Store:
         return store
     named = {table.plan.get("table", ""): table for table in store.tables}
     if options.table not in named:
-        raise ConfigError(f"--table {options.table}: there is none of that name"
-                          f"{nearest(options.table, named)}")  # fmt: skip
+        raise ConfigError(
+            f"--table {options.table}: there is none of that name{nearest(options.table, named)}"
+        )
     return named[options.table]
 
 

@@ -60,9 +60,13 @@ def inquire(options: Namespace) -> Answer:
     except ConfigError as error:
         raise marked.locate(error) from None
     values: dict[str, Any] = {
-        "name": asked.name, "question": asked.question, "findings": rows, "setup": setup,
-        "tables": [table.to_dict() for table in timed], "environment": environment(),
-    }  # fmt: skip
+        "name": asked.name,
+        "question": asked.question,
+        "findings": rows,
+        "setup": setup,
+        "tables": [table.to_dict() for table in timed],
+        "environment": environment(),
+    }
     cells = pd.DataFrame(
         {
             "claim": [row["claim"] for row in rows],
@@ -80,7 +84,7 @@ def inquire(options: Namespace) -> Answer:
 def _timed(bench: Any, device: str) -> tuple[list["Table"], dict[str, Any]]:
     from llama_ablate.bench import run
     from llama_ablate.bench.timing import Setup
-    from llama_ablate.training.engine import pick_device
+    from llama_ablate.training.compute import pick_device
 
     setup = Setup(device=pick_device(device), **bench.model_dump(exclude={"name"}))
     try:

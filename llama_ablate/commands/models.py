@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 def summary(options: Namespace) -> Answer:
     """Count an architecture part by part."""
-    from llama_ablate import experiment
+    from llama_ablate.config import experiment
 
     if options.what is None:
         if options.sets:
             raise ConfigError("--set needs a preset to change")
         names = {name: experiment.preset(name).about.source for name in experiment.presets()}
         return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
-    from llama_ablate import summary as summaries
+    from llama_ablate.commands import summaries
 
     if options.what in experiment.presets() or not Path(options.what).exists():
         spec, about = summaries.of_preset(options.what, options.sets)
@@ -41,8 +41,8 @@ def summary(options: Namespace) -> Answer:
 
 def generate(options: Namespace) -> Answer:
     """Continue a prompt, writing the text as it comes."""
-    from llama_ablate import chat
-    from llama_ablate.generation import Generation, Sampling, Streamed
+    from llama_ablate.interop import chat
+    from llama_ablate.interop.generation import Generation, Sampling, Streamed
 
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     opened = _open(options)
@@ -75,13 +75,19 @@ def generate(options: Namespace) -> Answer:
     out(streamed.flush())
     seconds = time.perf_counter() - began
     if generation.ended == "context":
-        sys.stderr.write(f"note: stopped at the context of {opened.model.spec.context:,} tokens; "
-                         "--past-context slide goes on\n")  # fmt: skip
+        sys.stderr.write(
+            f"note: stopped at the context of {opened.model.spec.context:,} tokens; "
+            "--past-context slide goes on\n"
+        )
     values = {
-        "prompt": text, "prompt_tokens": prompt, "text": streamed.text, "tokens": streamed.tokens,
-        "ended": generation.ended, "seconds": seconds,
+        "prompt": text,
+        "prompt_tokens": prompt,
+        "text": streamed.text,
+        "tokens": streamed.tokens,
+        "ended": generation.ended,
+        "seconds": seconds,
         "tokens_per_s": len(streamed.tokens) / seconds if seconds else None,
-    }  # fmt: skip
+    }
     return Answer("", values)
 
 
@@ -107,9 +113,9 @@ def attention(options: Namespace) -> Answer:
 
 def rope(options: Namespace) -> Answer:
     """Draw and list the frequencies of a preset's rotation."""
+    from llama_ablate.commands.summaries import rates_of
     from llama_ablate.report.figures import save
     from llama_ablate.report.rotation import rotation
-    from llama_ablate.summary import rates_of
 
     found = rates_of(options.what, options.sets)
     written = save(rotation(found.rates, found.context), options.out)
@@ -119,8 +125,12 @@ def rope(options: Namespace) -> Answer:
         cells = "  ".join(f"{value:14.4e}" for value in row)
         lines.append(f"{pair:4d}  {cells}  {2 * math.pi / row[0]:14,.1f}")
     lines += [str(path) for path in written]
-    values = {"name": options.what, "context": found.context, "radians_per_position": found.rates,
-              "files": [str(path) for path in written]}  # fmt: skip
+    values = {
+        "name": options.what,
+        "context": found.context,
+        "radians_per_position": found.rates,
+        "files": [str(path) for path in written],
+    }
     return Answer("\n".join(lines), values)
 
 
@@ -133,8 +143,12 @@ def export(options: Namespace) -> Answer:
     for note in written.notes:
         sys.stderr.write(f"note: {note}\n")
     files = sorted(path.name for path in options.folder.iterdir())
-    values = {"family": written.family, "folder": str(options.folder), "files": files,
-              "notes": written.notes}  # fmt: skip
+    values = {
+        "family": written.family,
+        "folder": str(options.folder),
+        "files": files,
+        "notes": written.notes,
+    }
     return Answer(f"{options.folder}: {written.family}, {', '.join(files)}", values)
 
 
@@ -146,7 +160,7 @@ def bench(options: Namespace) -> Answer:
     from llama_ablate.bench.timing import Setup
     from llama_ablate.launch.environment import environment
     from llama_ablate.report import benches
-    from llama_ablate.training.engine import pick_device
+    from llama_ablate.training.compute import pick_device
 
     setup = Setup(
         device=pick_device(options.device),
@@ -172,7 +186,7 @@ def _open(options: Namespace) -> "Opened":
     import torch
 
     from llama_ablate.interop.opening import open_model
-    from llama_ablate.training.engine import pick_device
+    from llama_ablate.training.compute import pick_device
 
     device = pick_device(options.device)
     dtype = getattr(torch, options.dtype) if options.dtype else None

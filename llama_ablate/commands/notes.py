@@ -29,8 +29,10 @@ def left_out(store: Store, planned: set[str]) -> None:
         return
     text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
     if earlier := plans.earlier(store.root, runs):
-        text += (f", and their plans are kept ({_named(store, earlier)}): status, show, compare "
-                 f"and report read them, as in llama-ablate show '{earlier[-1]}'")  # fmt: skip
+        text += (
+            f", and their plans are kept ({_named(store, earlier)}): status, show, compare "
+            f"and report read them, as in llama-ablate show '{earlier[-1]}'"
+        )
     note(text)
 
 
@@ -49,8 +51,10 @@ def tell(store: Store) -> None:
     if foreign:
         note(f"not part of any run, and left alone: {_named(store, foreign)}")
     if without:
-        note(f"weights were deleted; the numbers stand: {_named(store, without)}. To have weights "
-             "again, delete these folders and run the experiment again")  # fmt: skip
+        note(
+            f"weights were deleted; the numbers stand: {_named(store, without)}. To have weights "
+            "again, delete these folders and run the experiment again"
+        )
 
 
 def _named(store: Store, paths: Sequence[Path]) -> str:

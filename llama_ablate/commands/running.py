@@ -1,4 +1,4 @@
-"""The command `run`: from an experiment file to records and a report, on the engine asked for."""
+"""The command `run`: from an experiment file to records and a report."""
 
 import shutil
 import sys
@@ -8,18 +8,19 @@ from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate import disk, plugins
 from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
+from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.results import Settings, Still, Store, folders
 from llama_ablate.terminal import in_one_line
 
 if TYPE_CHECKING:
-    from llama_ablate.experiment import Source
+    from llama_ablate.config.experiment import Source
+    from llama_ablate.design.plan import Plan
     from llama_ablate.launch.queue import Launcher
-    from llama_ablate.plan import Plan
-    from llama_ablate.training.engine import Engine
+    from llama_ablate.training.compute import Compute
 
 _BARS = 32  # more would fill any terminal
 _EXTRAS = {"ray": "ray", "slurm": "submitit"}
@@ -27,7 +28,7 @@ _EXTRAS = {"ray": "ray", "slurm": "submitit"}
 
 def run(options: Namespace) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
-    from llama_ablate import experiment
+    from llama_ablate.config import experiment
     from llama_ablate.launch import processes
 
     if options.workers is not None and options.workers < 1:
@@ -39,21 +40,23 @@ def run(options: Namespace) -> Answer:
     _check_launcher(options)
     source = experiment.load(options.file, tuple(options.sets))
     processes.warm()  # before the imports below, which take as long as the server's own
-    from llama_ablate.launch import measuring
+    from llama_ablate.design.plan import make
+    from llama_ablate.launch import measurement
     from llama_ablate.launch.progress import Bar, Progress
     from llama_ablate.launch.queue import Queue
-    from llama_ablate.plan import make
-    from llama_ablate.training.engine import pick_device
+    from llama_ablate.training.compute import pick_device
 
     device = pick_device(options.device)
     made = make(source)
     if options.keep_weights == "best" and all(c.name != "perplexity" for c in made.measures):
-        raise ConfigError("--keep-weights best: the best are chosen by the validation loss; "
-                          "'measure' needs 'perplexity'")  # fmt: skip
+        raise ConfigError(
+            "--keep-weights best: the best are chosen by the validation loss; "
+            "'measure' needs 'perplexity'"
+        )
     store = Store(options.results / made.experiment.slug)
     store.prepare()
     try:
-        made, engine, settings = _planned(options, source, made, store, device)
+        made, compute, settings = _planned(options, source, made, store, device)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
             folders.remove_empty(store.root)
@@ -65,13 +68,13 @@ def run(options: Namespace) -> Answer:
             notes.note(f"damaged, kept as '{damaged}', and trained again")
     store.sweep()
     with (
-        _launcher(options, store, device, engine.ranks, _workers(options, made)) as launcher,
+        _launcher(options, store, device, compute.ranks, _workers(options, made)) as launcher,
         Progress(made.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
     ):
-        Queue(store, made, engine, settings, progress).work(launcher)
+        Queue(store, made, compute, settings, progress).work(launcher)
     store.sweep(unfinished=False)  # where a worker came late to what another had finished
     with Bar("measuring, variants in turn") as bar:
-        measuring.measure_variants(store, made, engine, bar.update)
+        measurement.measure_variants(store, made, compute, bar.update)
     return reported(store)
 
 
@@ -83,32 +86,32 @@ def _workers(options: Namespace, made: "Plan") -> int | None:
 
 def _planned(
     options: Namespace, source: "Source", made: "Plan", store: Store, device: str
-) -> "tuple[Plan, Engine, Settings]":
+) -> "tuple[Plan, Compute, Settings]":
     """Choose how to compute, and write down the plan. Raises ConfigError where that fails."""
-    from llama_ablate.launch import local, measuring
-    from llama_ablate.training.engine import Engine
+    from llama_ablate.launch import local, measurement
+    from llama_ablate.training.compute import Compute
 
     notes.mend(store)
     train = made.experiment.train
     try:
         chosen = store.kept(
-            "engine",
+            "compute",
             f"device {device}, precision {train.precision}, kernel {train.kernel}",
-            lambda: measuring.choose_engine(made, device, store.log("engine")).to_dict(),
+            lambda: measurement.choose_compute(made, device, store.log("compute")).to_dict(),
         )
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    engine = replace(Engine.from_dict(chosen), ranks=made.experiment.parallel.data)
-    made = made.paced(measuring.pace(store, engine))
+    compute = replace(Compute.from_dict(chosen), ranks=made.experiment.parallel.data)
+    made = made.paced(measurement.pace(store, compute))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
-    planned = {**made.to_dict(), "engine": engine.to_dict(), "settings": asdict(settings)}
+    planned = {**made.to_dict(), "compute": compute.to_dict(), "settings": asdict(settings)}
     # How many a cluster will take at a time is not known before: perhaps all.
     elsewhere = options.launcher == "slurm" or options.ray_address
-    most = len(made.runs) if elsewhere else local.default_workers(device, engine.ranks)
+    most = len(made.runs) if elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, planned, min(_workers(options, made) or most, len(made.runs)))
     overrides = "".join(f"# --set {text}\n" for text in options.sets)
     store.create(planned, overrides + source.text)
-    return made, engine, settings
+    return made, compute, settings
 
 
 def _check_room(store: Store, plan: dict[str, Any], workers: int) -> None:
@@ -145,7 +148,7 @@ def _check_launcher(options: Namespace) -> None:
 def _launcher(
     options: Namespace, store: Store, device: str, ranks: int, workers: int | None
 ) -> "AbstractContextManager[Launcher]":
-    """Return the engine that is asked for; it is there inside `with`."""
+    """Return the launcher that is asked for; it is there inside `with`."""
     if options.launcher == "ray":
         from llama_ablate.launch.ray import Ray
 

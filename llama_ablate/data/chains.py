@@ -32,8 +32,11 @@ class Markov:
         within(1, _ORDER, order=self.order)
         if self.vocab ** (self.order + 1) > _TABLE:
             blamed = "order" if self.order > 1 else "vocab"  # no order is less than 1
-            raise ConfigError(f"vocab {self.vocab} to the power of order {self.order} + 1 is more "
-                              f"than {_TABLE:,} probabilities", (blamed,))  # fmt: skip
+            raise ConfigError(
+                f"vocab {self.vocab} to the power of order {self.order} + 1 is more "
+                f"than {_TABLE:,} probabilities",
+                (blamed,),
+            )
         at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
 
@@ -66,8 +69,11 @@ class Markov:
             if np.abs(after - now).sum() < 1e-13:
                 return np.asarray(after)
             now = after
-        raise ConfigError("the chain mixes too slowly for its stationary distribution to be found; "
-                          "raise concentration", ("concentration",))  # fmt: skip
+        raise ConfigError(
+            "the chain mixes too slowly for its stationary distribution to be found; "
+            "raise concentration",
+            ("concentration",),
+        )
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
         """Return a stretch of the stationary chain."""
@@ -76,8 +82,9 @@ class Markov:
         uniform, out = generator.random(length), np.empty(length, np.int64)
         high = self.vocab ** (self.order - 1)
         for t in range(length):
-            symbol = min(int(np.searchsorted(cumulative[state], uniform[t], "right")),
-                         self.vocab - 1)  # fmt: skip
+            symbol = min(
+                int(np.searchsorted(cumulative[state], uniform[t], "right")), self.vocab - 1
+            )
             out[t] = symbol
             state = (state % high) * self.vocab + symbol
         return out
@@ -124,8 +131,11 @@ class HiddenMarkov:
         within(2, SYMBOLS, vocab=self.vocab)
         within(2, _STATES, states=self.states)
         if self.states * self.vocab > _TABLE:
-            raise ConfigError(f"states {self.states} times vocab {self.vocab} is more than "
-                              f"{_TABLE:,} probabilities", ("states",))  # fmt: skip
+            raise ConfigError(
+                f"states {self.states} times vocab {self.vocab} is more than "
+                f"{_TABLE:,} probabilities",
+                ("states",),
+            )
         at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
 

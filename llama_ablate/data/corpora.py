@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 
+from llama_ablate.config.registry import Registry
 from llama_ablate.data import documents
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Registry
 
 CORPORA = Registry("corpus")
 SPLITS = ("train", "validation", "test")
@@ -57,8 +57,19 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
     whole files go to a split. Text and fingerprint differ between versions of Python.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "encodings",
-                "_bundled", "__pycache__", "config", "pydoc_data", "lib2to3"}  # fmt: skip
+    left_out = {
+        "test",
+        "tests",
+        "idle_test",
+        "site-packages",
+        "dist-packages",
+        "encodings",
+        "_bundled",
+        "__pycache__",
+        "config",
+        "pydoc_data",
+        "lib2to3",
+    }
     names = sorted(
         path.relative_to(root)
         for path in root.rglob("*.py")
@@ -156,9 +167,11 @@ def _reach(dataset: str) -> None:
     try:
         get_session().head(constants.ENDPOINT, timeout=10)
     except Exception as error:  # noqa: BLE001  of which library, its version decides
-        raise ConfigError(f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
-                          f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
-                          "before") from None  # fmt: skip
+        raise ConfigError(
+            f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
+            f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
+            "before"
+        ) from None
 
 
 def _expand(path: str) -> list[Path]:

@@ -31,8 +31,10 @@ def check_memory(needed: int) -> None:
     """Raise ConfigError where a text has more bytes than memory is free."""
     free = psutil.virtual_memory().available
     if needed > free:
-        raise ConfigError(f"the text has {needed / 2**30:,.1f} GiB and is read whole; "
-                          f"{free / 2**30:,.1f} GiB of memory are free")  # fmt: skip
+        raise ConfigError(
+            f"the text has {needed / 2**30:,.1f} GiB and is read whole; "
+            f"{free / 2**30:,.1f} GiB of memory are free"
+        )
 
 
 def refuse_packed(file: Path) -> None:
@@ -143,8 +145,13 @@ def _parquet_rows(data: bytes, field: str, name: str) -> Iterator[Any]:
             raise no_field(field, name, names)
         groups = map(file.metadata.row_group, range(file.num_row_groups))
         chunks = (group.column(i) for group in groups for i in range(group.num_columns))
-        check_memory(sum(chunk.total_uncompressed_size for chunk in chunks
-                         if chunk.path_in_schema.partition(".")[0] == field))  # fmt: skip
+        check_memory(
+            sum(
+                chunk.total_uncompressed_size
+                for chunk in chunks
+                if chunk.path_in_schema.partition(".")[0] == field
+            )
+        )
         for batch in file.iter_batches(columns=[field]):
             yield from batch.column(field).to_pylist()
     except (pa.ArrowException, OSError) as error:
@@ -153,5 +160,7 @@ def _parquet_rows(data: bytes, field: str, name: str) -> Iterator[Any]:
 
 #: Readers of files with rows, by the ending of their names.
 _ROWS: dict[str, Callable[[bytes, str, str], Iterator[Any]]] = {
-    ".jsonl": _json_rows, ".json": _json_rows, ".parquet": _parquet_rows
-}  # fmt: skip
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".parquet": _parquet_rows,
+}

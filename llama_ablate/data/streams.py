@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.registry import Choice
 from llama_ablate.data.chains import HiddenMarkov, Markov
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least, within
-from llama_ablate.registry import Choice
 
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
 #: them, at 0xD800, lie the surrogates, which no text can hold.
@@ -18,9 +18,7 @@ _TOKENS = 20_000_000  # a minute of drawing them one by one, and a gigabyte on t
 _HELD_OUT = 20  # validation and test are each this part of the training text
 
 #: The corpora that have a source; its fields are options of the corpus, by the same names.
-_SOURCES: dict[str, type[Any]] = {
-    cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall)
-}  # fmt: skip
+_SOURCES: dict[str, type[Any]] = {cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall)}
 
 
 def source_of(choice: Choice) -> Source | None:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.registry import Registry
 from llama_ablate.data.corpora import Corpus
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Registry
 
 TOKENIZERS = Registry("tokenizer")
 
@@ -261,8 +261,11 @@ def char_tokens() -> Maker:
 def bpe_tokens(*, vocab: int = 2048) -> Maker:
     """Train byte-level BPE on the training split (Sennrich et al. 2016, arXiv:1508.07909)."""
     if not 256 < vocab <= 1_000_000:
-        raise ConfigError(f"vocab {vocab}: must be more than the 256 bytes that byte-level BPE "
-                          "begins with, and 1,000,000 or less", ("vocab",))  # fmt: skip
+        raise ConfigError(
+            f"vocab {vocab}: must be more than the 256 bytes that byte-level BPE "
+            "begins with, and 1,000,000 or less",
+            ("vocab",),
+        )
 
     def train(corpus: Corpus) -> BPE:
         import tokenizers

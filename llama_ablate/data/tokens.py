@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate import disk
+from llama_ablate.config.registry import Choice, Entry, Registry
+from llama_ablate.config.spec import digest
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.sources import Source
@@ -24,8 +25,7 @@ from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json
 from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Choice, Entry, Registry
-from llama_ablate.spec import digest
+from llama_ablate.files import disk
 
 _FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
 _SUMS = "sums.json"
@@ -71,8 +71,10 @@ class Tokens:
         before = _state(file)  # what changes while it is read is read again
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != self.sums[f"{split}.bin"]:
-            raise DamagedError(f"the tokens in '{self.folder}' have changed since they were "
-                               "written: the next command makes them again")  # fmt: skip
+            raise DamagedError(
+                f"the tokens in '{self.folder}' have changed since they were "
+                "written: the next command makes them again"
+            )
         self._checked[split] = before
 
     @cached_property
@@ -236,10 +238,14 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
             counts[name], sizes[name] = len(ids), len(part.encode())
         losses = (first_loss(tokenizer, part) for part in text.splits.values())
         manifest = {
-            "fingerprint": key, "corpus": text.fingerprint, "vocab": tokenizer.vocab,
-            "counts": counts, "bytes": sizes, "entry": entry,
+            "fingerprint": key,
+            "corpus": text.fingerprint,
+            "vocab": tokenizer.vocab,
+            "counts": counts,
+            "bytes": sizes,
+            "entry": entry,
             "lost": next(filter(None, losses), ""),
-        }  # fmt: skip
+        }
         for name, content in (
             ("tokenizer.json", tokenizer.to_json()),
             ("manifest.json", json.dumps(manifest)),

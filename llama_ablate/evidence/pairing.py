@@ -11,9 +11,16 @@ from llama_ablate.evidence.student import above, quantile, standard_error
 
 #: What the losses say of a variant; or, where they cannot, what its runs came to.
 Verdict = Literal[
-    "better", "worse", "equivalent", "inconclusive", "diverged", "collapsed", "failed", "pending",
+    "better",
+    "worse",
+    "equivalent",
+    "inconclusive",
+    "diverged",
+    "collapsed",
+    "failed",
+    "pending",
     "baseline",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,14 @@ def fit_law(x: Sequence[float], losses: Sequence[float], floor: float | None = N
     centre = float(np.exp(np.log(np.asarray(x, float)).mean()))
     spread, lowest = max(float(np.ptp(values)), 1e-9), float(values.min())
     starts = [
-        Law(max(0.0, lowest - above * spread) if floor is None else floor,
-            above * spread * centre**exponent, exponent)
+        Law(
+            max(0.0, lowest - above * spread) if floor is None else floor,
+            above * spread * centre**exponent,
+            exponent,
+        )
         for exponent in (0.05, 0.2, 0.5, 1.0)
         for above in (0.5, 2.0, 8.0)
-    ]  # fmt: skip
+    ]
     laws, lost = fit_laws(x, np.tile(values, (len(starts), 1)), starts, floor)
     return laws[int(np.argmin(lost))]
 
@@ -103,8 +106,12 @@ def fit_laws(
     logs, observed = logs - middle, np.log(losses)
     low, high = np.array([-np.inf, 0.0, 0.0]), np.array([np.inf, _STEEPEST, np.inf])
     known = np.array([False, False, floor is not None])
-    of = np.array([[math.log(max(law.scale, 1e-300)) - law.exponent * middle, law.exponent,
-                    law.floor] for law in starts])  # fmt: skip
+    of = np.array(
+        [
+            [math.log(max(law.scale, 1e-300)) - law.exponent * middle, law.exponent, law.floor]
+            for law in starts
+        ]
+    )
 
     def residuals(of: Array) -> tuple[Array, Array, Array]:
         """Return the residuals, their slopes by constant, and Huber's loss of each row."""
@@ -156,11 +163,18 @@ def _least(
     fits = [
         optimize.least_squares(
             lambda of: np.log(np.maximum(predicted(of), 1e-12)) - np.log(values),
-            np.clip(start, low, high), loss="huber", f_scale=_HUBER, bounds=(low, high),
-            x_scale="jac", xtol=1e-10, ftol=1e-10, gtol=1e-10, max_nfev=200,
+            np.clip(start, low, high),
+            loss="huber",
+            f_scale=_HUBER,
+            bounds=(low, high),
+            x_scale="jac",
+            xtol=1e-10,
+            ftol=1e-10,
+            gtol=1e-10,
+            max_nfev=200,
         )
         for start in starts
-    ]  # fmt: skip
+    ]
     return np.asarray(min(fits, key=lambda found: found.cost).x)
 
 
@@ -196,8 +210,13 @@ def fit(
         half = wide * float(np.std([of(one) for one in drawn], ddof=1))
         return Interval(of(law), of(law) - half, of(law) + half)
 
-    return Fit(law, interval(lambda one: one.floor), interval(lambda one: one.scale),
-               interval(lambda one: one.exponent), interval(lambda one: one(at)))  # fmt: skip
+    return Fit(
+        law,
+        interval(lambda one: one.floor),
+        interval(lambda one: one.scale),
+        interval(lambda one: one.exponent),
+        interval(lambda one: one(at)),
+    )
 
 
 def fit_surface(
@@ -217,10 +236,17 @@ def fit_surface(
         raise ValueError("parameters and tokens vary together: their parts cannot be told apart")
     spread, lowest = max(float(np.ptp(values)), 1e-9), float(values.min())
     starts = [
-        [math.log(above * spread / 2), alpha, math.log(above * spread / 2), beta,
-         max(0.0, lowest - above * spread)]
-        for alpha in (0.1, 0.5) for beta in (0.1, 0.5) for above in (0.5, 2.0)
-    ]  # fmt: skip
+        [
+            math.log(above * spread / 2),
+            alpha,
+            math.log(above * spread / 2),
+            beta,
+            max(0.0, lowest - above * spread),
+        ]
+        for alpha in (0.1, 0.5)
+        for beta in (0.1, 0.5)
+        for above in (0.5, 2.0)
+    ]
 
     def predicted(of: Array) -> Array:
         terms = (of[0] - of[1] * log_n, of[2] - of[3] * log_d)

@@ -32,8 +32,9 @@ def rule(
     all rows, for equivalence and for difference apart. A variant that differs for certain, but by
     less than the margin, is equivalent.
     """
-    effects = {name: paired_effect(values, [0.0] * len(values))
-               for name, values in differences.items()}  # fmt: skip
+    effects = {
+        name: paired_effect(values, [0.0] * len(values)) for name, values in differences.items()
+    }
     adjusted = dict(zip(effects, holm([e.p for e in effects.values()]), strict=True))
     alike = [equivalence_p(v, margin) if margin else math.nan for v in differences.values()]
     within = dict(zip(effects, holm(alike), strict=True))

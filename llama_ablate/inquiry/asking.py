@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from llama_ablate.config.experiment import slug
+from llama_ablate.config.marked_yaml import Marked
+from llama_ablate.config.marked_yaml import load as load_yaml
+from llama_ablate.config.registry import Choice, Entry
+from llama_ablate.config.validation import Section
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.experiment import slug
 from llama_ablate.inquiry.checks import CHECKS
-from llama_ablate.marked_yaml import Marked
-from llama_ablate.marked_yaml import load as load_yaml
-from llama_ablate.registry import Choice, Entry
-from llama_ablate.validation import Section
 
 #: What a benchmark measured: table -> case -> to -> (value, low, high) of the ratio of times.
 Ratios = Callable[[str, str, str], tuple[float, float, float]]
@@ -119,8 +119,14 @@ def _looked_up(choice: Choice) -> float:
     """Return a check's number. Raises ConfigError where its options lead nowhere."""
     try:
         return float(CHECKS.get(choice.name)(**dict(choice.options)))
-    except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError,
-            RuntimeError) as error:  # fmt: skip
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"{choice}: {type(error).__name__}: {why}") from None
 
@@ -148,8 +154,9 @@ def _named(number: Entry) -> str:
     """Write a check with the options that the file gives it."""
     if isinstance(number, str):
         return number
-    return " ".join(str(value) if key == "name" else f"{key}={value}"
-                    for key, value in number.items())  # fmt: skip
+    return " ".join(
+        str(value) if key == "name" else f"{key}={value}" for key, value in number.items()
+    )
 
 
 def _check_names(inquiry: Inquiry) -> None:
@@ -157,8 +164,9 @@ def _check_names(inquiry: Inquiry) -> None:
 
     if inquiry.bench and inquiry.bench.name not in BENCHES:
         given = inquiry.bench.name
-        raise ConfigError(f"'{given}' is not a benchmark{nearest(given, BENCHES)}",
-                          ("bench", "name"))  # fmt: skip
+        raise ConfigError(
+            f"'{given}' is not a benchmark{nearest(given, BENCHES)}", ("bench", "name")
+        )
     for i, entry in enumerate(inquiry.findings):
         if entry.number is not None:
             CHECKS.resolve(entry.number, ("findings", i, "number"))

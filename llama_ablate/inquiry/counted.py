@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 import torch
 
-from llama_ablate import experiment
-from llama_ablate.experiment import Model
-from llama_ablate.grid import resolve
+from llama_ablate.config import experiment
+from llama_ablate.config.experiment import Model
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.design.grid import resolve
 from llama_ablate.inquiry.checks import CHECKS
 from llama_ablate.model.counts import count, parts
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.spec import ModelSpec
 
 
 def _preset(name: str) -> ModelSpec:
@@ -94,8 +94,9 @@ def norm_parameters(*, norm: str = "rmsnorm", dim: int = 256) -> float:
 @CHECKS.register("position_parameters")
 def position_parameters(*, position: str = "rope") -> float:
     """Return how many parameters a position scheme adds to a model."""
-    return float(count(small(position=position)).parameters
-                 - count(small(position="none")).parameters)  # fmt: skip
+    return float(
+        count(small(position=position)).parameters - count(small(position="none")).parameters
+    )
 
 
 @CHECKS.register("cache_bytes")
@@ -136,8 +137,9 @@ def grouped_share(
     """Return what grouped attention costs over what attention with all heads does."""
 
     def cost(entry: Any) -> int:
-        spec = resolve(Model.check({"dim": dim, "heads": heads, "layers": 1, "attention": entry}),
-                       REGISTRIES)  # fmt: skip
+        spec = resolve(
+            Model.check({"dim": dim, "heads": heads, "layers": 1, "attention": entry}), REGISTRIES
+        )
         attn = build(spec, "meta").blocks[0].attn
         if of == "cache":
             return int(sum(h * width for h, width in attn.cached))
@@ -173,8 +175,12 @@ def kv_computations(
     hook.remove()
     needed = prompt + new - 1  # with a cache each token but the last is computed once
     again = [times - 1 for times in seen[:needed]]
-    answers = {"ratio": sum(seen) / needed, "total": float(sum(seen)),
-               "mean": sum(again) / len(again), "first": float(again[0])}  # fmt: skip
+    answers = {
+        "ratio": sum(seen) / needed,
+        "total": float(sum(seen)),
+        "mean": sum(again) / len(again),
+        "first": float(again[0]),
+    }
     return answers[what]
 
 

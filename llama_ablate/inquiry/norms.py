@@ -39,9 +39,12 @@ def divided_by_variance(*, dim: int = 256) -> float:
 
 @CHECKS.register("norm_rescaled")
 def norm_rescaled(
-    *, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm", factor: float = 2.0, eps: float = 0.0,
+    *,
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm",
+    factor: float = 2.0,
+    eps: float = 0.0,
     sign: Literal[1, -1] = 1,
-) -> float:  # fmt: skip
+) -> float:
     """Return how far y(factor x) is from sign y(x): 0 where a norm is blind to scale."""
     x, made = drawn(100, 64), _norm(norm, 64, eps=eps)
     return float((made(factor * x) - sign * made(x)).detach().abs().max())

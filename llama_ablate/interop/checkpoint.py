@@ -10,12 +10,12 @@ import psutil
 import torch
 from torch import Tensor
 
+from llama_ablate.config.experiment import Model
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.design.grid import resolve
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Model
-from llama_ablate.grid import resolve
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build
-from llama_ablate.spec import ModelSpec
 
 _LARGEST_JSON = 64 << 20  # bytes: an index of a thousand shards has a few
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -118,10 +118,14 @@ def _check_names(
     missing = [name for name in (e.theirs for e in entries) if name not in stored.shapes]
     surplus = [name for name in stored.shapes if name not in wanted and not unneeded(name)]
     if missing or surplus:
-        found = [f"{word} {_some(names)}" for word, names in
-                 (("lacks", missing), ("has besides", surplus)) if names]  # fmt: skip
-        raise ConfigError(f"'{where}' does not hold what its configuration describes: it "
-                          + " and ".join(found))  # fmt: skip
+        found = [
+            f"{word} {_some(names)}"
+            for word, names in (("lacks", missing), ("has besides", surplus))
+            if names
+        ]
+        raise ConfigError(
+            f"'{where}' does not hold what its configuration describes: it " + " and ".join(found)
+        )
 
 
 def check_memory(needed: int, where: Path) -> None:

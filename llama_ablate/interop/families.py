@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.checkpoint import Entry
 from llama_ablate.interop.spelling import kv_heads_of, renamed, shared_heads
-from llama_ablate.spec import ModelSpec
 
 Config = Mapping[str, Any]
 
@@ -145,9 +145,12 @@ class GPT2:
 
     def model(self, config: Config) -> dict[str, Any]:
         """Read sizes; GPT-2's rarer switches are refused."""
-        for key, value in {"activation_function": "gelu_new", "scale_attn_weights": True,
-                           "scale_attn_by_inverse_layer_idx": False,
-                           "add_cross_attention": False}.items():  # fmt: skip
+        for key, value in {
+            "activation_function": "gelu_new",
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+        }.items():
             if config.get(key, value) != value:
                 _refuse(key, config[key], [str(value)])
         return {

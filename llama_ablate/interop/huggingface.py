@@ -14,8 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.files.strict_json import write_json
 from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.families import FAMILIES, Family
 from llama_ablate.interop.spelling import canonical
@@ -26,14 +28,11 @@ from llama_ablate.interop.transformers_tokenizer import (
 )
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build
-from llama_ablate.spec import SLOTS, ModelSpec
-from llama_ablate.strict_json import write_json
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 _SHARD_BYTES = 5 * 10**9
-_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-           "F64": torch.float64}  # fmt: skip
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 #: Tables that old checkpoints carry along and that a model computes by itself.
 _TABLES = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
@@ -67,8 +66,10 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
 def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
     head, table = stored.read("lm_head.weight"), stored.read(embedding)
     if head.shape != table.shape or not torch.equal(head, table):
-        raise ConfigError(f"'{where}' says that its output shares the embedding's weights, but "
-                          "lm_head.weight holds others")  # fmt: skip
+        raise ConfigError(
+            f"'{where}' says that its output shares the embedding's weights, but "
+            "lm_head.weight holds others"
+        )
 
 
 def describe(folder: Path) -> tuple[Family, ModelSpec]:
@@ -81,8 +82,9 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
         allowed = ", ".join(sorted(FAMILIES))
         raise ConfigError(f"'{file}': model_type '{kind}' is not known; allowed: {allowed}")
     if config.get("quantization_config"):
-        raise ConfigError(f"'{file}': the checkpoint is quantized; allowed: float32, float16 or "
-                          "bfloat16 weights")  # fmt: skip
+        raise ConfigError(
+            f"'{file}': the checkpoint is quantized; allowed: float32, float16 or bfloat16 weights"
+        )
     family = FAMILIES[kind]
     try:
         values = family.model(config)
@@ -186,8 +188,11 @@ def _differences(spec: ModelSpec, kind: str) -> list[str]:
             lost.append(f"{field.name} '{mine.name}'")
         else:
             other = dict(theirs.options)
-            lost += [f"{field.name} '{mine.name}' with {k} = {str(v).lower()}"
-                     for k, v in mine.options if other[k] != v]  # fmt: skip
+            lost += [
+                f"{field.name} '{mine.name}' with {k} = {str(v).lower()}"
+                for k, v in mine.options
+                if other[k] != v
+            ]
     return lost
 
 

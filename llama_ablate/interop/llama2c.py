@@ -16,9 +16,16 @@ _HEADER = struct.Struct("<7i")
 _MAGIC = 0x616B3432  # of the later versions of the format
 #: Our names in the order of the file, each for all layers before the next.
 _LAYERED = (
-    "attn_norm.gain", "attn.q.weight", "attn.k.weight", "attn.v.weight", "attn.out.weight",
-    "ffn_norm.gain", "ffn.gate.weight", "ffn.down.weight", "ffn.up.weight",
-)  # fmt: skip
+    "attn_norm.gain",
+    "attn.q.weight",
+    "attn.k.weight",
+    "attn.v.weight",
+    "attn.out.weight",
+    "ffn_norm.gain",
+    "ffn.gate.weight",
+    "ffn.down.weight",
+    "ffn.up.weight",
+)
 
 
 def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
@@ -36,15 +43,23 @@ def read(file: Path, dtype: torch.dtype | None = None) -> Decoder:
     if dim == _MAGIC:
         raise ConfigError(f"'{file}' is version {width} of llama2.c's format; supported: version 0")
     if min(dim, width, layers, heads, kv_heads, context) < 1 or vocab == 0 or dim % heads:
-        raise ConfigError(f"'{file}' is no llama2.c model: its header reads "
-                          f"{', '.join(map(str, _HEADER.unpack(head)))}")  # fmt: skip
+        raise ConfigError(
+            f"'{file}' is no llama2.c model: its header reads "
+            f"{', '.join(map(str, _HEADER.unpack(head)))}"
+        )
     values = {
-        "dim": dim, "layers": layers, "heads": heads, "context": context, "vocab": abs(vocab),
-        "tie": vocab > 0, "norm": {"name": "rmsnorm", "eps": 1e-5},
+        "dim": dim,
+        "layers": layers,
+        "heads": heads,
+        "context": context,
+        "vocab": abs(vocab),
+        "tie": vocab > 0,
+        "norm": {"name": "rmsnorm", "eps": 1e-5},
         "position": {"name": "rope", "layout": "interleaved"},
         "attention": shared_heads(heads, kv_heads, {}),
-        "feedforward": {"name": "swiglu", "width": width}, "block": "pre",
-    }  # fmt: skip
+        "feedforward": {"name": "swiglu", "width": width},
+        "block": "pre",
+    }
     spec = spec_of(values, file)
     shapes = {name: tuple(p.shape) for name, p in build(spec, "meta").named_parameters()}
     order = ["embedding.weight"]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.checkpoint import (
     Entry,
@@ -20,7 +21,6 @@ from llama_ablate.interop.checkpoint import (
 )
 from llama_ablate.interop.spelling import renamed, shared_heads
 from llama_ablate.model.decoder import Decoder, build
-from llama_ablate.spec import ModelSpec
 
 _NAMES = {
     r"^embedding\.": "tok_embeddings.",
@@ -64,8 +64,9 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
 
     stored = Stored(shapes, {name: tensor.dtype for name, tensor in shards[0].items()}, get)
 
-    return fill(spec, entries, stored, folder, dtype=dtype,
-                unneeded=lambda name: name == "rope.freqs")  # fmt: skip
+    return fill(
+        spec, entries, stored, folder, dtype=dtype, unneeded=lambda name: name == "rope.freqs"
+    )
 
 
 def _spec(params: Mapping[str, Any], shapes: Mapping[str, Any], where: Path) -> ModelSpec:

@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from llama_ablate import plugins
-from llama_ablate.condition import refuse_other_code
+from llama_ablate.config import plugins
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokenizer_files
 from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.design.plan import open_tokens
+from llama_ablate.design.table import refuse_other_code
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.model.decoder import Decoder, build, spec_from
 from llama_ablate.model.weights import load_weights
-from llama_ablate.plan import open_tokens
 from llama_ablate.results import Store, folders
-from llama_ablate.spec import ModelSpec
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 
@@ -47,8 +47,10 @@ class Opened:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises ConfigError where there is none."""
         if self.found is None:
-            raise ConfigError(f"no tokenizer lies beside {self.title} ({', '.join(_TOKENIZERS)}); "
-                              "give one with --tokenizer FILE")  # fmt: skip
+            raise ConfigError(
+                f"no tokenizer lies beside {self.title} ({', '.join(_TOKENIZERS)}); "
+                "give one with --tokenizer FILE"
+            )
         return self.found
 
 
@@ -126,10 +128,13 @@ def _run_id(store: Store, name: str) -> str:
             if named and store.runs.weights(run["id"]):
                 return str(run["id"])
     if name in {*variants, *variants.values()}:
-        raise ConfigError(f"no run of '{name}' in '{store.root}' has weights: none has finished, "
-                          "or none were kept")  # fmt: skip
-    raise ConfigError(f"'{name}' is no variant or run of '{store.root}'"
-                      f"{nearest(name, variants.values())}")  # fmt: skip
+        raise ConfigError(
+            f"no run of '{name}' in '{store.root}' has weights: none has finished, "
+            "or none were kept"
+        )
+    raise ConfigError(
+        f"'{name}' is no variant or run of '{store.root}'{nearest(name, variants.values())}"
+    )
 
 
 def _beside(folder: Path) -> Tokenizer | None:
@@ -144,5 +149,7 @@ def _not_a_model(path: Path) -> str:
         labels = ", ".join(v["label"] for v in Store(path).plan["variants"])
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"
-    return (f"'{path}' {what} a run (record.json), a Hugging Face checkpoint (config.json), a Meta "
-            "checkpoint (params.json) nor a llama2.c .bin")  # fmt: skip
+    return (
+        f"'{path}' {what} a run (record.json), a Hugging Face checkpoint (config.json), a Meta "
+        "checkpoint (params.json) nor a llama2.c .bin"
+    )

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llama_ablate.registry import Choice
-from llama_ablate.spec import ModelSpec
+from llama_ablate.config.registry import Choice
+from llama_ablate.config.spec import ModelSpec
 
 
 def renamed(name: str, rules: Mapping[str, str]) -> str:
@@ -20,8 +20,11 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
     """Return the attention in which `heads` query heads share `kv_heads`, by its own name."""
     if kv_heads == heads:
         return {"name": "mha", **options}
-    return {"name": "mqa", **options} if kv_heads == 1 else {
-        "name": "gqa", "kv_heads": kv_heads, **options}  # fmt: skip
+    return (
+        {"name": "mqa", **options}
+        if kv_heads == 1
+        else {"name": "gqa", "kv_heads": kv_heads, **options}
+    )
 
 
 def kv_heads_of(spec: ModelSpec) -> int:

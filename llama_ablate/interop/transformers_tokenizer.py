@@ -59,11 +59,15 @@ def tokenizer_files(tokenizer: Tokenizer, family: str, context: int) -> tuple[Fi
     }
     notes = []
     if isinstance(tokenizer, SentencePiece) and pieces.parts(tokenizer.data).charsmap:
-        notes.append("transformers may read accents and other marks otherwise: its normalization "
-                     "only comes near to this SentencePiece model's")  # fmt: skip
+        notes.append(
+            "transformers may read accents and other marks otherwise: its normalization "
+            "only comes near to this SentencePiece model's"
+        )
     if family == "qwen2":
-        notes.append("transformers' AutoTokenizer splits texts for qwen2 by rules of Qwen2's own; "
-                     "PreTrainedTokenizerFast follows tokenizer.json")  # fmt: skip
+        notes.append(
+            "transformers' AutoTokenizer splits texts for qwen2 by rules of Qwen2's own; "
+            "PreTrainedTokenizerFast follows tokenizer.json"
+        )
     return {"tokenizer.json": json.loads(model.to_str()), "tokenizer_config.json": config}, notes
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from llama_ablate import __version__, plugins
+from llama_ablate import __version__
+from llama_ablate.config import plugins
 
 _PACKAGES = ("torch", "numpy", "datasets", "tokenizers")
 
@@ -27,7 +28,7 @@ def environment() -> dict[str, Any]:
         "cores": cores(),
         "plugins": {Path(name).name: made for name, made in plugins.loaded().items()},
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }  # fmt: skip
+    }
 
 
 def _version(package: str) -> str | None:

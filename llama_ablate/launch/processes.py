@@ -15,8 +15,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import disk, plugins
+from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]

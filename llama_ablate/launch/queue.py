@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from llama_ablate.design.plan import Plan
+from llama_ablate.design.runs import Run
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
-from llama_ablate.plan import Plan
 from llama_ablate.results import FINAL, Record, Settings, Store
-from llama_ablate.results.claims import Watch, lease
+from llama_ablate.results.leases import Watch, lease_timeout
 from llama_ablate.training import checkpoint
-from llama_ablate.training.engine import Engine
-from llama_ablate.trials import Run
+from llama_ablate.training.compute import Compute
 
 _TRIES = 3  # of a run that is lost without having come further
 
@@ -33,7 +33,7 @@ class Gone:
 
 @dataclass
 class News:
-    """What an engine tells of its processes: how far they are, and which are gone.
+    """What a launcher tells of its processes: how far they are, and which are gone.
 
     How far is a step and its loss, or None for the loss where only a checkpoint tells the step.
     """
@@ -43,7 +43,7 @@ class News:
 
 
 class Launcher(Protocol):
-    """An engine: starts the worker for a run somewhere, and says when it is gone."""
+    """A launcher: starts the worker for a run somewhere, and says when it is gone."""
 
     slots: int
 
@@ -61,10 +61,10 @@ class Queue:
     """The runs of a plan that have no final record, on their way to one."""
 
     def __init__(
-        self, store: Store, plan: Plan, engine: Engine, settings: Settings, progress: Progress
+        self, store: Store, plan: Plan, compute: Compute, settings: Settings, progress: Progress
     ) -> None:
         self._store, self._plan, self._progress = store, plan, progress
-        self._engine, self._settings = engine, settings
+        self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
         #: Runs that somebody is at, and what became of our own process for it, if there was one.
         self._elsewhere: dict[str, Gone | None] = {}
@@ -130,10 +130,12 @@ class Queue:
     def _again(self, gone: Gone) -> bool:
         """Take note of a process that is gone; return whether its run is to be started again."""
         store, run = self._store, gone.run
-        if self._watch.waits(store.working(run)):  # on another machine also a dead one, for a lease
+        if self._watch.waits(
+            store.working(run)
+        ):  # on another machine also a dead one, for the lease timeout
             self._elsewhere[run] = gone
             return False
-        # Looked at after the claim: who commits a run gives its claim up afterwards.
+        # Looked at after the lease: who commits a run gives its lease up afterwards.
         folder = store.runs.folder(run)
         if folder is not None and folder != self._before.get(run):
             self._finish(store.runs.read(folder))
@@ -145,7 +147,7 @@ class Queue:
         self._reached[run] = reached
         if self._tries[run] < _TRIES and not gone.oom:
             return True
-        if time.monotonic() - self._since[run] < lease() and not gone.oom:
+        if time.monotonic() - self._since[run] < lease_timeout() and not gone.oom:
             self._elsewhere[run] = gone  # until then a network's cache may hide its record
             return False
         record = self._lost(self._runs[run], gone)
@@ -169,8 +171,8 @@ class Queue:
         """
         if self._settings.keep_weights == "best":
             tables = [
-                [run.id for run in condition.runs if run.variant.id == variant]
-                for condition in self._plan.conditions
+                [run.id for run in table.runs if run.variant.id == variant]
+                for table in self._plan.tables
             ]
             self._store.runs.keep_best(tables)
 
@@ -207,7 +209,7 @@ class Queue:
             peak_memory_bytes=0,
             model=run.variant.spec.to_dict(),
             train={**self._plan.experiment.train.model_dump(mode="json"), **run.train},
-            data=next(c for c in self._plan.conditions if run in c.runs).tokens.fingerprint,
-            engine=self._engine.to_dict(),
+            data=next(c for c in self._plan.tables if run in c.runs).tokens.fingerprint,
+            compute=self._compute.to_dict(),
             environment=environment(),
         )

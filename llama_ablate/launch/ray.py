@@ -85,14 +85,16 @@ class Ray:
         kind = "GPU" if self._cuda else "CPU"
         there = int(ray.cluster_resources().get(kind, 0))
         if there < self._ranks:
-            sys.stderr.write(f"note: a run takes {self._ranks} {kind}, the cluster has {there}: "
-                             "waiting for nodes to join\n")  # fmt: skip
+            sys.stderr.write(
+                f"note: a run takes {self._ranks} {kind}, the cluster has {there}: "
+                "waiting for nodes to join\n"
+            )
         if self._address and not self._workers:
             self.slots = max(1, there // self._ranks)
         gpus = self._ranks if self._cuda else 0
-        self._work = ray.remote(
-            num_cpus=self._ranks, num_gpus=gpus, max_retries=0, max_calls=1
-        )(remote.work)  # fmt: skip
+        self._work = ray.remote(num_cpus=self._ranks, num_gpus=gpus, max_retries=0, max_calls=1)(
+            remote.work
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

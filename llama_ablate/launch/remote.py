@@ -1,6 +1,6 @@
-"""The worker of a run as a process of its own, wherever an engine has found room for it.
+"""The worker of a run as a process of its own, wherever a launcher has found room for it.
 
-Engines run this on their machines: it imports nothing that takes long, and is told two strings.
+Launchers run this on their machines: it imports nothing that takes long, and is told two strings.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llama_ablate import disk
+from llama_ablate.files import disk
 from llama_ablate.launch.processes import (
     GRACE_S,
     REFUSED,

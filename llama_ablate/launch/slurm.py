@@ -16,12 +16,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from llama_ablate.config.spec import digest
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, remote
 from llama_ablate.launch.queue import Gone, News
 from llama_ablate.results import Store
-from llama_ablate.results.claims import taken
-from llama_ablate.spec import digest
+from llama_ablate.results.leases import taken
 from llama_ablate.training import checkpoint
 
 _POLL_S = 2.0
@@ -29,8 +29,18 @@ _POLL_S = 2.0
 _PATIENCE_S = 180.0
 _ARRAY = 1000  # jobs; Slurm's MaxArraySize is 1001 unless it is set otherwise
 _HOUR = 60  # minutes, after which a job queues itself again and goes on
-_ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-          "PREEMPTED", "REVOKED", "TIMEOUT"}  # fmt: skip
+_ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
 #: The reason of a job that waits, for ever, because a node could not start it.
 _HELD = "launch failed requeued held"
 
@@ -84,14 +94,16 @@ class Slurm:
         self._turns = contextlib.ExitStack()
         if taken(self._store.working("slurm")):
             sys.stderr.write("note: waiting for another command that has these runs at Slurm\n")
-        self._claim = self._turns.enter_context(self._store.alone("slurm"))
+        self._lease = self._turns.enter_context(self._store.alone("slurm"))
         self._folder = self._store.jobs.parent.resolve() / self._store.jobs.name
         self._folder.mkdir(mode=0o700, exist_ok=True)
         there = self._folder.lstat()
         if there.st_uid != os.geteuid() or stat.S_IMODE(there.st_mode) & 0o077:  # also of a link
             self._turns.close()
-            raise ConfigError(f"'{self._folder}' is not a folder of this user alone: who may write "
-                              "there may run anything")  # fmt: skip
+            raise ConfigError(
+                f"'{self._folder}' is not a folder of this user alone: who may write "
+                "there may run anything"
+            )
         self._heard = time.monotonic()
         try:
             _tell("scancel", f"--name={self._name}", "--state=PENDING")
@@ -123,7 +135,7 @@ class Slurm:
         if kind is None:
             self.stop()
         if self._left:
-            self._claim.release()
+            self._lease.release()
         self._turns.close()
 
     def submit(self, runs: Sequence[str]) -> None:

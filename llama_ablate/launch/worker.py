@@ -19,23 +19,24 @@ from typing import Any
 
 import torch
 
-from llama_ablate import disk, plugins
+from llama_ablate.config import plugins
+from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.registry import Choice
 from llama_ablate.data.tokens import DamagedError
+from llama_ablate.design.plan import open_tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Experiment, Train
+from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
-from llama_ablate.plan import open_tokens
-from llama_ablate.registry import Choice
 from llama_ablate.results import Outcome, Record, Store
-from llama_ablate.results.claims import Claim, Watch, lease
-from llama_ablate.results.holders import alive, myself
+from llama_ablate.results.leases import Lease, Watch, lease_timeout
+from llama_ablate.results.processes import alive, myself
 from llama_ablate.training import checkpoint
-from llama_ablate.training.engine import Engine, settle
+from llama_ablate.training.compute import Compute, settle
 from llama_ablate.training.loop import Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
@@ -53,15 +54,15 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     store = Store(root).table_of(run_id)
     plugins.again(store.settings.plugins)
     ranks = join()
-    wanted = Engine.from_dict(store.engine or {}).ranks
+    wanted = Compute.from_dict(store.compute or {}).ranks
     if wanted > ranks.count:
         return _spread(store, run_id, wanted)
-    claim = store.claim(run_id) if ranks.first else None
-    if not ranks.agreed(claim is not None)[0]:
+    lease = store.lease(run_id) if ranks.first else None
+    if not ranks.agreed(lease is not None)[0]:
         return None
     try:
-        with claim or nullcontext():
-            outcome = _run(store, run_id, claim, ranks, report)
+        with lease or nullcontext():
+            outcome = _run(store, run_id, lease, ranks, report)
     except _TakenOver:
         return None
     ranks.leave()
@@ -90,9 +91,13 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
     with os.fdopen(disk.append(store.log(run_id)), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
-            [sys.executable, "-m", *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env=os.environ | ours, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | ours,
+            start_new_session=True,
+        )
     try:
         while process.poll() is None and not stop():
             time.sleep(0.1)
@@ -106,18 +111,18 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
 
 
 def _run(
-    store: Store, run_id: str, claim: Claim | None, ranks: Ranks, report: Report
+    store: Store, run_id: str, lease: Lease | None, ranks: Ranks, report: Report
 ) -> Outcome | None:
-    stop = _stop_signal(claim)  # before anything that takes long
+    stop = _stop_signal(lease)  # before anything that takes long
     plan = store.plan
     entry = next(r for r in plan["runs"] if r["id"] == run_id)
     variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
     experiment = Experiment.model_validate(plan["experiment"])
     recipe = Train.model_validate({**plan["experiment"]["train"], **entry["train"]})
     settings = store.settings
-    engine = Engine.from_dict(store.engine or {})
-    settle(engine.threads)
-    peak = PeakMemory(engine.device)
+    compute = Compute.from_dict(store.compute or {})
+    settle(compute.threads)
+    peak = PeakMemory(compute.device)
     model: Decoder | None = None
     measures: dict[str, dict[str, Any]] = {}
     try:
@@ -129,27 +134,28 @@ def _run(
             recipe,
             steps=entry["steps"],
             seed=entry["order_seed"],
-            engine=engine,
+            compute=compute,
             saved=store.working(run_id),
             checkpoint_s=settings.checkpoint_s,
             progress=_at_most_every(0.2, report),
             stop=stop,
             ranks=ranks,
         )
-        if claim is None or trained.outcome == "cancelled":
+        if lease is None or trained.outcome == "cancelled":
             return trained.outcome  # what is left to do is for the first rank, or for the next one
         memory = peak.read()
         if trained.outcome in ("ok", "collapsed"):  # the weights are sound, whatever they know
-            subject = Subject(model, tokens, recipe, engine)
+            subject = Subject(model, tokens, recipe, compute)
             choices = [METRICS.resolve(item) for item in experiment.measure]
-            measures |= METRICS.measured([c for c in choices if METRICS.per(c.name) == "run"],
-                                         subject)  # fmt: skip
+            measures |= METRICS.measured(
+                [c for c in choices if METRICS.per(c.name) == "run"], subject
+            )
         measures["training"] = trained.numbers
         tokens.check()
     except _TakenOver:
         raise
     except Exception as error:  # whatever it was, the other runs go on
-        if claim is None or is_lost(error):
+        if lease is None or is_lost(error):
             raise
         memory = peak.read()
         trained = _failed(error, store.working(run_id))
@@ -167,13 +173,13 @@ def _run(
         model=variant["model"],
         train=recipe.model_dump(mode="json"),
         data=plan["data"]["fingerprint"],
-        engine=engine.to_dict(),
+        compute=compute.to_dict(),
         environment=environment(),
         measures=measures,
     )
     keep = model is not None and trained.outcome == "ok" and settings.keep_weights != "none"
     kept = partial(save_weights, model) if model is not None and keep else None
-    return trained.outcome if store.commit(record, trained.curve, kept, claim) else None
+    return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
 
 
 def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, Any]]:
@@ -182,9 +188,9 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     assert record is not None, run_id
     assert file is not None, run_id
     tokens = open_tokens(store.table_of(run_id).plan["data"])
-    engine = Engine.from_dict(record.engine)
-    model = engine.prepare(load_weights(build(spec_from(record.model)), file))
-    subject = Subject(model, tokens, Train.model_validate(record.train), engine)
+    compute = Compute.from_dict(record.compute)
+    model = compute.prepare(load_weights(build(spec_from(record.model)), file))
+    subject = Subject(model, tokens, Train.model_validate(record.train), compute)
     found = METRICS.measured(choices, subject)
     tokens.check()
     return found
@@ -214,10 +220,10 @@ class _TakenOver(Exception):  # noqa: N818  no error: another process has the ru
     """Somebody thought that this process was gone."""
 
 
-def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
+def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
     """Return a function that says whether this process was asked to stop.
 
-    It raises _TakenOver where the claim is lost: then nothing more may be written.
+    It raises _TakenOver where the lease is lost: then nothing more may be written.
     """
     asked: list[int] = []
 
@@ -225,7 +231,7 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
         asked.append(number)
 
     def stop() -> bool:
-        if claim and not claim.held:
+        if lease and not lease.held:
             raise _TakenOver
         return bool(asked)
 
@@ -238,7 +244,7 @@ def _stop_signal(claim: Claim | None) -> Callable[[], bool]:
 
 
 def _parent() -> int:
-    """Return whose child this is: an engine tells, since it may be gone before anybody looks."""
+    """Return whose child this is: a launcher tells, since it may be gone before anybody looks."""
     return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
 
 
@@ -289,10 +295,10 @@ def _as_program(store: Store, run_id: str) -> int:
 
 
 def _wait_out(folder: Path) -> None:
-    """Wait for the claim of a holder that may have died on another machine to run out."""
-    watch, until = Watch(), time.monotonic() + 2 * lease()
+    """Wait for the lease of a holder that may have died on another machine to run out."""
+    watch, until = Watch(), time.monotonic() + 2 * lease_timeout()
     while watch.waits(folder) and time.monotonic() < until:
-        time.sleep(lease() / 10)
+        time.sleep(lease_timeout() / 10)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.registry import Choice
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.experiment import Train
 from llama_ablate.measure.registry import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.registry import Choice
-from llama_ablate.spec import ModelSpec
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 
 Samples = dict[str, list[float]]
 
@@ -32,7 +32,7 @@ class Arm:
 def interleaved(
     arms: Sequence[Arm],
     choices: Sequence[Choice],
-    engine: Engine,
+    compute: Compute,
     *,
     rounds: int = 5,
     report: Callable[[int], None] = lambda _done: None,
@@ -51,8 +51,8 @@ def interleaved(
                 if choice.name in errors[i]:
                     continue
                 try:
-                    model = engine.prepare(init_weights(build(arm.spec), 0))
-                    values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, engine))
+                    model = compute.prepare(init_weights(build(arm.spec), 0))
+                    values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
                 except Exception as error:  # noqa: BLE001  the pass and its other metrics go on
                     errors[i][choice.name] = reason(error)
                     taken[i][choice.name].clear()

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.spec import ModelSpec
 from llama_ablate.training.evaluation import losses, windows
 
 _TEXTS = 16  # longer ones take their square in time: so many of each length are enough
@@ -23,7 +23,7 @@ def loss_by_position(subject: Subject) -> dict[str, float]:
     """
     context = subject.model.spec.context
     cut = windows(subject.tokens.split(subject.tokens.heldout[-1]), context)[:1]
-    by_position = losses(subject.model, cut, subject.engine).reshape(-1, context).mean(0)
+    by_position = losses(subject.model, cut, subject.compute).reshape(-1, context).mean(0)
     values, first = {}, 1
     while first <= context:
         last = min(2 * first - 1, context)
@@ -68,5 +68,5 @@ def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> dict
 
 def _last(subject: Subject, cut: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """Return the losses of the last `count` predictions of each window, (N, count)."""
-    nats = losses(subject.model, [cut], subject.engine)
+    nats = losses(subject.model, [cut], subject.compute)
     return nats.reshape(len(cut), -1)[:, -count:]

@@ -6,10 +6,10 @@ import sys
 import psutil
 import torch
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.spec import ModelSpec
 
 
 def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> None:
@@ -22,12 +22,12 @@ def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> No
 @METRICS.add("kv_cache", per="variant", check=_check_cache)
 def kv_cache(subject: Subject, *, context: int | None = None) -> dict[str, float]:
     """Bytes of the cache after a prefill of one sequence, from its live tensors."""
-    model = subject.model.to(subject.engine.dtype)
+    model = subject.model.to(subject.compute.dtype)
     length = context or model.spec.context
     tokens = torch.from_numpy(subject.tokens.split("train")[:length].astype("int64"))
     cache = model.new_cache(1, length)
     with torch.inference_mode():
-        model(tokens[None].to(subject.engine.device), cache)
+        model(tokens[None].to(subject.compute.device), cache)
     return {
         "kv_cache_context_tokens": float(length),
         "kv_cache_bytes": float(cache.nbytes),

@@ -23,7 +23,7 @@ def perplexity(subject: Subject) -> dict[str, float]:
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
         cut = windows(subject.tokens.split(split), context)
-        nats = losses(subject.model, cut, subject.engine)
+        nats = losses(subject.model, cut, subject.compute)
         mean = float(nats.mean())
         tokens, size = subject.tokens.counts[split], subject.tokens.bytes[split]
         values |= {
@@ -48,7 +48,7 @@ def excess_loss(subject: Subject) -> dict[str, float]:
     values: dict[str, float] = {}
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = windows(subject.tokens.split(split), subject.model.spec.context)
-        nats = losses(subject.model, cut, subject.engine)
+        nats = losses(subject.model, cut, subject.compute)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
         excess = nats - floor
@@ -71,7 +71,7 @@ def calibration(subject: Subject) -> dict[str, float]:
     """
     cut = windows(subject.tokens.split(subject.tokens.heldout[-1]), subject.model.spec.context)
     sure, right, nats = [], [], []
-    for logits_NV, came_N in predictions(subject.model, cut, subject.engine):
+    for logits_NV, came_N in predictions(subject.model, cut, subject.compute):
         logs_NV = logits_NV.log_softmax(-1)
         best_N, likeliest_N = logs_NV.max(-1)
         sure.append(best_N.exp().double().cpu().numpy())

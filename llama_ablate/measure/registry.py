@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.registry import Choice, Registry
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.registry import Choice, Registry
 from llama_ablate.results import ERROR
-from llama_ablate.spec import ModelSpec
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]
 _SECONDS = 600  # of one turn: there are several, of every variant
@@ -27,7 +27,7 @@ class Subject:
     model: Decoder
     tokens: Tokens
     train: Train
-    engine: Engine
+    compute: Compute
 
 
 class Metrics(Registry):

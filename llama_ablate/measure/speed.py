@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
-from llama_ablate.spec import ModelSpec
-from llama_ablate.training.engine import update
+from llama_ablate.training.compute import update
 from llama_ablate.training.optimizer import make_optimizer
 
 
@@ -21,16 +21,20 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
 @METRICS.add("train_speed", per="variant", check=_check_train)
 def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
-    model, train, engine = subject.model, subject.train, subject.engine
+    model, train, compute = subject.model, subject.train, subject.compute
     optimizer = make_optimizer(model, train)
     context = model.spec.context
-    parts = [part.to(engine.device) for part in torch.from_numpy(
-        subject.tokens.batch(0, 0, train.batch, context)).chunk(train.accumulate)]  # fmt: skip
+    parts = [
+        part.to(compute.device)
+        for part in torch.from_numpy(subject.tokens.batch(0, 0, train.batch, context)).chunk(
+            train.accumulate
+        )
+    ]
 
     def step() -> None:
-        update(model, optimizer, parts, train, engine)
+        update(model, optimizer, parts, train, compute)
 
-    tokens_per_s = train.batch * context / _seconds_a_call(step, engine.synchronize, seconds)
+    tokens_per_s = train.batch * context / _seconds_a_call(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token
     return {
         "train_tokens_per_s": tokens_per_s,
@@ -48,8 +52,9 @@ def _check_decode(
     seconds: float,
 ) -> None:
     if not batch or min(batch) < 1:
-        raise ConfigError(f"decode_speed: batch {[*batch]!s:.60} must be whole numbers of 1 or "
-                          "more", ("batch",))  # fmt: skip
+        raise ConfigError(
+            f"decode_speed: batch {[*batch]!s:.60} must be whole numbers of 1 or more", ("batch",)
+        )
     if new < 1:
         raise ConfigError(f"decode_speed: new {new!s:.60} must be 1 or more", ("new",))
     check_seconds(seconds)
@@ -57,8 +62,9 @@ def _check_decode(
     if needed > there:
         raise ConfigError(
             f"decode_speed: the largest batch of the longest context has {needed!s:.60} tokens, "
-            f"and the text {there:,} to train on", ("context" if context else "batch",),
-        )  # fmt: skip
+            f"and the text {there:,} to train on",
+            ("context" if context else "batch",),
+        )
 
 
 def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]:
@@ -87,13 +93,13 @@ def decode_speed(
     time, the others are prefilled at once. Without a cache every token costs a forward pass over
     all before it.
     """
-    model, engine = subject.model, subject.engine
-    model = model.to(engine.dtype).eval()
+    model, compute = subject.model, subject.compute
+    model = model.to(compute.dtype).eval()
     values: dict[str, float] = {}
     for length in _lengths(model.spec, context, new):
         for size in batch:
             text = subject.tokens.split("train")[: size * length].astype("int64")
-            tokens = torch.from_numpy(text).view(size, length).to(engine.device)
+            tokens = torch.from_numpy(text).view(size, length).to(compute.device)
             prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
             name = f"b{size}_c{length}_tokens_per_s"
 
@@ -105,22 +111,22 @@ def decode_speed(
             ) -> float:
                 cache = model.new_cache(len(prompt), length)
                 model(prompt, cache)
-                engine.synchronize()
+                compute.synchronize()
                 began = time.perf_counter()
                 for column in rest.unbind(1):
                     model(column[:, None], cache)
-                engine.synchronize()
+                compute.synchronize()
                 return time.perf_counter() - began
 
             def uncached(tokens: torch.Tensor = tokens, length: int = length) -> float:
                 began = time.perf_counter()
                 for end in range(length - new + 1, length + 1):
                     model(tokens[:, :end])
-                engine.synchronize()
+                compute.synchronize()
                 return time.perf_counter() - began
 
             with torch.inference_mode():
-                wait = engine.synchronize
+                wait = compute.synchronize
                 decode()  # warms up
                 values |= {
                     f"prefill_{name}": prompt.numel() / _seconds_a_call(prefill, wait, seconds),

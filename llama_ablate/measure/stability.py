@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.training.engine import loss_of
+from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import LOGITS, windows
 
 _TOKENS = 16_384  # of held-out text to look at
@@ -32,7 +32,7 @@ def activations(subject: Subject) -> dict[str, float]:
         seen = (h_BTF != 0).flatten(0, 1).any(0)
         alive[layer] = alive[layer] | seen if layer in alive else seen
 
-    with _watched(model, stream, hidden), torch.no_grad(), subject.engine.autocast():
+    with _watched(model, stream, hidden), torch.no_grad(), subject.compute.autocast():
         for tokens in _batches(subject):
             model.hidden(tokens[:, :-1])
     values = {
@@ -71,7 +71,7 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
     split = subject.tokens.split(subject.tokens.heldout[-1])
     whole = windows(split, context, max(_TOKENS, context))[0]
     for part in torch.from_numpy(whole).split(max(1, 4096 // context)):  # type: ignore[no-untyped-call]
-        yield part.to(subject.engine.device)
+        yield part.to(subject.compute.device)
 
 
 @contextmanager
@@ -86,8 +86,10 @@ def _watched(model: Any, stream: Any, hidden: Any) -> Iterator[None]:
         def before(_module: nn.Module, given: tuple[Tensor, ...], layer: int = i) -> None:
             hidden(layer, given[0])
 
-        hooks += [block.register_forward_hook(after),
-                  block.ffn.down.register_forward_pre_hook(before)]  # fmt: skip
+        hooks += [
+            block.register_forward_hook(after),
+            block.ffn.down.register_forward_pre_hook(before),
+        ]
     try:
         yield
     finally:

@@ -5,8 +5,8 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Registry
 
 
 class BlockInterface(Protocol):

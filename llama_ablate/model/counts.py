@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from torch import nn
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.model.decoder import build
-from llama_ablate.spec import ModelSpec
 
 
 @dataclass(frozen=True)

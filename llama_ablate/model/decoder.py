@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import llama_ablate.model.rope  # noqa: F401  registers
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.blocks import BLOCKS
@@ -21,7 +22,6 @@ from llama_ablate.model.kernels import AttentionContext, Kernel, Maps
 from llama_ablate.model.linear import Embedding, Linear
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.positions import POSITIONS
-from llama_ablate.spec import ModelSpec
 
 REGISTRIES = {
     "norm": NORMS,

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Linear, OutLinear
-from llama_ablate.registry import Registry
-from llama_ablate.spec import SIZES
 
 _WIDEST = 1 << 24
 

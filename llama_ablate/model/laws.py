@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
-from llama_ablate.spec import ModelSpec
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
 _CHANGED = 12  # the token that is exchanged to see who sees it
@@ -105,8 +105,13 @@ def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 #: In the order in which they are tried. What changes the weights comes last.
 LAWS: tuple[Law, ...] = (
-    finite, drawn_from_the_seed, causal, cached_equals_full, counted_bytes, every_parameter_learns,
-)  # fmt: skip
+    finite,
+    drawn_from_the_seed,
+    causal,
+    cached_equals_full,
+    counted_bytes,
+    every_parameter_learns,
+)
 
 
 def check(spec: ModelSpec, slot: str) -> None:
@@ -115,10 +120,14 @@ def check(spec: ModelSpec, slot: str) -> None:
     Raises ConfigError, which names the component and the law that it breaks.
     """
     small = replace(
-        spec, vocab=_VOCAB, layers=min(spec.layers, _LAYERS), context=max(spec.context, _TOKENS),
+        spec,
+        vocab=_VOCAB,
+        layers=min(spec.layers, _LAYERS),
+        context=max(spec.context, _TOKENS),
         # Around zero most activations are alike, far from it most softmaxes are saturated.
-        tie=False, init_std=max(spec.init_std, spec.dim**-0.5),
-    )  # fmt: skip
+        tie=False,
+        init_std=max(spec.init_std, spec.dim**-0.5),
+    )
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)
     if broken := next(_broken(small, slot, tokens_BT), None):

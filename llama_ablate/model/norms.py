@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
-from llama_ablate.registry import Registry
-from llama_ablate.spec import SIZES
 
 NORMS = Registry("norm", sizes=SIZES)
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.linear import Embedding
-from llama_ablate.registry import Registry
-from llama_ablate.spec import SIZES
 
 
 class Position(nn.Module):

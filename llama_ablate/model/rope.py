@@ -48,9 +48,12 @@ class RoPE(Position):
         if self.rotated % 2 or not 0 < self.rotated <= head_dim:
             raise ConfigError(
                 "rope turns pairs of coordinates: "
-                + (f"head_dim {head_dim} is odd" if fraction == 1
-                   else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}")
-            )  # fmt: skip
+                + (
+                    f"head_dim {head_dim} is odd"
+                    if fraction == 1
+                    else f"fraction {fraction:g} of head_dim {head_dim} is {self.rotated}"
+                )
+            )
         for name, value, least, most in (
             ("theta", theta, 1, 1e15),
             ("factor", factor, 1e-6, 1e6),
@@ -65,8 +68,9 @@ class RoPE(Position):
         if nope_every is not None and nope_every < 1:
             raise ConfigError(f"nope_every {nope_every} must be 1 or more")
         if scaling == "none" and factor != 1:
-            raise ConfigError(f"factor {factor:g} has no effect without a scaling; "
-                              "allowed: linear, llama3, ntk")  # fmt: skip
+            raise ConfigError(
+                f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk"
+            )
         if scaling != "none" and factor == 1:
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
         self.theta, self.layout, self.nope_every = theta, layout, nope_every

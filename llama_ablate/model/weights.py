@@ -4,7 +4,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save
 
-from llama_ablate.disk import Writer
+from llama_ablate.files.disk import Writer
 from llama_ablate.model.decoder import Decoder
 
 

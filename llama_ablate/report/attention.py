@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from llama_ablate import disk
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 
 Array = NDArray[np.floating]
 
@@ -96,10 +96,17 @@ class Maps:
         ticks = [_shown(label) if i % every == 0 else "" for i, label in enumerate(self.labels)]
         # Hidden scores are minus infinity: they are left out, not drawn as some number.
         sns.heatmap(
-            values, mask=~np.isfinite(values), ax=axes, cmap="viridis", square=True, cbar=bar,
-            xticklabels=ticks if bar else False, yticklabels=ticks if labelled else False,
-            cbar_kws={"shrink": 0.7} if bar else None, **({} if bar else {"vmin": 0, "vmax": 1}),
-        )  # fmt: skip
+            values,
+            mask=~np.isfinite(values),
+            ax=axes,
+            cmap="viridis",
+            square=True,
+            cbar=bar,
+            xticklabels=ticks if bar else False,
+            yticklabels=ticks if labelled else False,
+            cbar_kws={"shrink": 0.7} if bar else None,
+            **({} if bar else {"vmin": 0, "vmax": 1}),
+        )
         axes.tick_params(labelsize=7, length=0)
         axes.tick_params("y", rotation=0)
         axes.tick_params("x", rotation=90)

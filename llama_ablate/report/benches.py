@@ -26,7 +26,7 @@ def text(values: dict[str, Any]) -> str:
         "",
         f"{setup['device']}, {setup['threads']} threads, {setup['rounds']} rounds, cases in turns; "
         "medians with 95% intervals, ratios turn by turn",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
 
 

@@ -25,11 +25,13 @@ def findings(folder: Path) -> pd.DataFrame:
             rows.append(
                 {
                     "experiment": store.root.name,
-                    **{k: getattr(told, k) for k in ("claim", "claims", "table", "source", "said",
-                                                     "finding", "why")},
+                    **{
+                        k: getattr(told, k)
+                        for k in ("claim", "claims", "table", "source", "said", "finding", "why")
+                    },
                     "measured": tables.measured(told),
                 }
-            )  # fmt: skip
+            )
     for name, asked in folders.inquiries(folder).items():
         rows += [
             {"experiment": name, "table": "", "why": "", **found, "measured": number(found)}

@@ -25,8 +25,17 @@ def sensitivity(store: Store) -> Figure:
     found = found[found["label"].isin(list(colours))]
     figure, axes = canvas(8, 4.8)
     order = [label for label in colours if label in set(found["label"])]
-    sns.lineplot(found, x="lr", y="loss_nats", hue="label", hue_order=order, palette=colours,
-                 errorbar=("pi", 100), marker="o", ax=axes)  # fmt: skip
+    sns.lineplot(
+        found,
+        x="lr",
+        y="loss_nats",
+        hue="label",
+        hue_order=order,
+        palette=colours,
+        errorbar=("pi", 100),
+        marker="o",
+        ax=axes,
+    )
     chosen = frames.reported(frame).groupby("label", sort=False)["tuned"].first()
     at = {label: json.loads(point)["lr"] for label, point in chosen.items()}
     means = found.groupby(["label", "lr"], sort=False)["loss_nats"].mean().reset_index()
@@ -60,8 +69,10 @@ def ladder(store: Store) -> Figure:
         if law is None:
             continue
         largest = float(means.index.max())
-        for low, high, style in ((float(means.index.min()), largest, "-"),
-                                 (largest, 10 * largest, ":")):  # fmt: skip
+        for low, high, style in (
+            (float(means.index.min()), largest, "-"),
+            (largest, 10 * largest, ":"),
+        ):
             x = np.geomspace(low, high, 50)
             axes.plot(x, [law(v) for v in x], style, color=colour, lw=1)
     axes.set_xscale("log")

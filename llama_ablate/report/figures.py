@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 
-from llama_ablate import disk
+from llama_ablate.files import disk
 from llama_ablate.report import frames, tables
 from llama_ablate.results import Store
 from llama_ablate.terminal import visible
@@ -38,15 +38,27 @@ def learning_curves(store: Store) -> Figure:
     if len(frame):
         ok = frame[frame["outcome"] == "ok"]
         sns.lineplot(
-            ok, x="tokens", y="validation_loss_nats", hue="label", palette=colours, ax=axes,
-            errorbar=("pi", 100), hue_order=[c for c in colours if c in set(ok["label"])],
-        )  # fmt: skip
+            ok,
+            x="tokens",
+            y="validation_loss_nats",
+            hue="label",
+            palette=colours,
+            ax=axes,
+            errorbar=("pi", 100),
+            hue_order=[c for c in colours if c in set(ok["label"])],
+        )
         named: set[str] = set()  # in the legend, once for all seeds
         for key, part in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
             x, y = part["tokens"].to_numpy(), part["validation_loss_nats"].to_numpy()
             name = f"{key[0]}: {part['outcome'].iloc[0]}"
-            axes.plot(x, y, ":x", markevery=[-1], color=colours[str(key[0])],
-                      label="_" if name in named else name)  # fmt: skip
+            axes.plot(
+                x,
+                y,
+                ":x",
+                markevery=[-1],
+                color=colours[str(key[0])],
+                label="_" if name in named else name,
+            )
             named.add(name)
     axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
@@ -66,9 +78,16 @@ def effects(store: Store) -> Figure:
     frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
     frame, left_out = _ends(frame, "difference_nats", _ROWS)
     figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
-    colours = {"better": "#1b7f4d", "worse": "#b5422c", "equivalent": "#2b6cb0",
-               "inconclusive": "#6b6b6b", "diverged": "#8a2be2", "collapsed": "#96650a",
-               "failed": "#1d1d1f", "pending": "#b0b0b0"}  # fmt: skip
+    colours = {
+        "better": "#1b7f4d",
+        "worse": "#b5422c",
+        "equivalent": "#2b6cb0",
+        "inconclusive": "#6b6b6b",
+        "diverged": "#8a2be2",
+        "collapsed": "#96650a",
+        "failed": "#1d1d1f",
+        "pending": "#b0b0b0",
+    }
     for y, row in enumerate(frames.rows(frame)):
         colour = colours[row.verdict]
         if math.isfinite(row.difference_nats):
@@ -76,14 +95,22 @@ def effects(store: Store) -> Figure:
                 axes.plot([row.low_nats, row.high_nats], [y, y], color=colour, lw=2)
             axes.plot(row.difference_nats, y, "o", color=colour)
         if "ok" not in row.outcome or "," in row.outcome:
-            axes.annotate(f" {row.outcome}", (max(0.0, _finite(row.high_nats)), y), va="center",
-                          color=colour, fontsize=8)  # fmt: skip
+            axes.annotate(
+                f" {row.outcome}",
+                (max(0.0, _finite(row.high_nats)), y),
+                va="center",
+                color=colour,
+                fontsize=8,
+            )
     axes.axvline(0, color=_BASELINE, lw=1)
     axes.set_yticks(range(len(frame)), [visible(label) for label in frame["label"]])
     axes.set_ylim(len(frame) - 0.4, -0.6)
     axes.set(xlabel=f"loss minus that of '{base['label']}' (nats; left of the line is better)")
-    handles = [mpl.lines.Line2D([], [], color=c, marker="o", label=v) for v, c in colours.items()
-               if v in set(frame["verdict"])]  # fmt: skip
+    handles = [
+        mpl.lines.Line2D([], [], color=c, marker="o", label=v)
+        for v, c in colours.items()
+        if v in set(frame["verdict"])
+    ]
     if handles:
         axes.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     remark(axes, left_out)
@@ -120,15 +147,22 @@ def cache_growth(store: Store) -> Figure:
         groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
     shown = list(groups.items())
     if len(shown) > _MANY:
-        remark(axes, f"{len(shown) - _MANY:,} of {len(shown):,} sizes are left out: drawn are the "
-                     "smallest and the largest")  # fmt: skip
+        remark(
+            axes,
+            f"{len(shown) - _MANY:,} of {len(shown):,} sizes are left out: drawn are the "
+            "smallest and the largest",
+        )
         shown = shown[: _MANY // 2] + shown[-_MANY // 2 :]
-    for colour, (size, labels) in zip(
-        sns.color_palette("husl", len(shown)), shown, strict=True
-    ):
+    for colour, (size, labels) in zip(sns.color_palette("husl", len(shown)), shown, strict=True):
         names = tables.listed(labels, 4)
-        axes.plot(contexts, [c * size for c in contexts], "o-", ms=3, color=colour,
-                  label=f"{size:,} B/token: {names}")  # fmt: skip
+        axes.plot(
+            contexts,
+            [c * size for c in contexts],
+            "o-",
+            ms=3,
+            color=colour,
+            label=f"{size:,} B/token: {names}",
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
@@ -213,8 +247,15 @@ def _scatter(store: Store, frame: pd.DataFrame, x: str) -> tuple[Figure, Axes]:
     named = len(colours) <= _MANY + 1
     for _, of in shown.groupby("label" if named else "baseline", sort=False):
         label = str(of["label"].iloc[0])
-        axes.errorbar(of[x], of["loss_nats"], yerr=of["sd_nats"].fillna(0.0), fmt="o", capsize=3,
-                      color=colours[label], label=label)  # fmt: skip
+        axes.errorbar(
+            of[x],
+            of["loss_nats"],
+            yerr=of["sd_nats"].fillna(0.0),
+            fmt="o",
+            capsize=3,
+            color=colours[label],
+            label=label,
+        )
     if len(lost):
         remark(axes, f"without a loss: {tables.listed(list(lost['label']))}")
     split = frames.reported_split(frames.runs(store))
@@ -249,8 +290,10 @@ def _ends(frame: pd.DataFrame, by: str, most: int) -> tuple[pd.DataFrame, str]:
         return ordered, ""
     known, side = ordered[ordered[by].notna()], most // 2
     ends = pd.concat([known[:side], known[side:][-side:]])
-    return ends, (f"{len(ordered) - len(ends):,} of {len(ordered):,} variants are left out: drawn "
-                  "are the lowest and the highest losses")  # fmt: skip
+    return ends, (
+        f"{len(ordered) - len(ends):,} of {len(ordered):,} variants are left out: drawn "
+        "are the lowest and the highest losses"
+    )
 
 
 def remark(axes: Axes, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate import margins
+from llama_ablate.config import margins
 from llama_ablate.evidence import Ruling, paired_effect, rule, summary
 from llama_ablate.report import tuned
 from llama_ablate.report.steadied import UNSTABLE, verdict
@@ -158,8 +158,13 @@ def comparison(store: Store) -> pd.DataFrame:
                 "difference_nats": effect.mean if ruling else 0.0,
                 "low_nats": effect.low if ruling else math.nan,
                 "high_nats": effect.high if ruling else math.nan,
-                "verdict": verdict(ruling, set(of["outcome"]), ended[variant["id"]],
-                                   ended[base["id"]], paired=bool(pairs)),
+                "verdict": verdict(
+                    ruling,
+                    set(of["outcome"]),
+                    ended[variant["id"]],
+                    ended[base["id"]],
+                    paired=bool(pairs),
+                ),
                 "p_holm": ruling.p_holm if ruling else math.nan,
                 "equivalence_p": ruling.equivalence_p if ruling else math.nan,
                 "seeds_needed": (ruling.seeds_needed if ruling else None) or math.nan,
@@ -182,7 +187,7 @@ def comparison(store: Store) -> pd.DataFrame:
                 "kv_measured_bytes_per_token": speeds.get("kv_cache_bytes_per_token", math.nan),
                 "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Claim, examine
-from llama_ablate.experiment import Hypothesis
 from llama_ablate.report import frames, tested
 from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import Store

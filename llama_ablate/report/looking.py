@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.evidence import paired_effect, rule, summary
+from llama_ablate.files.strict_json import to_json
 from llama_ablate.report import frames, tables
 from llama_ablate.report.steadied import UNSTABLE
 from llama_ablate.results import Store
-from llama_ablate.strict_json import to_json
 
 Look = tuple[str, dict[str, Any]]
 
@@ -70,19 +70,26 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
         effect = paired_effect(list(of_b.loc[seeds, name]), list(of_a.loc[seeds, name]))
         effects[name] = vars(effect)
         rows.append(
-            (name, f"{of_a.loc[seeds, name].mean():.5g}", f"{of_b.loc[seeds, name].mean():.5g}",
-             tables.interval(effect.mean, effect.low, effect.high),
-             tables.number(effect.correlation, ".2f"))
-        )  # fmt: skip
+            (
+                name,
+                f"{of_a.loc[seeds, name].mean():.5g}",
+                f"{of_b.loc[seeds, name].mean():.5g}",
+                tables.interval(effect.mean, effect.low, effect.high),
+                tables.number(effect.correlation, ".2f"),
+            )
+        )
     cells = pd.DataFrame(
         rows, columns=["measure", a["label"], b["label"], "difference [95%]", "r over seeds"]
     )
     measured = [frames.flat(store.variant_measures(v["id"])) for v in (a, b)]
     speeds = pd.DataFrame(
-        [(name, f"{x:,.4g}", f"{measured[1][name]:,.4g}", f"{measured[1][name] / x:.3f}")
-         for name, x in measured[0].items() if name in measured[1] and x],
+        [
+            (name, f"{x:,.4g}", f"{measured[1][name]:,.4g}", f"{measured[1][name] / x:.3f}")
+            for name, x in measured[0].items()
+            if name in measured[1] and x
+        ],
         columns=["measure", a["label"], b["label"], "ratio"],
-    )  # fmt: skip
+    )
     said = ""
     if f"{split}_loss_nats" in effects and seeds:
         loss = of_b.loc[seeds, f"{split}_loss_nats"] - of_a.loc[seeds, f"{split}_loss_nats"]
@@ -90,8 +97,10 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
         words = {"inconclusive": "is not told apart from", "equivalent": "is equivalent to"}
         how = words.get(ruling.verdict, f"is {ruling.verdict} than")
         said = f"{b['label']} {how} {a['label']}"
-        said += (f" on {split} loss, over {len(seeds)} paired seeds (this pair alone: a table "
-                 "corrects for its number of rows)")  # fmt: skip
+        said += (
+            f" on {split} loss, over {len(seeds)} paired seeds (this pair alone: a table "
+            "corrects for its number of rows)"
+        )
     bad = runs[runs["outcome"].isin(UNSTABLE)]
     left_out = [
         f"left out of {v['label']}: {frames.outcomes(bad[bad['variant'] == v['id']]['outcome'])}"
@@ -102,8 +111,14 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
     lines += [f"{key}: {' -> '.join(map(_entry, _apart(*both)))}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if rows else "no seed that both finished", "", said, *left_out]
     lines += ["", tables.text(speeds)] if len(speeds) else []
-    values = {"a": a["label"], "b": b["label"], "changed": changed, "seeds": seeds,
-              "effects": effects, "speeds": speeds.to_dict("records")}  # fmt: skip
+    values = {
+        "a": a["label"],
+        "b": b["label"],
+        "changed": changed,
+        "seeds": seeds,
+        "effects": effects,
+        "speeds": speeds.to_dict("records"),
+    }
     return "\n".join(lines), values
 
 

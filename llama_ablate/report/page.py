@@ -11,14 +11,24 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from llama_ablate.experiment import slug
+from llama_ablate.config.experiment import slug
+from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.report import curves, figures, frames, tables, warned
 from llama_ablate.report.sections import Section
 from llama_ablate.results import Store
-from llama_ablate.strict_json import to_json, write_text
 
-_RUN_COLUMNS = ("variant", "tuned to", "seed", "outcome", "loss (nats)", "± (text)", "bits/byte",
-                "train (s)", "peak memory", "reason")  # fmt: skip
+_RUN_COLUMNS = (
+    "variant",
+    "tuned to",
+    "seed",
+    "outcome",
+    "loss (nats)",
+    "± (text)",
+    "bits/byte",
+    "train (s)",
+    "peak memory",
+    "reason",
+)
 
 
 def write(store: Store, found: list[Section]) -> Path:
@@ -78,8 +88,16 @@ def answer(comparison: pd.DataFrame) -> str:
     base = comparison[comparison["baseline"]].iloc[0]["label"]
     parts = []
     comparison = comparison[comparison["role"] == ""]
-    for word in ("better", "worse", "equivalent", "diverged", "collapsed", "inconclusive", "failed",
-                 "pending"):  # fmt: skip
+    for word in (
+        "better",
+        "worse",
+        "equivalent",
+        "diverged",
+        "collapsed",
+        "inconclusive",
+        "failed",
+        "pending",
+    ):
         of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
         named = [
             str(row.label)
@@ -93,14 +111,14 @@ def answer(comparison: pd.DataFrame) -> str:
 
 def _facts(store: Store) -> str:
     plan = store.plan
-    train, engine = plan["experiment"]["train"], store.engine or {}
+    train, compute = plan["experiment"]["train"], store.compute or {}
     return (
         f"{len(plan['variants'])} variants, {len({r['seed'] for r in plan['runs']})} seeds, "
         f"{plan['tokens_per_run']:,} tokens a run ({plan['steps']:,} steps of {train['batch']} x "
         f"{plan['experiment']['model']['context']}), learning rate {train['lr']:g}, matched: "
-        f"{frames.matched(plan)}. Computed on {engine.get('device', '?')} in "
-        f"{engine.get('precision', '?')} with the {engine.get('kernel', '?')} attention kernel and "
-        f"{engine.get('threads', '?')} thread(s) a worker."
+        f"{frames.matched(plan)}. Computed on {compute.get('device', '?')} in "
+        f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel, "
+        f"{compute.get('threads', '?')} thread(s) a worker."
     )
 
 
@@ -164,7 +182,7 @@ def _html(
         recipes=[{"label": v["label"], "text": to_json(v)} for v in plan["variants"]],
         experiment=store.experiment_text,
         environment=to_json(
-            {"engine": store.engine, "environment": records[0].environment if records else None}
+            {"compute": store.compute, "environment": records[0].environment if records else None}
         ),
     )
 

@@ -16,7 +16,7 @@ _RECORD = 32 << 10  # a record, its curve and measures, with room to spare
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
-def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict[str, Any]:
+def forecast(plan: dict[str, Any], compute: dict[str, Any], workers: int) -> dict[str, Any]:
     """Add the predicted time to a plan: its FLOPs at the rate that a probe step reached here.
 
     The probe is a training step of one layer; real runs also evaluate and save, so this is the
@@ -29,7 +29,7 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
         cost = {v["id"]: 3 * v["flops_per_token"] for v in table["variants"]}
         for r in table["runs"]:
             flops[r["id"]] = cost[r["variant"]] * r["steps"] * batch * context
-    seconds = sum(flops.values()) / engine["flops_per_s"] / max(1, min(workers, len(flops)))
+    seconds = sum(flops.values()) / compute["flops_per_s"] / max(1, min(workers, len(flops)))
     return {
         "name": plan["experiment"]["name"],
         "question": plan["question"],
@@ -39,14 +39,24 @@ def forecast(plan: dict[str, Any], engine: dict[str, Any], workers: int) -> dict
         "predicted_s": seconds,
         "workers": workers,
         "disk_bytes": disk_bytes(plan, workers),
-        "engine": engine,
+        "compute": compute,
         "tables": [
-            {key: table[key] for key in ("table", "match", "budget", "data", "steps",
-                                         "tokens_per_run", "variants")}
+            {
+                key: table[key]
+                for key in (
+                    "table",
+                    "match",
+                    "budget",
+                    "data",
+                    "steps",
+                    "tokens_per_run",
+                    "variants",
+                )
+            }
             for table in tables
         ],
         **{key: plan[key] for key in ("data", "match", "steps", "tokens_per_run", "variants")},
-    }  # fmt: skip
+    }
 
 
 def disk_bytes(plan: dict[str, Any], workers: int, done: Collection[str] = ()) -> dict[str, int]:
@@ -101,7 +111,7 @@ def text(values: dict[str, Any]) -> str:
             *warned.covered(table),
             *warned.losses_of_text(data),
         ]
-    engine = values["engine"]
+    compute = values["compute"]
     return "\n".join(
         [
             *lines,
@@ -109,8 +119,8 @@ def text(values: dict[str, Any]) -> str:
             "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
             f"runs: {values['runs']}; {values['training_flops']:.3g} training FLOPs",
             f"predicted: about {_duration(values['predicted_s'])} with {values['workers']} "
-            f"worker(s) on {engine['device']}, {engine['precision']}, {engine['kernel']} kernel "
-            f"({engine['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
+            f"worker(s) on {compute['device']}, {compute['precision']}, {compute['kernel']} kernel "
+            f"({compute['flops_per_s'] / 1e9:,.0f} GFLOP/s a worker, measured)",
             "disk: up to "
             + ", ".join(f"{size(n)} with {_KEPT[k]}" for k, n in values["disk_bytes"].items()),
         ]
@@ -167,8 +177,10 @@ def powered(pilot: Store, effect_nats: float, values: dict[str, Any]) -> list[di
             }
         )
     if not rows:
-        raise ConfigError(f"'{pilot.root}' has no variant with two seeds that its baseline "
-                          "has too: no noise to plan with")  # fmt: skip
+        raise ConfigError(
+            f"'{pilot.root}' has no variant with two seeds that its baseline "
+            "has too: no noise to plan with"
+        )
     return rows
 
 

@@ -30,13 +30,26 @@ def rotation(rates: Mapping[str, Sequence[float]], context: int) -> Figure:
     left.legend(frameon=False, fontsize=8)
     name, values = next(iter(rates.items()))
     angles = np.outer(np.arange(_POSITIONS), np.asarray(values))
-    sns.heatmap(np.cos(angles), ax=middle, cmap="viridis", vmin=-1, vmax=1, xticklabels=8,
-                yticklabels=16, cbar_kws={"label": "cos(position x frequency)"})  # fmt: skip
+    sns.heatmap(
+        np.cos(angles),
+        ax=middle,
+        cmap="viridis",
+        vmin=-1,
+        vmax=1,
+        xticklabels=8,
+        yticklabels=16,
+        cbar_kws={"label": "cos(position x frequency)"},
+    )
     middle.set(xlabel="pair", ylabel="position", title=name)
     colours = sns.color_palette("viridis", len(values))
     for angle, colour in zip(angles[_ROW], colours, strict=True):
         right.plot([0, math.cos(angle)], [0, math.sin(angle)], "-o", ms=3, lw=0.8, color=colour)
     right.set_aspect("equal")
-    right.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xlabel="cos", ylabel="sin",
-              title=f"pairs at position {_ROW} (dark: the fast ones)")  # fmt: skip
+    right.set(
+        xlim=(-1.1, 1.1),
+        ylim=(-1.1, 1.1),
+        xlabel="cos",
+        ylabel="sin",
+        title=f"pairs at position {_ROW} (dark: the fast ones)",
+    )
     return figure

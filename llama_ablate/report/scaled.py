@@ -86,10 +86,16 @@ def laws(store: Store) -> pd.DataFrame:
                 made = fit(
                     list(grid.index.astype(float)), grid.to_numpy().tolist(), at=at, floor=floor
                 )
-                for name, interval in (("exponent", made.exponent), ("floor", made.floor),
-                                       ("projected", made.projected)):  # fmt: skip
-                    row |= {name: interval.value, f"{name}_low": interval.low,
-                            f"{name}_high": interval.high}  # fmt: skip
+                for name, interval in (
+                    ("exponent", made.exponent),
+                    ("floor", made.floor),
+                    ("projected", made.projected),
+                ):
+                    row |= {
+                        name: interval.value,
+                        f"{name}_low": interval.low,
+                        f"{name}_high": interval.high,
+                    }
             if axis == "parameters" and not of["baseline"].any():
                 row |= _gap(store, found, str(label))
             rows.append(row)
@@ -111,10 +117,13 @@ def _gap(store: Store, found: pd.DataFrame, label: str) -> dict[str, Any]:
     made = gap(x, difference.to_numpy().tolist(), at=max(x) * _FURTHER, margin=margin)
     return {
         "trend": made.trend,
-        "slope": made.slope.mean, "slope_low": made.slope.low, "slope_high": made.slope.high,
-        "gap_at": made.projected.mean, "gap_low": made.projected.low,
+        "slope": made.slope.mean,
+        "slope_low": made.slope.low,
+        "slope_high": made.slope.high,
+        "gap_at": made.projected.mean,
+        "gap_low": made.projected.low,
         "gap_high": made.projected.high,
-    }  # fmt: skip
+    }
 
 
 def law_through(means: "pd.Series[float]", floor: float | None) -> Law | None:

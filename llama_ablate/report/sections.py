@@ -70,13 +70,27 @@ deviations above the hundred before."""
 def sections(store: Store) -> list[Section]:
     """Return every table that the results have something to say in."""
     every = store.tables
-    found = [_of("comparison", "Comparison", frames.comparison(table), tables.comparison_cells,
-                 _about(table), table) for table in every]  # fmt: skip
+    found = [
+        _of(
+            "comparison",
+            "Comparison",
+            frames.comparison(table),
+            tables.comparison_cells,
+            _about(table),
+            table,
+        )
+        for table in every
+    ]
     found += [
         _of("winners", "Who wins where", tested.winners(store), tables.winner_cells, _WINNERS),
-        _of("hypotheses", "Hypotheses", hypothesized.hypotheses(store), tables.hypothesis_cells,
-            _HYPOTHESES),
-    ]  # fmt: skip
+        _of(
+            "hypotheses",
+            "Hypotheses",
+            hypothesized.hypotheses(store),
+            tables.hypothesis_cells,
+            _HYPOTHESES,
+        ),
+    ]
     for table in every:
         frame = frames.runs(table)
         ledger = tuned.ledger(frame, frames.reported_split(frame))
@@ -85,9 +99,15 @@ def sections(store: Store) -> list[Section]:
             _of("factors", "Factors", tested.factors(table), tables.factor_cells, _FACTORS, table),
             _of("steps", "Steps", tested.steps(table), tables.step_cells, _STEPS, table),
             _of("tuning", "Tuning", ledger, tables.tuning_cells, _TUNING, table),
-            _of("steadiness", "Stability", steadied.steadiness(frame), tables.steadiness_cells,
-                _STEADY, table),
-        ]  # fmt: skip
+            _of(
+                "steadiness",
+                "Stability",
+                steadied.steadiness(frame),
+                tables.steadiness_cells,
+                _STEADY,
+                table,
+            ),
+        ]
     found += [
         _of("ladder", "Ladder", scaled.laws(store), tables.law_cells, _LADDER),
         _of("surface", "Surface", scaled.surface(store), tables.surface_cells, _SURFACE),
@@ -114,8 +134,10 @@ def _about(table: Store) -> str:
 
 
 def _controls(table: Store) -> pd.DataFrame:
-    rows = [(kind, "holds" if holds else "fails", why)
-            for kind, (holds, why) in tested.controls(table).items()]  # fmt: skip
+    rows = [
+        (kind, "holds" if holds else "fails", why)
+        for kind, (holds, why) in tested.controls(table).items()
+    ]
     return pd.DataFrame(rows, columns=["control", "finding", "why"])
 
 

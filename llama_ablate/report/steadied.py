@@ -27,8 +27,12 @@ def steadiness(frame: pd.DataFrame) -> pd.DataFrame:
         for outcome in UNSTABLE:
             count = int((of["outcome"] == outcome).sum())
             low, high = wilson(count, len(of))
-            row |= {outcome: count, f"{outcome}_share": count / len(of),
-                    f"{outcome}_low": low, f"{outcome}_high": high}  # fmt: skip
+            row |= {
+                outcome: count,
+                f"{outcome}_share": count / len(of),
+                f"{outcome}_low": low,
+                f"{outcome}_high": high,
+            }
         rows.append(row | {n: float(of[n].mean()) if n in of else math.nan for n in _NUMBERS})
     return pd.DataFrame(rows)
 

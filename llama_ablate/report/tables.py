@@ -112,10 +112,14 @@ def tuning_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what was tried for each variant, and what it came to."""
     shown = pd.DataFrame({"variant": frame["label"]})
     shown["trials"] = [
-        ", ".join([f"{row.finished} of {row.trials}",
-                   *(f"{n} {word}" for word in UNSTABLE if (n := getattr(row, word)))])
+        ", ".join(
+            [
+                f"{row.finished} of {row.trials}",
+                *(f"{n} {word}" for word in UNSTABLE if (n := getattr(row, word))),
+            ]
+        )
         for row in frames.rows(frame)
-    ]  # fmt: skip
+    ]
     shown["best"] = frame["chosen"]
     shown["at the edge"] = frame["edge"]
     shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
@@ -144,8 +148,11 @@ def law_cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the laws through a ladder, and where the gap to the baseline is going."""
     shown = pd.DataFrame({"variant": frame["label"], "along": frame["axis"]})
     shown["sizes"] = frame["n"].astype(str)
-    for title, name, form in (("exponent", "exponent", ".3f"), ("floor (nats)", "floor", ".3f"),
-                              ("projected (nats)", "projected", ".3f")):  # fmt: skip
+    for title, name, form in (
+        ("exponent", "exponent", ".3f"),
+        ("floor (nats)", "floor", ".3f"),
+        ("projected (nats)", "projected", ".3f"),
+    ):
         shown[title] = _intervals(frame, name, f"{name}_low", f"{name}_high", form=form)
     shown["at"] = [f"{v:.3g}" for v in frame["at"]]
     if "trend" in frame:
@@ -177,8 +184,9 @@ def _intervals(
     if mean not in frame:
         return [""] * len(frame)
     columns = (frame[mean], frame[low], frame[high])
-    return ["" if math.isnan(m) else interval(m, a, b, form)
-            for m, a, b in zip(*columns, strict=True)]  # fmt: skip
+    return [
+        "" if math.isnan(m) else interval(m, a, b, form) for m, a, b in zip(*columns, strict=True)
+    ]
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

@@ -40,10 +40,16 @@ def factors(store: Store) -> pd.DataFrame:
     written = {name: _levels(variants, name, train) for name in names}
     losses = {id_: [of[seed] for seed in sorted(seeds)] for id_, of in values.items()}
     rows = [
-        (" x ".join(c.factors), "; ".join(written[f] for f in c.factors),
-         c.effect.mean, c.effect.low, c.effect.high, c.p_holm)
+        (
+            " x ".join(c.factors),
+            "; ".join(written[f] for f in c.factors),
+            c.effect.mean,
+            c.effect.low,
+            c.effect.high,
+            c.p_holm,
+        )
         for c in contrasts(levels, names, losses)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -17,8 +17,10 @@ from llama_ablate.results import FINAL
 
 def point(tuned: dict[str, Any]) -> str:
     """Write a point of what is tuned, as its column in the tables."""
-    return ", ".join(f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
-                     for key, value in tuned.items())  # fmt: skip
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in tuned.items()
+    )
 
 
 def choose(frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -84,8 +86,9 @@ def rates(frame: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
 def sensitivities(found: pd.DataFrame) -> dict[tuple[str, int], float]:
     """Return the learning-rate sensitivity in nats of each variant and seed."""
     losses: dict[tuple[str, int], list[float]] = {}
-    for variant, seed, loss in zip(found["variant"], found["seed"], found["loss_nats"],
-                                   strict=True):  # fmt: skip
+    for variant, seed, loss in zip(
+        found["variant"], found["seed"], found["loss_nats"], strict=True
+    ):
         losses.setdefault((str(variant), int(seed)), []).append(float(loss))
     return {key: sensitivity(values) for key, values in losses.items()}
 

@@ -25,8 +25,9 @@ def _of_table(store: Store) -> list[str]:
     records = store.records()
     for what, values in {
         "devices, threads, precisions, kernels or precisions of evaluation": [
-            tuple(r.engine.get(k) for k in ("device", "threads", "precision", "kernel",
-                                           "evaluation"))
+            tuple(
+                r.compute.get(k) for k in ("device", "threads", "precision", "kernel", "evaluation")
+            )
             for r in records
         ],
         "versions of torch": [r.environment["packages"]["torch"] for r in records],
@@ -50,8 +51,10 @@ def _of_table(store: Store) -> list[str]:
     found += losses_of_text(store.plan["data"])
     asked = store.plan["experiment"].get("hypotheses", [])
     if records and [_tested(h) for h in store.stated] != [_tested(h) for h in asked]:
-        found.append("The hypotheses were changed after runs had finished: what the table tests is "
-                     "not what was stated before them (hypotheses.json).")  # fmt: skip
+        found.append(
+            "The hypotheses were changed after runs had finished: what the table tests is "
+            "not what was stated before them (hypotheses.json)."
+        )
     for split in (s for s in frames.SPLITS if f"{s}_excess_nats" in frame):
         below = frame[frame[f"{split}_excess_nats"] < -3 * frame[f"{split}_excess_se_nats"]]
         found += [
@@ -132,9 +135,13 @@ def _of_tuning(frame: pd.DataFrame) -> list[str]:
     ledger = tuned.ledger(frame, frames.reported_split(frame))
     for row in frames.rows(ledger):
         if row.finished < row.trials:
-            found.append(f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
-                         "variant that is less tuned is not ranked.")  # fmt: skip
+            found.append(
+                f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
+                "variant that is less tuned is not ranked."
+            )
         elif row.edge:
-            found.append(f"{row.label}: the best {row.edge} lies at the edge of the grid "
-                         f"({row.chosen}); the true best may lie beyond.")  # fmt: skip
+            found.append(
+                f"{row.label}: the best {row.edge} lies at the edge of the grid "
+                f"({row.chosen}); the true best may lie beyond."
+            )
     return found

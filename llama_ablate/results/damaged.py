@@ -3,7 +3,7 @@
 from itertools import count
 from pathlib import Path
 
-from llama_ablate import disk
+from llama_ablate.files import disk
 
 
 def set_aside(root: Path, path: Path) -> Path:

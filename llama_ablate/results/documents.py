@@ -6,19 +6,19 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from llama_ablate import disk
+from llama_ablate.config.experiment import slug
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import slug
-from llama_ablate.results.claims import Claim
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.results.damaged import set_aside
-from llama_ablate.strict_json import read_json, sealed
+from llama_ablate.results.leases import Lease
 
-_MEASURED = ("engine", "pace")
+_MEASURED = ("compute", "pace")
 _STATED = "hypotheses"
 
 
 class Documents:
-    """`engine.json`, `pace.json`, `hypotheses.json`, and `variants/` with their measures."""
+    """`compute.json`, `pace.json`, `hypotheses.json`, and `variants/` with their measures."""
 
     def __init__(self, root: Path, unsealed: Callable[[], bool]) -> None:
         """`unsealed` says whether documents may lack seals, as in format 1."""
@@ -36,25 +36,27 @@ class Documents:
         try:
             found = self._read(file) if file.is_file() else []
         except ConfigError as error:
-            raise ConfigError(f"{error}. What was stated before the first run cannot be made again;"
-                              f" to go on without it: rm {quote(str(file))}") from None  # fmt: skip
+            raise ConfigError(
+                f"{error}. What was stated before the first run cannot be made again;"
+                f" to go on without it: rm {quote(str(file))}"
+            ) from None
         return list(found["hypotheses"] if isinstance(found, dict) else found)
 
-    def keep_measured(self, claim: Claim, name: str, values: Mapping[str, Any]) -> None:
+    def keep_measured(self, lease: Lease, name: str, values: Mapping[str, Any]) -> None:
         """Write what has been measured so far."""
-        self._write(claim, self._root / f"{name}.json", values)
+        self._write(lease, self._root / f"{name}.json", values)
 
-    def keep_stated(self, claim: Claim, hypotheses: list[dict[str, Any]]) -> None:
+    def keep_stated(self, lease: Lease, hypotheses: list[dict[str, Any]]) -> None:
         """Write the hypotheses."""
-        self._write(claim, self._root / f"{_STATED}.json", {"hypotheses": hypotheses})
+        self._write(lease, self._root / f"{_STATED}.json", {"hypotheses": hypotheses})
 
     def add_variant_measure(
-        self, claim: Claim, label: str, variant: str, name: str, values: Mapping[str, object]
+        self, lease: Lease, label: str, variant: str, name: str, values: Mapping[str, object]
     ) -> None:
-        """Add a per-variant measure: {values, samples, engine}."""
+        """Add a per-variant measure: {values, samples, compute}."""
         folder = self.variants / f"{slug(label)}--{variant}" / "measures"
         disk.make(folder)
-        self._write(claim, folder / f"{name}.json", values)
+        self._write(lease, folder / f"{name}.json", values)
 
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
@@ -82,13 +84,13 @@ class Documents:
                 moved.append(set_aside(self._root, file))
         return moved
 
-    def seal(self, claim: Claim) -> None:
+    def seal(self, lease: Lease) -> None:
         """Give documents of format 1 their seals; what is damaged stays as it is."""
         with contextlib.suppress(ConfigError):
-            self.keep_stated(claim, self.stated())
+            self.keep_stated(lease, self.stated())
         for file in self._can_be_made_again():
             with contextlib.suppress(ConfigError):
-                self._write(claim, file, self._read(file))
+                self._write(lease, file, self._read(file))
 
     def _can_be_made_again(self) -> Iterator[Path]:
         yield from (f for name in _MEASURED if (f := self._root / f"{name}.json").is_file())
@@ -102,8 +104,8 @@ class Documents:
     def _read(self, file: Path) -> Any:
         return read_json(file, self._place(file), unsealed=self._unsealed())
 
-    def _write(self, claim: Claim, file: Path, values: Mapping[str, object]) -> None:
-        claim.replace(file, sealed(values, self._place(file)))
+    def _write(self, lease: Lease, file: Path, values: Mapping[str, object]) -> None:
+        lease.replace(file, sealed(values, self._place(file)))
 
     def _place(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import disk
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, write_json, write_text
 from llama_ablate.results.store import Store
-from llama_ablate.strict_json import read_json, write_json, write_text
 
 _FOUND = "inquiry.json"
 

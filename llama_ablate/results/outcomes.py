@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llama_ablate.results import claims
+from llama_ablate.results import leases
 from llama_ablate.results.store import Store
 
 
@@ -21,8 +21,13 @@ def outcomes(store: Store) -> list[dict[str, Any]]:
             outcome, reason = "pending", ""
             if key in folders:
                 outcome, reason = store.runs.at(folders[key]).outcome()
-            elif claims.taken(store.working(key)):
+            elif leases.taken(store.working(key)):
                 outcome = "running"
-            found[key] = {"id": key, "label": labels[run["variant"]], "seed": run["seed"],
-                          "outcome": outcome, "reason": reason}  # fmt: skip
+            found[key] = {
+                "id": key,
+                "label": labels[run["variant"]],
+                "seed": run["seed"],
+                "outcome": outcome,
+                "reason": reason,
+            }
     return list(found.values())

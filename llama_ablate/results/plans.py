@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.claims import Claim
-from llama_ablate.strict_json import has_seal, parse, sealed
+from llama_ablate.files.strict_json import has_seal, parse, sealed
+from llama_ablate.results.leases import Lease
 
 #: The plan that stands.
 PLAN = "plan.json"
@@ -54,7 +54,7 @@ def runs(plan: Mapping[str, Any]) -> set[str]:
     return {run["id"] for table in (plan, *plan.get("others", [])) for run in table["runs"]}
 
 
-def keep(file: Path, now: Mapping[str, Any], finished: set[str], claim: Claim) -> None:
+def keep(file: Path, now: Mapping[str, Any], finished: set[str], lease: Lease) -> None:
     """Keep the plan in a file beside it, if another leaves out finished runs of it.
 
     One that is damaged is not kept.
@@ -65,7 +65,7 @@ def keep(file: Path, now: Mapping[str, Any], finished: set[str], claim: Claim) -
         return
     if finished & runs(stands) - runs(now):
         name = f"plan-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.json"
-        claim.replace(file.parent / name, sealed(stands, name))
+        lease.replace(file.parent / name, sealed(stands, name))
 
 
 def earlier(root: Path, of: set[str]) -> list[Path]:
@@ -92,8 +92,10 @@ def refuse_another_experiment(file: Path, plan: Mapping[str, Any]) -> None:
         pass
     theirs, ours = _name(stands), _name(plan)
     if None not in (theirs, ours) and theirs != ours:
-        raise ConfigError(f"'{file.parent}' holds the results of '{theirs}', not of '{ours}': "
-                          "choose another name, or another --results")  # fmt: skip
+        raise ConfigError(
+            f"'{file.parent}' holds the results of '{theirs}', not of '{ours}': "
+            "choose another name, or another --results"
+        )
 
 
 def _name(plan: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ class Record:
     model: dict[str, Any]
     train: dict[str, Any]
     data: str
-    engine: dict[str, Any]
+    compute: dict[str, Any]
     environment: dict[str, Any]
     #: Numbers by metric; of a metric that failed, its reason under `ERROR` instead.
     measures: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import disk
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.claims import Claim
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import parse, read_json, sealed
+from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import Record
-from llama_ablate.strict_json import parse, read_json, sealed
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -66,7 +66,7 @@ class RunFolder:
                 self._check(name)
         return self.record()
 
-    def seal(self, claim: Claim) -> None:
+    def seal(self, lease: Lease) -> None:
         """Seal what format 1 left unsealed: the measures, and then the manifest, which lists them.
 
         Format 1 dropped weights without a mark.
@@ -74,11 +74,11 @@ class RunFolder:
         if MEASURES in self.manifest:
             return
         for name, values in self.measures.items():
-            claim.replace(*self._sealed(f"{MEASURES}/{name}.json", values))
+            lease.replace(*self._sealed(f"{MEASURES}/{name}.json", values))
         if WEIGHTS in self.manifest and not (self.path / WEIGHTS).exists():
-            claim.replace(self.path / DROPPED, b"")
+            lease.replace(self.path / DROPPED, b"")
         listed = {MEASURES: dict.fromkeys(self.measures, "sealed")}
-        claim.replace(*self._sealed(MANIFEST, {**self.manifest, **listed}))
+        lease.replace(*self._sealed(MANIFEST, {**self.manifest, **listed}))
 
     @property
     def lacks_weights(self) -> bool:

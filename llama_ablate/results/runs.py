@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import disk
+from llama_ablate.config.experiment import slug
 from llama_ablate.errors import ConfigError
-from llama_ablate.experiment import slug
-from llama_ablate.results.claims import Claim
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.results.damaged import set_aside
+from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import CURVE, FINAL, Record
 from llama_ablate.results.run_folder import DROPPED, MANIFEST, MEASURES, WEIGHTS, RunFolder
-from llama_ablate.strict_json import sealed, to_json
 
 _CHOSEN_BY = "validation_loss_nats"
 
@@ -33,38 +33,38 @@ class Runs:
 
     def commit(
         self,
-        claim: Claim,
+        lease: Lease,
         record: Record,
         curve: Iterable[Mapping[str, float]],
         save_weights: Callable[[disk.Writer], Any] | None,
     ) -> Path | None:
-        """Put a run in its place in one rename, if the claim still holds and nobody was faster.
+        """Put a run in its place in one rename, if the lease still holds and nobody was faster.
 
         Everything is written beside the target and flushed to disk before, the manifest last.
-        Returns the folder; None where the claim was lost, and nothing has been left.
+        Returns the folder; None where the lease was lost, and nothing has been left.
         """
         kind = self.final if record.outcome in FINAL else self.failed
-        partial = claim.folder / f"partial-{claim.number}"
+        partial = lease.folder / f"partial-{lease.number}"
         try:
-            name = claim.agreed("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
+            name = lease.agreed("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
             target = kind / (
                 name if kind == self.final else f"{name}--{self._tries(record.id) + 1}"
             )
             disk.make(partial / MEASURES)
             disk.make(kind)
             _write(partial, self._place(target), record, curve, save_weights)
-            if not claim.held:
+            if not lease.held:
                 return None
             if not disk.place(partial, target) and kind == self.failed:
                 return None  # a try of somebody else's was a moment faster
         except OSError:
-            if claim.held:
+            if lease.held:
                 raise
             return None  # whoever took it over has cleared up behind us
         finally:
             disk.remove_tree(partial)
         if kind == self.final:
-            self.forget_failed(claim, record.id)
+            self.forget_failed(lease, record.id)
         return target
 
     def _tries(self, run: str) -> int:
@@ -72,10 +72,10 @@ class Runs:
         tries = self._of(self.failed).get(run, [])
         return int(tries[-1].name.rpartition("--")[2]) if tries else 0
 
-    def forget_failed(self, claim: Claim, run: str) -> None:
-        """Move what a run left of tries in vain to where it is removed with the run's claim."""
+    def forget_failed(self, lease: Lease, run: str) -> None:
+        """Move what a run left of tries in vain to where it is removed with the run's lease."""
         for folder in self._of(self.failed).get(run, []):
-            disk.move(folder, claim.folder / folder.name)
+            disk.move(folder, lease.folder / folder.name)
 
     def folders(self) -> dict[str, Path]:
         """Return the folder of every run that has one, by id: the final one, else the last try."""
@@ -103,11 +103,11 @@ class Runs:
             return []  # another process was dropping its weights when it was first read
         return [set_aside(self._root, folder)]
 
-    def seal(self, claim: Claim) -> None:
+    def seal(self, lease: Lease) -> None:
         """Give the runs of format 1 their seals; damaged ones stay as they are."""
         for folder in chain(*self._of(self.final).values(), *self._of(self.failed).values()):
             with contextlib.suppress(ConfigError):
-                self.at(self._moved_if_failed(folder)).seal(claim)
+                self.at(self._moved_if_failed(folder)).seal(lease)
 
     def _moved_if_failed(self, folder: Path) -> Path:
         """Return where a run belongs: format 1 kept failed runs among the final ones."""
@@ -165,12 +165,12 @@ class Runs:
                 disk.sync(folders[run])
             disk.remove(folders[run] / WEIGHTS)
 
-    def add_measure(self, claim: Claim, run: str, name: str, values: Mapping[str, float]) -> None:
+    def add_measure(self, lease: Lease, run: str, name: str, values: Mapping[str, float]) -> None:
         """Add a measure to a finished run."""
         folder = self.folder(run)
         assert folder is not None, run
         file = folder / MEASURES / f"{name}.json"
-        claim.replace(file, sealed(values, self._place(file)))
+        lease.replace(file, sealed(values, self._place(file)))
 
     def _place(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()

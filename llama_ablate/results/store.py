@@ -1,12 +1,12 @@
 """What is on disk: the only code that knows file names. Records are committed whole, or not at all.
 
 <results>/<experiment>/
-experiment.yaml  plan.json  engine.json  pace.json  hypotheses.json
+experiment.yaml  plan.json  compute.json  pace.json  hypotheses.json
 plan-<sha256>.json                 a plan that stood before, of finished runs that plan.json has not
 runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json measures/
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th try of a run that is to be tried again
 variants/<label>--<id>/            measures/<metric>.json
-working/<id>/                      claims, checkpoints and log of a run that has not finished
+working/<id>/                      leases, checkpoints and log of a run that has not finished
 damaged/                           runs whose files were no more as written
 report/
 """
@@ -17,14 +17,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from llama_ablate import disk
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import claims, plans
-from llama_ablate.results.claims import Claim
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import sealed, to_json
+from llama_ablate.results import leases, plans
 from llama_ablate.results.documents import Documents
+from llama_ablate.results.leases import Lease
 from llama_ablate.results.record import FINAL, Record, Settings
 from llama_ablate.results.runs import Runs
-from llama_ablate.strict_json import sealed, to_json
 
 
 class Store:
@@ -85,28 +85,30 @@ class Store:
         """
         wanted = sealed({"format": plans.FORMAT, **plan}, self.plan_file.name)
         try:
-            with self.alone("plan") as claim:
+            with self.alone("plan") as lease:
                 stands = self.plan_file.read_bytes() if self.plan_file.is_file() else None
                 if stands not in (None, wanted):
                     plans.refuse_another_experiment(self.plan_file, plan)
                     if self._at_work(besides=("plan", "report", "mend")):
-                        raise ConfigError(f"others are at work in '{self.root}' on another plan: "
-                                          "wait for them, or choose another --results")  # fmt: skip
+                        raise ConfigError(
+                            f"others are at work in '{self.root}' on another plan: "
+                            "wait for them, or choose another --results"
+                        )
                 text = experiment_text.encode("utf-8")
-                claim.replace(self.root / "experiment.yaml", text)
+                lease.replace(self.root / "experiment.yaml", text)
                 if stands == wanted:
                     return
                 if self._unsealed():
-                    self.runs.seal(claim)
-                    self._documents.seal(claim)
+                    self.runs.seal(lease)
+                    self._documents.seal(lease)
                 if not self.runs.folders():  # from the first record on, what was stated stands
                     stated = plan.get("experiment", {}).get("hypotheses", [])
-                    self._documents.keep_stated(claim, stated)
+                    self._documents.keep_stated(lease, stated)
                 if stands:
-                    plans.keep(self.plan_file, plan, self.runs.final_ids(), claim)
-                claim.replace(self.plan_file, wanted)
+                    plans.keep(self.plan_file, plan, self.runs.final_ids(), lease)
+                lease.replace(self.plan_file, wanted)
                 self._unsealed.cache_clear()
-        except claims.LostError:
+        except leases.LostError:
             self.create(plan, experiment_text)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -116,7 +118,7 @@ class Store:
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
     def _at_work(self, besides: Container[str]) -> bool:
-        return claims.at_work([path for path in self._pieces() if path.name not in besides])
+        return leases.at_work([path for path in self._pieces() if path.name not in besides])
 
     def _pieces(self) -> list[Path]:
         """Return the folders of work in progress."""
@@ -166,20 +168,20 @@ class Store:
         return Settings(**self.plan.get("settings", {}))
 
     @property
-    def engine(self) -> dict[str, Any] | None:
+    def compute(self) -> dict[str, Any] | None:
         """How the planned runs compute, once that has been measured."""
-        return self.plan.get("engine")
+        return self.plan.get("compute")
 
     def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
         """Return what was measured once for a key and then kept, in `<name>.json`."""
         try:
-            with self.alone(name) as claim:
+            with self.alone(name) as lease:
                 known = self._documents.measured(name)
                 if key not in known:
                     known[key] = measure()
-                    self._documents.keep_measured(claim, name, known)
+                    self._documents.keep_measured(lease, name, known)
                 return known[key]
-        except claims.LostError:  # by now another may have measured it
+        except leases.LostError:  # by now another may have measured it
             return self.kept(name, key, measure)
 
     def mend(self) -> list[Path]:
@@ -194,7 +196,7 @@ class Store:
         return moved
 
     def working(self, key: str) -> Path:
-        """Where a piece of work keeps its claims, its checkpoints and its log."""
+        """Where a piece of work keeps its leases, its checkpoints and its log."""
         return self._working / key
 
     def log(self, key: str) -> Path:
@@ -202,31 +204,31 @@ class Store:
         disk.make(self.working(key))
         return self.working(key) / "log"
 
-    def claim(self, run: str) -> Claim | None:
-        """Claim a run that is to be done; None where it is done, or somebody is at it."""
-        claim = self._take(run)
-        if claim and self.is_final(run):  # by somebody who finished between our looks
-            claim.finish()
+    def lease(self, run: str) -> Lease | None:
+        """Lease a run that is to be done; None where it is done, or somebody is at it."""
+        lease = self._take(run)
+        if lease and self.is_final(run):  # by somebody who finished between our looks
+            lease.finish()
             return None
-        return claim
+        return lease
 
-    def alone(self, key: str) -> AbstractContextManager[Claim]:
+    def alone(self, key: str) -> AbstractContextManager[Lease]:
         """Do something that one process does at a time: wait until it is our turn."""
-        return claims.alone(self.working(key))
+        return leases.alone(self.working(key))
 
     def commit(
         self,
         record: Record,
         curve: Iterable[Mapping[str, float]],
         save_weights: Callable[[disk.Writer], Any] | None,
-        claim: Claim | None = None,
+        lease: Lease | None = None,
     ) -> Path | None:
         """Put a finished run in its place in one rename; the first final record stays.
 
         A record that is not final (`oom`, `error` ...) keeps what the next try goes on from.
         Returns its folder; None where somebody else has the run, or has finished it.
         """
-        ours = claim or self.claim(record.id)
+        ours = lease or self.lease(record.id)
         if ours is None:
             return None
         with ours:
@@ -258,10 +260,10 @@ class Store:
         moved, folders = [], self.runs.folders()
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
-            if folder and not self.runs.stands(folder) and (claim := self._take(run)):
+            if folder and not self.runs.stands(folder) and (lease := self._take(run)):
                 if folder.is_dir():  # still, now that it is ours
                     moved += self.runs.set_aside(folder)
-                claim.release()
+                lease.release()
             checked(done)
         return moved
 
@@ -277,17 +279,17 @@ class Store:
                     self.runs.forget_failed(ours, working.name)
             elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue
-            elif claim := claims.take(working):
-                claim.finish()
+            elif lease := leases.take(working):
+                lease.finish()
 
-    def _take(self, key: str) -> Claim | None:
-        return claims.take(self.working(key))
+    def _take(self, key: str) -> Lease | None:
+        return leases.take(self.working(key))
 
     def add_variant_measure(
-        self, claim: Claim, label: str, variant: str, name: str, values: Mapping[str, object]
+        self, lease: Lease, label: str, variant: str, name: str, values: Mapping[str, object]
     ) -> None:
-        """Add a per-variant measure: {values, samples, engine}."""
-        self._documents.add_variant_measure(claim, label, variant, name, values)
+        """Add a per-variant measure: {values, samples, compute}."""
+        self._documents.add_variant_measure(lease, label, variant, name, values)
 
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own measures, by metric."""

@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from llama_ablate import disk
+from llama_ablate.files import disk
 
 _KEPT = 2
 _PARTIAL = ".partial-step-"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 
 #: Numbers that logits may hold at once: 64 MiB in float32. A vocabulary of 128,000 makes a
 #: gigabyte of them in 2,048 tokens.
@@ -35,19 +35,19 @@ def windows(
 
 
 def losses(
-    model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
 ) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
     found = [
         F.cross_entropy(logits_NV, targets_N, reduction="none").double().cpu().numpy()
-        for logits_NV, targets_N in predictions(model, cut, engine, batch_tokens)
+        for logits_NV, targets_N in predictions(model, cut, compute, batch_tokens)
     ]
     return np.concatenate(found)
 
 
 @torch.no_grad()
 def predictions(
-    model: Decoder, cut: list[NDArray[np.int64]], engine: Engine, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield logits (N, V) and what came (N,), some tokens at a time, in reading order.
 
@@ -58,7 +58,7 @@ def predictions(
     for part in cut:
         rows = max(1, batch_tokens // part.shape[1])
         for start in range(0, len(part), rows):
-            tokens = torch.from_numpy(part[start : start + rows]).to(engine.device)
+            tokens = torch.from_numpy(part[start : start + rows]).to(compute.device)
             hidden_ND = model.hidden(tokens[:, :-1]).flatten(0, 1)
             came_N = tokens[:, 1:].flatten()
             for at in range(0, len(came_N), some):

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from llama_ablate import plugins
+from llama_ablate.config import plugins
+from llama_ablate.config.experiment import Train
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results import Outcome
 from llama_ablate.training import checkpoint
-from llama_ablate.training.engine import Engine, update
+from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import losses, unigram_loss, windows
 from llama_ablate.training.optimizer import (
     cooldown,
@@ -76,7 +76,7 @@ def train(
     *,
     steps: int,
     seed: int,
-    engine: Engine,
+    compute: Compute,
     saved: Path | None = None,
     checkpoint_s: float = 30.0,
     progress: Progress = lambda _step, _loss: None,
@@ -90,10 +90,10 @@ def train(
     run. With `ranks`, every one of them calls this with the same arguments, and does its share.
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
-    engine.prepare(model)
+    compute.prepare(model)
     optimizer = make_optimizer(model, recipe)
-    state = _resume(saved, model, optimizer, engine, ranks)
-    run = _Run(model, optimizer, tokens, recipe, steps, seed, engine, ranks)
+    state = _resume(saved, model, optimizer, compute, ranks)
+    run = _Run(model, optimizer, tokens, recipe, steps, seed, compute, ranks)
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -130,10 +130,10 @@ class _Run:
         recipe: Train,
         steps: int,
         seed: int,
-        engine: Engine,
+        compute: Compute,
         ranks: Ranks,
     ) -> None:
-        self.model, self.optimizer, self.engine = model, optimizer, engine
+        self.model, self.optimizer, self.compute = model, optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(model)
         self.tokens, self.recipe, self.steps, self.seed = tokens, recipe, steps, seed
         self.context = model.spec.context
@@ -156,8 +156,8 @@ class _Run:
         batch = torch.from_numpy(
             self.tokens.batch(self.seed, step, self.recipe.batch, self.context)
         )
-        parts = batch.to(self.engine.device).chunk(self.recipe.accumulate)
-        return update(self.trained, self.optimizer, parts, self.recipe, self.engine, self.ranks)
+        parts = batch.to(self.compute.device).chunk(self.recipe.accumulate)
+        return update(self.trained, self.optimizer, parts, self.recipe, self.compute, self.ranks)
 
     def row(self, state: _State) -> Row:
         """Add a row to the curve: means since the last one, and held-out loss now and then."""
@@ -171,7 +171,9 @@ class _Run:
             "train_s": state.train_s,
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            row["validation_loss_nats"] = float(losses(self.model, self.sample, self.engine).mean())
+            row["validation_loss_nats"] = float(
+                losses(self.model, self.sample, self.compute).mean()
+            )
         state.curve.append(row)
         if (
             self.recipe.average > 1
@@ -200,8 +202,10 @@ class _Run:
         if unigram is None or held_out < unigram - _PLATEAU:
             return "ok", ""
         if held_out <= unigram + _PLATEAU:
-            return "collapsed", (f"the loss ended at {held_out:.3f}, where token frequencies alone "
-                                 f"give {unigram:.3f}")  # fmt: skip
+            return "collapsed", (
+                f"the loss ended at {held_out:.3f}, where token frequencies alone "
+                f"give {unigram:.3f}"
+            )
         if last["grad_norm"] < _VANISHED:
             return "collapsed", f"the gradient vanished, and the loss ended at {held_out:.3f}"
         return "ok", ""
@@ -227,7 +231,7 @@ class _Run:
                 self._update(step, learning_rate(self.recipe, step, steps))
             for split, name in names.items():
                 cut = windows(self.tokens.split(split), self.context)
-                state.branches[name] = float(losses(self.model, cut, self.engine).mean())
+                state.branches[name] = float(losses(self.model, cut, self.compute).mean())
             self._put_back(*kept)
         return False
 
@@ -239,26 +243,26 @@ class _Run:
         """Write all that the next process needs."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(folder, state.step, values | {"made_with": _made_with(self.engine)})
+        checkpoint.save(folder, state.step, values | {"made_with": _made_with(self.compute)})
 
 
-def _made_with(engine: Engine) -> dict[str, Any]:
+def _made_with(compute: Compute) -> dict[str, Any]:
     """Return what decides the bits of a step, apart from the run and the processor."""
-    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **engine.to_dict()}
+    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **compute.to_dict()}
 
 
 def _resume(
     saved: Path | None,
     model: Decoder,
     optimizer: torch.optim.Optimizer,
-    engine: Engine,
+    compute: Compute,
     ranks: Ranks,
 ) -> _State:
     values = checkpoint.load(saved) if saved else None
     if saved is None or values is None:
         return _State()
-    if values.pop("made_with", None) != _made_with(engine):
-        sys.stderr.write("checkpoints of another engine, torch or plugin: begun anew\n")
+    if values.pop("made_with", None) != _made_with(compute):
+        sys.stderr.write("checkpoints of another compute, torch or plugin: begun anew\n")
         if ranks.first:
             checkpoint.forget(saved)
         return _State()

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from llama_ablate.experiment import Train
+from llama_ablate.config.experiment import Train
 
 
 def make_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:

@@ -48,8 +48,12 @@ def test_no_long_paragraph_of_the_standard_library_stands_twice(stdlib):
 def test_a_fingerprint_stands_for_the_text_and_its_split():
     one = Corpus("a", "b", "c")
     assert one.fingerprint == Corpus("a", "b", "c").fingerprint
-    others = [Corpus("a", "b", "d"), Corpus("ab", "", "c"), Corpus("a", "bc", ""),
-              Corpus("", "ab", "c")]  # fmt: skip
+    others = [
+        Corpus("a", "b", "d"),
+        Corpus("ab", "", "c"),
+        Corpus("a", "bc", ""),
+        Corpus("", "ab", "c"),
+    ]
     assert len({c.fingerprint for c in [one, *others]}) == 5
 
 
@@ -235,7 +239,7 @@ def broken(tmp_path: Path, content: bytes, name="x.txt") -> dict:
         (lambda t: broken(t, b"text") | {"splits": [0, 0.5, 0.5]}, "must be three shares"),
     ],
     ids=range(27),
-)  # fmt: skip
+)
 def test_files_that_cannot_serve_are_refused_in_one_line(tmp_path, options, message):
     with pytest.raises(ConfigError) as caught:
         files(**options(tmp_path))

@@ -12,14 +12,15 @@ from llama_ablate.errors import ConfigError
 
 GENERATOR = np.random.default_rng
 SMALL = [
-    LagCopy(3, 2, 0.3), Markov(3, 1, 0.5, 0), Markov(2, 2, 0.7, 1), HiddenMarkov(3, 2, 0.8, 0),
+    LagCopy(3, 2, 0.3),
+    Markov(3, 1, 0.5, 0),
+    Markov(2, 2, 0.7, 1),
+    HiddenMarkov(3, 2, 0.8, 0),
     Recall(2, 2, 0.2),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    ("vocab", "entropy"), [(64, 0.729476), (16, 0.565009), (256, 0.876186)]
-)  # fmt: skip
+@pytest.mark.parametrize(("vocab", "entropy"), [(64, 0.729476), (16, 0.565009), (256, 0.876186)])
 def test_the_entropy_of_lag_copy_is_the_worked_out_one(vocab, entropy):
     source = LagCopy(vocab, 5, 0.1)
     assert source.entropy == pytest.approx(entropy, abs=1e-6)
@@ -50,15 +51,15 @@ def transitions(source):
         start = dict(enumerate(source.chain.stationary))
         return start, lambda s: [
             (n, x, source.emission[s][x] * source.chain.table[s][n])
-            for n in range(source.states) for x in range(source.vocab)
-        ]  # fmt: skip
+            for n in range(source.states)
+            for x in range(source.vocab)
+        ]
     states = list(itertools.product(range(source.vocab), repeat=source.lag))
     start = dict.fromkeys(states, 1 / len(states))
     return start, lambda s: [
-        ((*s[1:], x), x,
-         (1 - source.noise) * (x == s[0]) + source.noise / source.vocab)
+        ((*s[1:], x), x, (1 - source.noise) * (x == s[0]) + source.noise / source.vocab)
         for x in range(source.vocab)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("source", SMALL[:4], ids=str)
@@ -90,8 +91,16 @@ def test_recall_costs_nothing_where_the_value_is_known_and_the_exact_rest():
     """Keys 0 1, values 2 3, reset 4: log 2 for new values, keys at (1 - 0.2)/2, resets at 0.2."""
     source = Recall(2, 2, 0.2)
     window = np.array([[0, 3, 1, 2, 0, 3, 4, 0, 2]])
-    expected = [math.log(2), -math.log(0.4), math.log(2), -math.log(0.4), 0.0, -math.log(0.2),
-                math.log(2), math.log(2)]  # fmt: skip
+    expected = [
+        math.log(2),
+        -math.log(0.4),
+        math.log(2),
+        -math.log(0.4),
+        0.0,
+        -math.log(0.2),
+        math.log(2),
+        math.log(2),
+    ]
     assert source.floor(window)[0].tolist() == pytest.approx(expected)
 
 

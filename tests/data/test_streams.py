@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.data import streams
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.report import frames, warned
 from llama_ablate.results import Store
-from llama_ablate.strict_json import sealed
 
 ENTRIES = [
     {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},
@@ -67,11 +67,12 @@ def test_ordinary_text_and_byte_tokens_have_no_floor(book):
 
 def run(experiment_file, tmp_path, measure="[perplexity, excess_loss]", **sections):
     file = experiment_file(
-        variants="{design: one-at-a-time, axes: {position: [none]}}", measure=measure,
+        variants="{design: one-at-a-time, axes: {position: [none]}}",
+        measure=measure,
         model="{dim: 16, layers: 2, heads: 2, context: 16}",
         train="{steps: 300, batch: 16, lr: 1e-2, precision: float32, kernel: math, evals: 2}",
         **sections,
-    )  # fmt: skip
+    )
     return main(["run", str(file), "--results", str(tmp_path / "results")])
 
 

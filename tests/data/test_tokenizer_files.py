@@ -25,9 +25,11 @@ def gpt2_tokenizer(tmp_path_factory):
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=300, show_progress=False, special_tokens=["<|endoftext|>"],
+        vocab_size=300,
+        show_progress=False,
+        special_tokens=["<|endoftext|>"],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     model.train_from_iterator(["the cat sat on the mat"] * 50, trainer)
     file = tmp_path_factory.mktemp("gpt2") / "tokenizer.json"
     model.save(str(file))
@@ -38,29 +40,70 @@ def test_llama3s_ids_are_those_of_the_walk_through(llama3_tokenizer):
     tokenizer = read(llama3_tokenizer)
     assert tokenizer.encode("hello world!").tolist() == [15339, 1917, 0]
     ids = tokenizer.prompt(PROMPT)
-    assert ids == [128000, 1820, 4320, 311, 279, 17139, 3488, 315, 2324, 11, 279, 15861, 11, 323,
-                   4395, 374, 220]  # fmt: skip
+    assert ids == [
+        128000,
+        1820,
+        4320,
+        311,
+        279,
+        17139,
+        3488,
+        315,
+        2324,
+        11,
+        279,
+        15861,
+        11,
+        323,
+        4395,
+        374,
+        220,
+    ]
     assert [tokenizer.piece(i) for i in ids] == [
-        "<|begin_of_text|>", "the", " answer", " to", " the", " ultimate", " question", " of",
-        " life", ",", " the", " universe", ",", " and", " everything", " is", " ",
-    ]  # fmt: skip
+        "<|begin_of_text|>",
+        "the",
+        " answer",
+        " to",
+        " the",
+        " ultimate",
+        " question",
+        " of",
+        " life",
+        ",",
+        " the",
+        " universe",
+        ",",
+        " and",
+        " everything",
+        " is",
+        " ",
+    ]
     assert tokenizer.decode(ids[1:]) == PROMPT
     assert tokenizer.piece(2983) == "42"
 
 
 def test_llama3s_file_begins_with_the_printable_bytes(llama3_tokenizer):
     assert llama3_tokenizer.read_bytes().splitlines()[:5] == [
-        b"IQ== 0", b"Ig== 1", b"Iw== 2", b"JA== 3", b"JQ== 4",
-    ]  # fmt: skip
+        b"IQ== 0",
+        b"Ig== 1",
+        b"Iw== 2",
+        b"JA== 3",
+        b"JQ== 4",
+    ]
 
 
 def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer):
     tokenizer = read(llama3_tokenizer)
     assert tokenizer.vocab == 128_256
     assert len(LLAMA3_SPECIAL) == len(set(LLAMA3_SPECIAL)) == 256
-    expected = {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001,
-                "<|start_header_id|>": 128006, "<|end_header_id|>": 128007,
-                "<|eot_id|>": 128009, "<|reserved_special_token_250|>": 128255}  # fmt: skip
+    expected = {
+        "<|begin_of_text|>": 128000,
+        "<|end_of_text|>": 128001,
+        "<|start_header_id|>": 128006,
+        "<|end_header_id|>": 128007,
+        "<|eot_id|>": 128009,
+        "<|reserved_special_token_250|>": 128255,
+    }
     assert {name: tokenizer.special[name] for name in expected} == expected
     assert tokenizer.bos == 128000
     assert tokenizer.stops == {128000, 128001, 128008, 128009}
@@ -69,8 +112,12 @@ def test_llama3_has_256_special_tokens_behind_its_128000_ranks(llama3_tokenizer)
 def test_llama3s_reserved_tokens_are_read_by_the_names_of_llama31_too(llama3_tokenizer):
     """The ids are those of the table in Llama 3.1's own tokenizer.py, whose ranks are the same."""
     tokenizer = read(llama3_tokenizer)
-    expected = {"<|finetune_right_pad_id|>": 128004, "<|step_id|>": 128005, "<|eom_id|>": 128008,
-                "<|python_tag|>": 128010}  # fmt: skip
+    expected = {
+        "<|finetune_right_pad_id|>": 128004,
+        "<|step_id|>": 128005,
+        "<|eom_id|>": 128008,
+        "<|python_tag|>": 128010,
+    }
     for name, token in expected.items():
         assert tokenizer.prompt(f"the{name}", special=True) == [128000, 1820, token]
         assert tokenizer.decode([token]) == name
@@ -99,8 +146,10 @@ def test_a_tokenizer_read_from_a_file_survives_saving(name, request):
         assert np.array_equal(again.encode(text), tokenizer.encode(text))
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert (again.vocab, again.bos, again.special) == (
-        tokenizer.vocab, tokenizer.bos, tokenizer.special,
-    )  # fmt: skip
+        tokenizer.vocab,
+        tokenizer.bos,
+        tokenizer.special,
+    )
 
 
 def test_sentencepiece_gives_the_ids_of_its_own_library(llama2_tokenizer):
@@ -211,9 +260,20 @@ RANKS = b"".join(base64.b64encode(bytes([b])) + b" %d\n" % b for b in range(256)
         ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, -9), "piece 0 does not end within"),
         ("tokenizer.bin", struct.pack("<ifi", 5, 0.0, 1) + b"a", "it has 1 pieces"),
     ],
-    ids=["empty", "no model", "cut json", "pickle", "no base64", "few bytes", "a gap", "cut bin",
-         "long piece", "negative piece", "few pieces"],
-)  # fmt: skip
+    ids=[
+        "empty",
+        "no model",
+        "cut json",
+        "pickle",
+        "no base64",
+        "few bytes",
+        "a gap",
+        "cut bin",
+        "long piece",
+        "negative piece",
+        "few pieces",
+    ],
+)
 def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match=message) as refused:
@@ -230,7 +290,7 @@ def test_damaged_files_are_refused_in_one_line(name, content, message, tmp_path)
 def test_a_tokenizer_path_that_the_system_refuses_is_told_at_its_key(
     experiment_file, capsys, path, message
 ):
-    from llama_ablate.cli import main
+    from llama_ablate.commands.cli import main
 
     tokenizer = f"{{name: file, path: {path}}}"
     file = experiment_file(data=f"{{corpus: lag-copy, tokenizer: {tokenizer}}}")
@@ -243,7 +303,7 @@ def test_a_tokenizer_path_that_the_system_refuses_is_told_at_its_key(
 
 
 def test_a_tokenizer_file_that_is_not_there_is_told_at_its_key(experiment_file, capsys):
-    from llama_ablate.cli import main
+    from llama_ablate.commands.cli import main
 
     file = experiment_file(data="{corpus: python-stdlib, tokenizer: {name: file, path: nope.json}}")
     assert main(["plan", str(file)]) == 2
@@ -266,7 +326,7 @@ TOO_OFTEN = "the tokenizer cannot encode this text (Onig: Regex search error: re
 
 
 def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_tokenizer, capfd):
-    from llama_ablate.cli import main
+    from llama_ablate.commands.cli import main
 
     tokenizer = f"{{name: file, path: '{slow_tokenizer}'}}"
     text = slow_tokenizer.with_name("text.txt")
@@ -281,7 +341,7 @@ def test_a_tokenizer_that_panics_ends_a_plan_in_one_line(experiment_file, slow_t
 
 
 def test_a_tokenizer_that_panics_ends_generation_in_one_line(slow_tokenizer, capfd):
-    from llama_ablate.cli import main
+    from llama_ablate.commands.cli import main
 
     transformers_model("llama-2").save_pretrained(slow_tokenizer.parent)
     prompt = "the cat sat on the mat " * 100 + "!"

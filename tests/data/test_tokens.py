@@ -9,13 +9,13 @@ import signal
 import numpy as np
 import pytest
 
-from llama_ablate import disk
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, Corpus
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.tokenizer_files import from_json
 from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Chars
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 
 TEXT = "Héllo wörld! 你好 the cat sat\n\ton the mat " * 20
 CORPUS = Corpus(TEXT + SEPARATOR + "another document", "the mat ✓ held out", "")

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from llama_ablate.designs import half_fraction
+from llama_ablate.design.designs import half_fraction
 from llama_ablate.evidence import contrasts
 
 

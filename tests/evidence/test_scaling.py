@@ -64,9 +64,16 @@ def test_laws_that_are_fitted_at_once_are_those_that_are_fitted_alone():
 
     for law, mine, row in zip(laws, lost, rows, strict=True):
         theirs = optimize.least_squares(
-            residuals, [1.5, near.scale * 1e6**-0.18, 0.18], args=(row,), loss="huber",
-            f_scale=1e-3, bounds=([0, 0, 0], [9, 9, 5]), xtol=1e-12, ftol=1e-12, max_nfev=2000,
-        )  # fmt: skip
+            residuals,
+            [1.5, near.scale * 1e6**-0.18, 0.18],
+            args=(row,),
+            loss="huber",
+            f_scale=1e-3,
+            bounds=([0, 0, 0], [9, 9, 5]),
+            xtol=1e-12,
+            ftol=1e-12,
+            max_nfev=2000,
+        )
         assert mine <= 2 * theirs.cost * 1.001
         assert law.exponent == pytest.approx(theirs.x[2], rel=0.02)
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.files.strict_json import read_json
 from llama_ablate.inquiry import CHECKS, Inquiry, ask
 from llama_ablate.report import claimed
-from llama_ablate.strict_json import read_json
 
 
 def value(name, **options):
@@ -56,9 +56,21 @@ def test_a_count_is_the_one_worked_out_by_hand(name, options, expected):
     assert value(name, **options) == pytest.approx(expected, rel=5e-3)
 
 
-ZERO = ["position_added", "norm_error", "norm_mixes_tokens", "norm_rescaled", "grouped_is_full",
-        "future_seen", "cache_error", "attention_rows", "values_turned", "rope_length_error",
-        "rope_shift_error", "learned_besides_matrices", "kernels_apart"]  # fmt: skip
+ZERO = [
+    "position_added",
+    "norm_error",
+    "norm_mixes_tokens",
+    "norm_rescaled",
+    "grouped_is_full",
+    "future_seen",
+    "cache_error",
+    "attention_rows",
+    "values_turned",
+    "rope_length_error",
+    "rope_shift_error",
+    "learned_besides_matrices",
+    "kernels_apart",
+]
 
 
 @pytest.mark.parametrize("name", ZERO)
@@ -149,8 +161,13 @@ def test_an_inquiry_that_makes_no_sense_is_one_line(tmp_path, capsys, old, new, 
 
 
 def test_a_case_that_could_not_be_timed_is_undecided():
-    inquiry = Inquiry.check({"name": "x", "bench": {"name": "norms"}, "findings": [
-        {"table": "forward", "case": "a", "to": "b", "at_least": 1.0}]})  # fmt: skip
+    inquiry = Inquiry.check(
+        {
+            "name": "x",
+            "bench": {"name": "norms"},
+            "findings": [{"table": "forward", "case": "a", "to": "b", "at_least": 1.0}],
+        }
+    )
     (row,) = ask(inquiry, lambda *_: (math.nan, math.nan, math.nan))
     assert row["finding"] == "undecided"
     assert claimed.number(row) == "not measured"

@@ -16,28 +16,45 @@ import torch
 from llama_ablate.model.decoder import build, init_weights
 
 SIZES = {
-    "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64,
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
     "initializer_range": 0.3,
-}  # fmt: skip
+}
 LLAMA3_ROPE = {
-    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
-}  # fmt: skip
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 GPT2_SIZES = {
-    "vocab_size": 61, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
+    "vocab_size": 61,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
     "initializer_range": 0.3,
-}  # fmt: skip
+}
 #: name: class in transformers, configuration
 FAMILIES = {
     "llama-1": ("Llama", SIZES | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}),
     "llama-2": ("Llama", SIZES | {"rms_norm_eps": 1e-5}),
     "llama-3": ("Llama", SIZES | {"rope_theta": 5e5, "rms_norm_eps": 1e-5}),
     "llama-3.1": ("Llama", SIZES | {"rope_parameters": LLAMA3_ROPE}),
-    "llama-3.2, tied": ("Llama", SIZES | {"rope_parameters": LLAMA3_ROPE,
-                                          "tie_word_embeddings": True}),
-    "llama, linear scaling": ("Llama", SIZES | {"rope_parameters": {
-        "rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama-3.2, tied": (
+        "Llama",
+        SIZES | {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
+    ),
+    "llama, linear scaling": (
+        "Llama",
+        SIZES | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+    ),
     "llama, biases": ("Llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
     "llama, wide heads, mqa": ("Llama", SIZES | {"head_dim": 16, "num_key_value_heads": 1}),
     "mistral": ("Mistral", SIZES | {"sliding_window": None}),
@@ -47,7 +64,7 @@ FAMILIES = {
     "qwen3": ("Qwen3", SIZES | {"head_dim": 16}),
     "gpt2": ("GPT2", GPT2_SIZES),
     "gpt2, untied": ("GPT2", GPT2_SIZES | {"tie_word_embeddings": False, "n_inner": 40}),
-}  # fmt: skip
+}
 
 
 def transformers_model(name, seed=0):
@@ -73,11 +90,26 @@ def tokens(vocab=61, batch=2, length=20):
 
 #: Entries of Llama 3's own list of ranks, enough for the examples of its walk-through.
 LLAMA3_RANKS = {
-    "the": 1820, " answer": 4320, " to": 311, " the": 279, " ultimate": 17139, " question": 3488,
-    " of": 315, " life": 2324, " universe": 15861, " and": 323, " everything": 4395, " is": 374,
-    "hello": 15339, " world": 1917, "42": 2983, "user": 882, "assistant": 78191, "system": 9125,
+    "the": 1820,
+    " answer": 4320,
+    " to": 311,
+    " the": 279,
+    " ultimate": 17139,
+    " question": 3488,
+    " of": 315,
+    " life": 2324,
+    " universe": 15861,
+    " and": 323,
+    " everything": 4395,
+    " is": 374,
+    "hello": 15339,
+    " world": 1917,
+    "42": 2983,
+    "user": 882,
+    "assistant": 78191,
+    "system": 9125,
     "\n\n": 271,
-}  # fmt: skip
+}
 
 
 def llama3_ranks():
@@ -108,9 +140,16 @@ def write_llama3(folder):
 
 
 META_PARAMS = {
-    "dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 61, "multiple_of": 16,
-    "ffn_dim_multiplier": 1.3, "norm_eps": 1e-05, "rope_theta": 500000.0,
-}  # fmt: skip
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "vocab_size": 61,
+    "multiple_of": 16,
+    "ffn_dim_multiplier": 1.3,
+    "norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+}
 META_WIDTH = 16 * -(-int(1.3 * int(8 * 32 / 3)) // 16)
 
 
@@ -125,13 +164,16 @@ def meta_tensors(seed=0, vocab=61):
     for i in range(2):
         at = f"layers.{i}."
         state |= {
-            at + "attention.wq.weight": drawn(32, 32), at + "attention.wk.weight": drawn(16, 32),
-            at + "attention.wv.weight": drawn(16, 32), at + "attention.wo.weight": drawn(32, 32),
+            at + "attention.wq.weight": drawn(32, 32),
+            at + "attention.wk.weight": drawn(16, 32),
+            at + "attention.wv.weight": drawn(16, 32),
+            at + "attention.wo.weight": drawn(32, 32),
             at + "feed_forward.w1.weight": drawn(META_WIDTH, 32),
             at + "feed_forward.w3.weight": drawn(META_WIDTH, 32),
             at + "feed_forward.w2.weight": drawn(32, META_WIDTH),
-            at + "attention_norm.weight": 1 + drawn(32), at + "ffn_norm.weight": 1 + drawn(32),
-        }  # fmt: skip
+            at + "attention_norm.weight": 1 + drawn(32),
+            at + "ffn_norm.weight": 1 + drawn(32),
+        }
     return state | {"norm.weight": 1 + drawn(32), "output.weight": drawn(vocab, 32)}
 
 
@@ -189,8 +231,17 @@ def write_llama2c(file, state, *, shared=False):
     vocab = len(state["output.weight"])
     header = struct.pack("<7i", 32, META_WIDTH, 2, 4, 2, vocab if shared else -vocab, 64)
     order = [state["tok_embeddings.weight"]]
-    for kind in ("attention_norm", "attention.wq", "attention.wk", "attention.wv", "attention.wo",
-                 "ffn_norm", "feed_forward.w1", "feed_forward.w2", "feed_forward.w3"):  # fmt: skip
+    for kind in (
+        "attention_norm",
+        "attention.wq",
+        "attention.wk",
+        "attention.wv",
+        "attention.wo",
+        "ffn_norm",
+        "feed_forward.w1",
+        "feed_forward.w2",
+        "feed_forward.w3",
+    ):
         order += [state[f"layers.{i}.{kind}.weight"] for i in range(2)]
     order += [state["norm.weight"], torch.zeros(64, 4), torch.zeros(64, 4)]
     order += [] if shared else [state["output.weight"]]

@@ -109,24 +109,41 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         ({"feedforward": "relu2"}, "llama", "llama cannot express feedforward 'relu2'"),
         ({"block": "parallel"}, "llama", "llama cannot express block 'parallel'"),
         ({"attention": "mla"}, "llama", "llama cannot express attention 'mla'"),
-        ({"attention": {"name": "gqa", "window": 5}}, "llama",
-         "llama cannot express attention 'gqa' with window = 5; families that can: mistral"),
-        ({"attention": {"name": "gqa", "qk_norm": True}}, "llama",
-         "attention 'gqa' with qk_norm = true; families that can: qwen3"),
+        (
+            {"attention": {"name": "gqa", "window": 5}},
+            "llama",
+            "llama cannot express attention 'gqa' with window = 5; families that can: mistral",
+        ),
+        (
+            {"attention": {"name": "gqa", "qk_norm": True}},
+            "llama",
+            "attention 'gqa' with qk_norm = true; families that can: qwen3",
+        ),
         ({"attention": {"name": "mha", "softcap": 3.0}}, "llama", "with softcap = 3.0"),
         ({"logit_softcap": 3.0}, "llama", "llama cannot express logit_softcap = 3.0"),
         ({"position": {"name": "rope", "fraction": 0.5}}, "qwen2", "'rope' with fraction = 0.5"),
         ({"position": {"name": "rope", "nope_every": 2}}, "llama", "with nope_every = 2"),
         ({"position": {"name": "rope", "scaling": "ntk", "factor": 2.0}}, "llama", "scaling"),
-        ({}, "gpt2", "gpt2 cannot express bias = false, norm 'rmsnorm', position 'rope', "
-                     "feedforward 'swiglu'; families that can: llama, mistral"),
-        ({"norm": "dyt", "position": "t5"}, None, "no family can: llama, the nearest, lacks "
-                                                  "norm 'dyt', position 't5'"),
-        ({}, "lama", "--to lama: no such family; allowed: gpt2, llama, mistral, qwen2, qwen3; "
-                     "did you mean 'llama'?"),
+        (
+            {},
+            "gpt2",
+            "gpt2 cannot express bias = false, norm 'rmsnorm', position 'rope', "
+            "feedforward 'swiglu'; families that can: llama, mistral",
+        ),
+        (
+            {"norm": "dyt", "position": "t5"},
+            None,
+            "no family can: llama, the nearest, lacks norm 'dyt', position 't5'",
+        ),
+        (
+            {},
+            "lama",
+            "--to lama: no such family; allowed: gpt2, llama, mistral, qwen2, qwen3; "
+            "did you mean 'llama'?",
+        ),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_a_family_cannot_express_is_refused_by_name(changes, kind, message, tmp_path):
     model = ours(make_spec(**{"bias": False} | changes))
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -159,8 +176,13 @@ def test_heads_that_do_not_divide_the_width_go_to_a_family_that_allows_them(tmp_
 
 def test_a_variant_that_no_family_has_is_refused_as_a_whole(tmp_path):
     """Every component that is in no family at all is refused, whichever family is asked for."""
-    for slot, name in [("norm", "none"), ("position", "sinusoidal"), ("feedforward", "glu"),
-                       ("block", "sandwich"), ("block", "post")]:  # fmt: skip
+    for slot, name in [
+        ("norm", "none"),
+        ("position", "sinusoidal"),
+        ("feedforward", "glu"),
+        ("block", "sandwich"),
+        ("block", "post"),
+    ]:
         for kind in OURS:
             with pytest.raises(ConfigError, match=rf"{slot} '{name}'"):
                 huggingface.write(ours(make_spec(**{slot: name})), tmp_path / "x", kind)
@@ -186,7 +208,12 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 def test_gpt2_with_heads_of_odd_width_is_written_though_no_rotation_could_be(tmp_path):
     spec = make_spec(
-        dim=30, heads=6, head_dim=5, norm={"name": "layernorm"}, position="learned", tie=True,
+        dim=30,
+        heads=6,
+        head_dim=5,
+        norm={"name": "layernorm"},
+        position="learned",
+        tie=True,
         feedforward={"name": "gelu", "approximate": "tanh"},
-    )  # fmt: skip
+    )
     assert huggingface.write(ours(spec), tmp_path / "x").family == "gpt2"

@@ -4,12 +4,12 @@ import re
 import pytest
 import torch
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.commands.summaries import of_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.opening import open_model
 from llama_ablate.model.decoder import build
-from llama_ablate.summary import of_preset
 
 from .checkpoints import (
     META_PARAMS,
@@ -51,20 +51,30 @@ def test_llama3_8b_has_the_keys_and_shapes_of_its_own_file():
     spec = of_preset("llama3-8b")[0]
     shapes = {n: tuple(p.shape) for n, p in build(spec, "meta").named_parameters()}
     printed = {
-        "embedding": (128256, 4096), "blocks.0.attn.q": (4096, 4096),
-        "blocks.0.attn.k": (1024, 4096), "blocks.0.attn.v": (1024, 4096),
-        "blocks.0.attn.out": (4096, 4096), "blocks.0.ffn.gate": (14336, 4096),
-        "blocks.0.ffn.up": (14336, 4096), "blocks.0.ffn.down": (4096, 14336),
-    }  # fmt: skip
+        "embedding": (128256, 4096),
+        "blocks.0.attn.q": (4096, 4096),
+        "blocks.0.attn.k": (1024, 4096),
+        "blocks.0.attn.v": (1024, 4096),
+        "blocks.0.attn.out": (4096, 4096),
+        "blocks.0.ffn.gate": (14336, 4096),
+        "blocks.0.ffn.up": (14336, 4096),
+        "blocks.0.ffn.down": (4096, 14336),
+    }
     for name, shape in printed.items():
         assert shapes[f"{name}.weight"] == shape
     assert list(meta_tensors())[:11] == [
-        "tok_embeddings.weight", "layers.0.attention.wq.weight", "layers.0.attention.wk.weight",
-        "layers.0.attention.wv.weight", "layers.0.attention.wo.weight",
-        "layers.0.feed_forward.w1.weight", "layers.0.feed_forward.w3.weight",
-        "layers.0.feed_forward.w2.weight", "layers.0.attention_norm.weight",
-        "layers.0.ffn_norm.weight", "layers.1.attention.wq.weight",
-    ]  # fmt: skip
+        "tok_embeddings.weight",
+        "layers.0.attention.wq.weight",
+        "layers.0.attention.wk.weight",
+        "layers.0.attention.wv.weight",
+        "layers.0.attention.wo.weight",
+        "layers.0.feed_forward.w1.weight",
+        "layers.0.feed_forward.w3.weight",
+        "layers.0.feed_forward.w2.weight",
+        "layers.0.attention_norm.weight",
+        "layers.0.ffn_norm.weight",
+        "layers.1.attention.wq.weight",
+    ]
 
 
 def test_llama2_leaves_vocabulary_heads_and_base_to_be_found(tmp_path):
@@ -185,13 +195,17 @@ def _params(**changes):
         (lambda f: (f / "consolidated.00.pth").write_bytes(b""), "is damaged or holds more"),
         (lambda f: (f / "consolidated.00.pth").write_bytes(b"\x80\x04cposix\nsystem\n"), "damaged"),
         (lambda f: (f / "consolidated.00.pth").unlink(), "holds no consolidated.NN.pth"),
-        (lambda f: (f / "consolidated.00.pth").rename(f / "consolidated.01.pth"),
-         "has 1 shards but lacks consolidated.00.pth"),
+        (
+            lambda f: (f / "consolidated.00.pth").rename(f / "consolidated.01.pth"),
+            "has 1 shards but lacks consolidated.00.pth",
+        ),
         (lambda f: torch.save([1, 2], f / "consolidated.00.pth"), "holds something else than"),
         (_without("layers.1.attention.wo.weight"), "it lacks layers.1.attention.wo.weight"),
         (_with("layers.2.attention.wq.weight", torch.ones(2)), "it has besides layers.2.attention"),
-        (_with("output.weight", torch.ones(61, 31)), "output.weight is 61 x 31, where its "
-                                                     "configuration asks for 61 x 32"),
+        (
+            _with("output.weight", torch.ones(61, 31)),
+            "output.weight is 61 x 31, where its configuration asks for 61 x 32",
+        ),
         (_with("norm.weight", torch.ones(32, dtype=torch.int8)), "norm.weight is int8; allowed: "),
         (_params(n_layers=None), "params.json': the key 'n_layers' is missing"),
         (_params(dim="big"), "params.json' describes no model: dim: 'big'"),
@@ -202,7 +216,7 @@ def _params(**changes):
         (_params(dim=65536, n_heads=512, n_layers=1000), "wv.weight and 8979 more"),
     ],
     ids=[f"case {i}" for i in range(18)],
-)  # fmt: skip
+)
 def test_metas_files_that_are_cut_foreign_or_hostile_are_refused_in_one_line(
     change, message, tmp_path
 ):

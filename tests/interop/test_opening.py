@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.interop.opening import open_model
-from llama_ablate.strict_json import sealed
 
 from .checkpoints import meta_tensors, tokens, transformers_model, write_llama3, write_meta
 
@@ -123,16 +123,32 @@ def test_a_checkpoint_larger_than_memory_is_refused_before_it_is_read(checkpoint
 
 def test_a_checkpoint_that_claims_more_than_this_machine_has_is_refused(tmp_path):
     """A whole Llama of 8 TB: its file is sparse, so it takes no disk, and its header is true."""
-    (tmp_path / "config.json").write_text(json.dumps({
-        "model_type": "llama", "hidden_size": 65536, "num_hidden_layers": 1,
-        "num_attention_heads": 512, "intermediate_size": 10_000_000, "vocab_size": 100_000,
-    }), "utf-8")  # fmt: skip
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 65536,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 512,
+                "intermediate_size": 10_000_000,
+                "vocab_size": 100_000,
+            }
+        ),
+        "utf-8",
+    )
     d, f, v = 65536, 10_000_000, 100_000
     shapes = {"embed_tokens": [v, d], "norm": [d]}
-    layer = {"self_attn.q_proj": [d, d], "self_attn.k_proj": [d, d], "self_attn.v_proj": [d, d],
-             "self_attn.o_proj": [d, d], "mlp.gate_proj": [f, d], "mlp.up_proj": [f, d],
-             "mlp.down_proj": [d, f], "input_layernorm": [d],
-             "post_attention_layernorm": [d]}  # fmt: skip
+    layer = {
+        "self_attn.q_proj": [d, d],
+        "self_attn.k_proj": [d, d],
+        "self_attn.v_proj": [d, d],
+        "self_attn.o_proj": [d, d],
+        "mlp.gate_proj": [f, d],
+        "mlp.up_proj": [f, d],
+        "mlp.down_proj": [d, f],
+        "input_layernorm": [d],
+        "post_attention_layernorm": [d],
+    }
     shapes |= {f"layers.0.{name}": shape for name, shape in layer.items()}
     names = {f"model.{n}.weight": s for n, s in shapes.items()} | {"lm_head.weight": [v, d]}
     head, at = {}, 0
@@ -212,10 +228,12 @@ def test_an_exported_run_brings_its_tokenizer_and_computes_the_same(
     for tokenizer in ("bytes", "chars", "{name: bpe, vocab: 300}"):
         file = experiment_file(
             variants="{design: list, entries: [{label: llama, norm: rmsnorm}]}",
-            base="llama2-tiny", seeds="1", name=f"t{tokenizer[0:5].strip('{')}",
+            base="llama2-tiny",
+            seeds="1",
+            name=f"t{tokenizer[0:5].strip('{')}",
             data=f"{{corpus: {{name: files, path: '{tmp_path / 'book.txt'}'}}, "
-                 f"tokenizer: {tokenizer}}}",
-        )  # fmt: skip
+            f"tokenizer: {tokenizer}}}",
+        )
         assert main(["run", str(file), "--results", str(out)]) == 0
         root = next(p for p in out.iterdir() if not (p / "seen").exists())
         (root / "seen").touch()
@@ -254,12 +272,19 @@ def test_mixed_precisions_are_opened_in_the_widest(checkpoint):
     ("changes", "window"),
     [
         ({"use_sliding_window": True, "sliding_window": 5, "layer_types": None}, None),
-        ({"use_sliding_window": True, "sliding_window": 5, "layer_types": None,
-          "max_window_layers": 0}, 5),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 5,
+                "layer_types": None,
+                "max_window_layers": 0,
+            },
+            5,
+        ),
         ({"use_sliding_window": False, "sliding_window": 5, "layer_types": None}, None),
     ],
     ids=["from layer 28 on", "in all layers", "switched off"],
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_qwens_windows_are_read_as_transformers_reads_them(changes, window, tmp_path):
     from transformers import AutoModelForCausalLM

@@ -10,29 +10,69 @@ import pytest
 import tokenizers
 import torch
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.data.corpora import Corpus
 from llama_ablate.data.pieces import SentencePiece, from_llama2c
 from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
 from llama_ablate.data.tokenizers import TOKENIZERS, Bytes, Chars
 from llama_ablate.errors import ConfigError
-from llama_ablate.generation import Generation, Sampling
 from llama_ablate.interop import huggingface
+from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.interop.opening import open_model
 from tests.conftest import make_spec
 
 from .checkpoints import llama2c_pieces, ours
 
-LINES = ["the cat sat on the mat", "the dog ran to the park, where it saw a bird!",
-         "Was it <s> or </s>? 42 x 10 = 420."] * 20  # fmt: skip
-NAMES = ["<s>", "</s>", "<unk>", "<0x0A>", "<|endoftext|>", "<|begin_of_text|>", "<|eot_id|>",
-         "<|python_tag|>", "<|eom_id|>", "<|reserved_special_token_7|>", "<pad>", "<|",
-         ">"]  # fmt: skip
-ODD = ["", " ", "  ", "\n", "\n\n the", "\r\n", "\x00", "\x00a\x00", "\u2581", "\u2581 \u2581",
-       " \u2581", "a\u2581", "\ufeff", "e\u0301", "\u00e9", "\ufb01", "I'\u017f", "\u0130",
-       "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u0085x", "\u2028", "\u3000a", "\u00a0a",
-       "\u00ad", "\u00bd \u2460 \u2163", "\ud55c\uad6d\uc5b4", "\u1112\u1161\u11ab",
-       "\uffff"]  # fmt: skip
+LINES = [
+    "the cat sat on the mat",
+    "the dog ran to the park, where it saw a bird!",
+    "Was it <s> or </s>? 42 x 10 = 420.",
+] * 20
+NAMES = [
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<0x0A>",
+    "<|endoftext|>",
+    "<|begin_of_text|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+    "<|eom_id|>",
+    "<|reserved_special_token_7|>",
+    "<pad>",
+    "<|",
+    ">",
+]
+ODD = [
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\n\n the",
+    "\r\n",
+    "\x00",
+    "\x00a\x00",
+    "\u2581",
+    "\u2581 \u2581",
+    " \u2581",
+    "a\u2581",
+    "\ufeff",
+    "e\u0301",
+    "\u00e9",
+    "\ufb01",
+    "I'\u017f",
+    "\u0130",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "\u0085x",
+    "\u2028",
+    "\u3000a",
+    "\u00a0a",
+    "\u00ad",
+    "\u00bd \u2460 \u2163",
+    "\ud55c\uad6d\uc5b4",
+    "\u1112\u1161\u11ab",
+    "\uffff",
+]
 
 
 def _texts(count=2000):
@@ -64,18 +104,25 @@ def _sentencepiece(**options):
 
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=out, minloglevel=2, num_threads=1,
-        hard_vocab_limit=False, **{"vocab_size": 400} | options,
-    )  # fmt: skip
+        sentence_iterator=iter(LINES),
+        model_writer=out,
+        minloglevel=2,
+        num_threads=1,
+        hard_vocab_limit=False,
+        **{"vocab_size": 400} | options,
+    )
     return SentencePiece(out.getvalue())
 
 
 def _llama2(**options):
     """Return what Llama 2's tokenizer is: BPE with bytes that leaves texts as they are."""
     return _sentencepiece(
-        model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
-        remove_extra_whitespaces=False, **options,
-    )  # fmt: skip
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        **options,
+    )
 
 
 def _tokenizer_json(folder, special=("<|endoftext|>", "<pad>"), template=None):
@@ -84,9 +131,11 @@ def _tokenizer_json(folder, special=("<|endoftext|>", "<pad>"), template=None):
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=320, show_progress=False, special_tokens=list(special),
+        vocab_size=320,
+        show_progress=False,
+        special_tokens=list(special),
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     model.train_from_iterator(LINES, trainer)
     if template:
         known = [(name, model.token_to_id(name)) for name in special]
@@ -112,8 +161,10 @@ def _ranks():
     return Tiktoken(b"".join(base64.b64encode(t) + b" %d\n" % r for t, r in ranks.items()))
 
 
-BEGINS = {"special": ("<|begin_of_text|>", "<|eot_id|>", "</s>"),
-          "template": "<|begin_of_text|> $A"}  # fmt: skip
+BEGINS = {
+    "special": ("<|begin_of_text|>", "<|eot_id|>", "</s>"),
+    "template": "<|begin_of_text|> $A",
+}
 #: How each kind of tokenizer is made, in a folder where it needs one.
 KINDS = {
     "bytes": lambda _: Bytes(),
@@ -172,8 +223,11 @@ def test_transformers_reads_2000_texts_as_the_exported_tokenizer_does(kind, tmp_
     back = open_model(tmp_path / "x").tokenizer
     assert [back.prompt(text) for text in TEXTS] == ids
     assert (back.bos, back.end, back.pad, back.stops) == (
-        tokenizer.bos, tokenizer.end, tokenizer.pad, tokenizer.stops,
-    )  # fmt: skip
+        tokenizer.bos,
+        tokenizer.end,
+        tokenizer.pad,
+        tokenizer.stops,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,8 +243,10 @@ def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_
     huggingface.write(model, tmp_path / "x", None, tokenizer)
     config = json.loads((tmp_path / "x" / "config.json").read_text("utf-8"))
     assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [
-        tokenizer.bos, tokenizer.end, tokenizer.pad,
-    ]  # fmt: skip
+        tokenizer.bos,
+        tokenizer.end,
+        tokenizer.pad,
+    ]
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
     reads = AutoTokenizer.from_pretrained(tmp_path / "x")
     heads = [model.head.weight, theirs.lm_head.weight]
@@ -221,11 +277,18 @@ def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_
     [
         ("mistral", {}),
         ("qwen3", {"attention": {"name": "mha", "qk_norm": True}}),
-        ("gpt2", {"norm": {"name": "layernorm"}, "position": "learned", "bias": True,
-                  "feedforward": {"name": "gelu", "approximate": "tanh"}}),
+        (
+            "gpt2",
+            {
+                "norm": {"name": "layernorm"},
+                "position": "learned",
+                "bias": True,
+                "feedforward": {"name": "gelu", "approximate": "tanh"},
+            },
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_no_other_family_reads_texts_by_rules_of_its_own(family, changes, tmp_path):
     from transformers import AutoTokenizer
 

@@ -38,8 +38,10 @@ def by_loops(attention, x):
             keys = k[b, :, shared * E : (shared + 1) * E]
             values = v[b, :, shared * E : (shared + 1) * E]
             for t in range(x.shape[1]):
-                scores = [float(q[b, t, h * E : (h + 1) * E] @ keys[s]) / math.sqrt(E)
-                          for s in range(t + 1)]  # fmt: skip
+                scores = [
+                    float(q[b, t, h * E : (h + 1) * E] @ keys[s]) / math.sqrt(E)
+                    for s in range(t + 1)
+                ]
                 top = max(scores)
                 weights = [math.exp(score - top) for score in scores]
                 mixed = sum(w * values[s] for s, w in enumerate(weights)) / sum(weights)
@@ -52,8 +54,9 @@ def by_loops(attention, x):
 def test_attention_equals_a_spelled_out_loop(kind, kernel):
     attention = filled(make(kind, 24, 4, 6, True))
     x = torch.randn(2, 7, 24, dtype=torch.float64)
-    torch.testing.assert_close(attention(x, context(7, kernel)), by_loops(attention, x),
-                               rtol=1e-10, atol=1e-10)  # fmt: skip
+    torch.testing.assert_close(
+        attention(x, context(7, kernel)), by_loops(attention, x), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_gqa_equals_mha_whose_key_and_value_weights_are_copied_to_each_group():
@@ -69,10 +72,14 @@ def test_gqa_equals_mha_whose_key_and_value_weights_are_copied_to_each_group():
 
 def test_gqa_with_all_heads_is_mha_and_with_one_is_mqa():
     x = torch.randn(1, 5, 24, dtype=torch.float64)
-    assert torch.equal(filled(make(GQA, 24, 4, 6, True, kv_heads=4))(x, context(5)),
-                       filled(make(MHA, 24, 4, 6, True))(x, context(5)))  # fmt: skip
-    assert torch.equal(filled(make(GQA, 24, 4, 6, True, kv_heads=1))(x, context(5)),
-                       filled(make(MQA, 24, 4, 6, True))(x, context(5)))  # fmt: skip
+    assert torch.equal(
+        filled(make(GQA, 24, 4, 6, True, kv_heads=4))(x, context(5)),
+        filled(make(MHA, 24, 4, 6, True))(x, context(5)),
+    )
+    assert torch.equal(
+        filled(make(GQA, 24, 4, 6, True, kv_heads=1))(x, context(5)),
+        filled(make(MQA, 24, 4, 6, True))(x, context(5)),
+    )
 
 
 @pytest.mark.parametrize("kv_heads", [3, 0, -1, 8])

@@ -1,7 +1,7 @@
 import pytest
 
+from llama_ablate.commands.summaries import of_preset
 from llama_ablate.model.counts import count
-from llama_ablate.summary import of_preset
 
 
 def spec_of(name):

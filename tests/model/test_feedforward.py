@@ -100,9 +100,17 @@ def test_swiglu_at_two_thirds_weighs_what_a_plain_network_does():
 
 
 @pytest.mark.parametrize(
-    "options", [{"width": 0}, {"width": -1}, {"multiple_of": 0}, {"multiplier": 0.0},
-                {"multiplier": 1e-9}, {"multiplier": 1e308}], ids=str,
-)  # fmt: skip
+    "options",
+    [
+        {"width": 0},
+        {"width": -1},
+        {"multiple_of": 0},
+        {"multiplier": 0.0},
+        {"multiplier": 1e-9},
+        {"multiplier": 1e308},
+    ],
+    ids=str,
+)
 def test_widths_that_make_no_network_are_refused(options):
     with pytest.raises(ConfigError, match="must be"):
         SwiGLU(64, False, **options)

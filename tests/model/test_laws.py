@@ -160,9 +160,7 @@ class Plain(nn.Module):
         return self.down(torch.sigmoid(self.up(x_BTD))) * self.decay.flatten()
 
 
-def test_what_a_constructor_sets_stays_and_what_it_draws_comes_from_seed_and_name(
-    check, spec
-):
+def test_what_a_constructor_sets_stays_and_what_it_draws_comes_from_seed_and_name(check, spec):
     check("feedforward", Plain)
     theirs = spec(feedforward="theirs")
     torch.manual_seed(1)
@@ -175,9 +173,9 @@ def test_what_a_constructor_sets_stays_and_what_it_draws_comes_from_seed_and_nam
     assert torch.equal(ffn.decay, torch.full((2, 16), 4.0))
     assert ffn.up.bias.abs().max() > 0
     for name in ("up.bias", "up.weight", "down.bias"):
-        assert not torch.equal(
-            ffn.get_parameter(name), first.blocks[1].ffn.get_parameter(name)
-        ), "each layer draws for itself"
+        assert not torch.equal(ffn.get_parameter(name), first.blocks[1].ffn.get_parameter(name)), (
+            "each layer draws for itself"
+        )
         assert not torch.equal(ffn.get_parameter(name), other.blocks[0].ffn.get_parameter(name))
     # torch's own rule for a linear layer: uniform within 1 / sqrt(inputs).
     assert ffn.up.weight.std().item() == pytest.approx((3 * 32) ** -0.5, rel=0.1)

@@ -17,8 +17,9 @@ def test_rope_multiplies_complex_pairs_by_unit_rotations():
     angle = torch.outer(torch.arange(20.0).double(), 500.0 ** (-torch.arange(4.0).double() / 4))
     expected = pairs * torch.polar(torch.ones_like(angle), angle)
     # The tables are float32: seven digits.
-    torch.testing.assert_close(turned, torch.cat([expected.real, expected.imag], -1),
-                               rtol=1e-6, atol=1e-6)  # fmt: skip
+    torch.testing.assert_close(
+        turned, torch.cat([expected.real, expected.imag], -1), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_rope_agrees_with_transformers_llama():
@@ -31,8 +32,9 @@ def test_rope_agrees_with_transformers_llama():
     cos, sin = LlamaRotaryEmbedding(config)(q, pos[None])
     rope = RoPE(16, theta=10000.0)
     rope.reach(9)
-    for ours, theirs in zip(rope.rotate(q, k, pos), apply_rotary_pos_emb(q, k, cos, sin),
-                            strict=True):  # fmt: skip
+    for ours, theirs in zip(
+        rope.rotate(q, k, pos), apply_rotary_pos_emb(q, k, cos, sin), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -116,25 +118,41 @@ def test_partial_rotation_turns_the_first_coordinates_and_leaves_the_rest():
         ({"scaling": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
         (
             {"scaling": "llama3", "factor": 8.0, "original_context": 8192},
-            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
         ),
         (
-            {"scaling": "llama3", "factor": 32.0, "original_context": 64, "low_freq": 2.0,
-             "high_freq": 3.0},
-            {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 2.0,
-             "high_freq_factor": 3.0, "original_max_position_embeddings": 64},
+            {
+                "scaling": "llama3",
+                "factor": 32.0,
+                "original_context": 64,
+                "low_freq": 2.0,
+                "high_freq": 3.0,
+            },
+            {
+                "rope_type": "llama3",
+                "factor": 32.0,
+                "low_freq_factor": 2.0,
+                "high_freq_factor": 3.0,
+                "original_max_position_embeddings": 64,
+            },
         ),
     ],
-)  # fmt: skip
+)
 def test_scaled_frequencies_are_those_of_transformers(ours, theirs):
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     config = LlamaConfig(
-        hidden_size=1024, num_attention_heads=8,
+        hidden_size=1024,
+        num_attention_heads=8,
         rope_parameters={"rope_theta": 500000.0, **theirs},
-    )  # fmt: skip
+    )
     rope = RoPE(128, theta=500000.0, **ours)
     expected = LlamaRotaryEmbedding(config).inv_freq.double()
     torch.testing.assert_close(rope.frequencies(), expected, rtol=1e-6, atol=0)

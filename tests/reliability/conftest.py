@@ -28,9 +28,13 @@ def tally(request):
     def report(row, what, trials, failures=0):
         if FULL:
             line = {
-                "row": row, "what": what, "trials": trials, "failures": failures,
-                "seconds": round(time.monotonic() - began), "test": request.node.nodeid,
-            }  # fmt: skip
+                "row": row,
+                "what": what,
+                "trials": trials,
+                "failures": failures,
+                "seconds": round(time.monotonic() - began),
+                "test": request.node.nodeid,
+            }
             with Path(FULL).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         assert failures == 0, f"{row}: {failures} of {trials} failed: {what}"

@@ -10,7 +10,7 @@ import os
 import signal
 from contextlib import suppress
 
-from llama_ablate.cli import script
+from llama_ablate.commands.cli import script
 
 from .harness import Disk
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llama_ablate.marked_yaml import parse
+from llama_ablate.config.marked_yaml import parse
 
 #: Words that mean something, so that a mutant gets further than the first check.
 _WORDS = """
@@ -18,7 +18,7 @@ hypotheses measure dim layers heads head_dim context vocab bias tie init_std log
 position attention feedforward block design axes entries match baseline label corpus tokenizer
 tokens steps batch accumulate lr min_lr warmup weight_decay betas eps clip schedule decay branches
 average precision kernel evals timeout_s train.lr train.warmup train.betas models
-tokens_per_parameter aa positive variant against value direction table minus source said claims
+tokens_per_parameter aa positive variant against value direction table minus source said leases
 one-at-a-time product fraction path list parameters flops kv_bytes none seconds same inverse-dim
 init order both better worse lower higher equivalent rmsnorm layernorm dyt rope learned alibi t5
 sinusoidal mha gqa mqa mla relu gelu swiglu linear pre post sandwich parallel theta scaling factor
@@ -134,16 +134,40 @@ for _line in _SAMPLES.strip().splitlines():
     SAMPLES.setdefault(_name, []).extend(_values.split(" | "))
 STRANGE = [
     *_STRANGE.strip().splitlines(),
-    "", "\t", "\x85", "'a\u2028b'", "'\u202e'", "|\n  x\n y", "-" * 50, "9" * 5000,
-    "1" * 300 + "x", "[" * 1000, "[" * 1000 + "]" * 1000, "{a: " * 1000 + "1" + "}" * 1000,
-    "x" * 2000, "'" + "x" * 2000 + "'", "[" + "1, " * 2000 + "1]", str(list(range(2000))),
+    "",
+    "\t",
+    "\x85",
+    "'a\u2028b'",
+    "'\u202e'",
+    "|\n  x\n y",
+    "-" * 50,
+    "9" * 5000,
+    "1" * 300 + "x",
+    "[" * 1000,
+    "[" * 1000 + "]" * 1000,
+    "{a: " * 1000 + "1" + "}" * 1000,
+    "x" * 2000,
+    "'" + "x" * 2000 + "'",
+    "[" + "1, " * 2000 + "1]",
+    str(list(range(2000))),
     "{" + ", ".join(f"k{i}: {i}" for i in range(500)) + "}",
-]  # fmt: skip
+]
 BYTES = [
     *(bytes([byte]) for byte in b"\0\r\n\t\x7f\x85\xff&*!'\"{}[]#,\\|>%@`"),
-    b"\xfe\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\r\n",
-    b"\x1b[2J", b": ", b"- ", b"? ", b"%YAML 9.9\n", b"---\n", b"...\n",
-]  # fmt: skip
+    b"\xfe\xff",
+    b"\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\xef\xbb\xbf",
+    b"\xe2\x80\xa8",
+    b"\r\n",
+    b"\x1b[2J",
+    b": ",
+    b"- ",
+    b"? ",
+    b"%YAML 9.9\n",
+    b"---\n",
+    b"...\n",
+]
 
 
 class Raw(str):
@@ -172,14 +196,16 @@ def mutant(number: int, files: Sequence[str]) -> bytes:
 def _bytes(rng: random.Random, data: bytes) -> bytes:
     at, end = sorted((rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)))
     end = min(end, at + rng.choice((1, 1, 2, 40)))
-    return rng.choice((
-        lambda: data[:at] + data[end:],
-        lambda: data[:at] + rng.choice(BYTES) + data[at:],
-        lambda: data[:at] + rng.choice(BYTES) + data[end:],
-        lambda: data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :],
-        lambda: data[:end] + data[at:],
-        lambda: data[:at],
-    ))()  # fmt: skip
+    return rng.choice(
+        (
+            lambda: data[:at] + data[end:],
+            lambda: data[:at] + rng.choice(BYTES) + data[at:],
+            lambda: data[:at] + rng.choice(BYTES) + data[end:],
+            lambda: data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :],
+            lambda: data[:end] + data[at:],
+            lambda: data[:at],
+        )
+    )()
 
 
 def _lines(rng: random.Random, text: str) -> str:

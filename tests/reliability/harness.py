@@ -11,14 +11,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from llama_ablate import disk, experiment
+from llama_ablate.config import experiment
+from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.launch import worker
 from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Gone, News, Queue
-from llama_ablate.plan import make
-from llama_ablate.results import Settings, Store, claims
-from llama_ablate.training.engine import Engine
+from llama_ablate.results import Settings, Store, leases
+from llama_ablate.training.compute import Compute
 from tests.quiet import until
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -27,7 +28,7 @@ _SPEC = importlib.util.spec_from_file_location(
 fsck = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(fsck)
 
-ENGINE = Engine(precision="float32", kernel="math")
+COMPUTE = Compute(precision="float32", kernel="math")
 #: A run that writes a checkpoint before every step has the most places to crash in.
 EVERY_STEP = Settings(checkpoint_s=1e-9)
 
@@ -58,12 +59,12 @@ def grid(file, results, settings=EVERY_STEP):
     plan = make(source)
     store = Store(results / plan.experiment.slug)
     store.prepare()
-    engine = store.kept("engine", "cpu", ENGINE.to_dict)
-    store.create({**plan.to_dict(), "engine": engine, "settings": asdict(settings)}, source.text)
+    compute = store.kept("compute", "cpu", COMPUTE.to_dict)
+    store.create({**plan.to_dict(), "compute": compute, "settings": asdict(settings)}, source.text)
     store.verify([run.id for run in plan.runs], lambda _done: None)
     store.sweep()
     with Progress("grid", 1) as progress:
-        Queue(store, plan, ENGINE, settings, progress).work(Inline(store))
+        Queue(store, plan, COMPUTE, settings, progress).work(Inline(store))
     store.sweep()
     return store
 
@@ -121,7 +122,7 @@ class Disk:
 
     def install(self):
         """Put it in the place of `os`; in a child, for good."""
-        disk.os = claims.os = self
+        disk.os = leases.os = self
 
 
 def crash_at(number):

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from llama_ablate.cli import script
+from llama_ablate.commands.cli import script
 
 _LAUNCHING = ("commands/running.py", "launch/queue.py", "launch/local.py", "launch/processes.py")
 

@@ -8,9 +8,9 @@ import os
 import pickle
 from pathlib import Path
 
-from llama_ablate import disk
-from llama_ablate.cli import script
-from llama_ablate.results import claims, holders
+from llama_ablate.commands.cli import script
+from llama_ablate.files import disk
+from llama_ablate.results import leases, processes
 from llama_ablate.results.store import Store
 
 from .harness import Disk
@@ -55,9 +55,9 @@ def install():
         shared.mark(record.id)
         return found
 
-    disk.os = claims.os = shared
+    disk.os = leases.os = shared
     Store.commit = committed
-    holders._boot = lambda: "before-the-power-was-lost"
+    processes._boot = lambda: "before-the-power-was-lost"
 
 
 def recorded(file, root):

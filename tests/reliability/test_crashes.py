@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from tests.commands import PYTHON, command
 
 from . import crashing as crash
@@ -51,16 +51,26 @@ def test_after_a_crash_at_any_call_the_next_command_ends_with_the_same_results(
         if found := breaches(results / "tiny", reference):
             failed.append((number, found))
     print(failed)
-    tally("R2", "SIGKILL before every call that changes the disk, half way into a write", calls,
-          len(failed))  # fmt: skip
+    tally(
+        "R2",
+        "SIGKILL before every call that changes the disk, half way into a write",
+        calls,
+        len(failed),
+    )
 
 
 def crashing(file, results, noted, who, number, code=0):
     """Run a command, on a real launcher, one of whose processes crashes or fails at a call."""
     said = "|".join(map(str, (noted, who, number, code)))
     words = [PYTHON, "-m", "tests.reliability.crashing", *command(file, results)[3:]]
-    return subprocess.run(words, cwd=ROOT, env=os.environ | {crash.VARIABLE: said}, check=False,
-                          capture_output=True, text=True)  # fmt: skip
+    return subprocess.run(
+        words,
+        cwd=ROOT,
+        env=os.environ | {crash.VARIABLE: said},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.timeout(7200)
@@ -73,8 +83,10 @@ def test_after_a_crash_or_a_fault_of_a_real_launcher_or_worker_the_next_command_
     reference = tmp_path / "reference" / "tiny"
     assert not breaches(reference)
     made = Counter(calls.read_text().split("\n"))
-    most = {who: max(n for line, n in made.items() if line.startswith(who))
-            for who in ("launcher", "worker")}  # fmt: skip
+    most = {
+        who: max(n for line, n in made.items() if line.startswith(who))
+        for who in ("launcher", "worker")
+    }
     chance, wrong, hit = random.Random(2), [], Counter()
     trials = [("launcher", 0), ("worker", 0)]
     trials = volume(trials, [*trials, ("launcher", errno.ENOSPC)] * 40)
@@ -92,8 +104,13 @@ def test_after_a_crash_or_a_fault_of_a_real_launcher_or_worker_the_next_command_
             wrong.append((who, number, code, found))
     capsys.readouterr()
     print(wrong, most, hit)
-    tally("R2", f"commands with a real launcher, of which {hit['launcher']} crashed or failed at a "
-          f"call, and {hit['worker']} lost a worker at one", len(trials), len(wrong))  # fmt: skip
+    tally(
+        "R2",
+        f"commands with a real launcher, of which {hit['launcher']} crashed or failed at a "
+        f"call, and {hit['worker']} lost a worker at one",
+        len(trials),
+        len(wrong),
+    )
 
 
 def test_what_a_killed_report_left_half_written_is_gone_after_the_next(tiny, tmp_path, capsys):
@@ -135,5 +152,6 @@ def test_after_a_fault_at_any_call_the_next_command_ends_with_the_same_results(
             if found := breaches(results / "tiny", reference):
                 failed.append((number, code, found))
     print(failed)
-    tally("R6", "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk", trials,
-          len(failed))  # fmt: skip
+    tally(
+        "R6", "ENOSPC, EIO, EMFILE, EDQUOT at every call that changes the disk", trials, len(failed)
+    )

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.cli import main
 from llama_ablate.commands import notes
+from llama_ablate.commands.cli import main
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
-from llama_ablate.results import Store, holders
+from llama_ablate.results import Store, processes
 from llama_ablate.training import checkpoint
 from tests.commands import command
 from tests.quiet import within
@@ -83,8 +83,12 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
                 blamed.append((kind, target))
         target.write_bytes(whole)
     print(missed, blamed)
-    tally("R8", "bits flipped, files truncated, zeroed, emptied, swapped: seen, and of that run",
-          trials, len(missed) + len(blamed))  # fmt: skip
+    tally(
+        "R8",
+        "bits flipped, files truncated, zeroed, emptied, swapped: seen, and of that run",
+        trials,
+        len(missed) + len(blamed),
+    )
 
 
 def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
@@ -99,7 +103,7 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
     (latest,) = saved.glob("checkpoint-6-*")
     reads = {
         store.plan_file: lambda: store.plan,
-        store.root / "engine.json": lambda: store.kept("engine", "cpu", dict),
+        store.root / "compute.json": lambda: store.kept("compute", "cpu", dict),
         store.root / "hypotheses.json": lambda: store.stated,
     }
     chance, missed, trials = random.Random(0), [], 0
@@ -115,8 +119,9 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
         target.write_bytes(whole)
     capsys.readouterr()
     print(missed)
-    tally("R8", "plan, engine, hypotheses and checkpoints damaged in these ways", trials,
-          len(missed))  # fmt: skip
+    tally(
+        "R8", "plan, compute, hypotheses and checkpoints damaged in these ways", trials, len(missed)
+    )
 
 
 def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
@@ -196,8 +201,9 @@ def test_a_run_whose_tokens_are_damaged_while_it_trains_is_an_error_and_tried_ag
 
 
 def run(file, results, **more):
-    return subprocess.run(command(file, results), capture_output=True, text=True, check=False,
-                          **more)  # fmt: skip
+    return subprocess.run(
+        command(file, results), capture_output=True, text=True, check=False, **more
+    )
 
 
 def one_line(done):
@@ -265,8 +271,12 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
 ):
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)],
-                             capture_output=True, text=True, check=False)  # fmt: skip
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:
@@ -279,7 +289,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
         assert "are free; with --keep-weights" in done.stderr
         (place / "filler").unlink()
         launcher = launch(command(file, place))
-        while not there(place, "tiny/working/*/claim-1") or not (place / "tiny/plan.json").exists():
+        while not there(place, "tiny/working/*/lease-1") or not (place / "tiny/plan.json").exists():
             assert launcher.poll() is None, launcher.stderr.read()
             time.sleep(0.02)
         with suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
@@ -305,7 +315,7 @@ def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_p
     file = experiment_file(train=train, measure="[perplexity]", seeds="1")
     launcher = launch(command(file, tmp_path / "r"))
     while (
-        not there(tmp_path, "r/tiny/working/*/claim-1")
+        not there(tmp_path, "r/tiny/working/*/lease-1")
         or not (tmp_path / "r/tiny/plan.json").exists()
     ):
         assert launcher.poll() is None
@@ -349,8 +359,9 @@ def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refus
     assert "of format 3: a later version wrote it" in capsys.readouterr().err
     store.plan_file.write_text(text)
     assert main(["status", str(store.root)]) == 0
-    tally("R21", "results of format 1 read, its failed runs tried again, format 3 refused",
-          read + 2)  # fmt: skip
+    tally(
+        "R21", "results of format 1 read, its failed runs tried again, format 3 refused", read + 2
+    )
 
 
 def test_a_new_plan_over_results_of_the_first_format_seals_them_and_keeps_their_plan(
@@ -403,7 +414,7 @@ def unseal(file, **changes):
 def as_in_format_1(root):
     """Make of results what the first version would have left: no seal anywhere."""
     unseal(root / "plan.json", format=None)
-    for name in ("engine", "hypotheses"):
+    for name in ("compute", "hypotheses"):
         unseal(root / f"{name}.json")
     for folder in (root / "runs").iterdir():
         content = (folder / "record.json").read_bytes()
@@ -419,13 +430,13 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
     variant = store.plan["variants"][0]
-    with store.alone("measure") as claim:
+    with store.alone("measure") as lease:
         values = {"values": {"speed": 1.0}, "samples": {}}
-        store.add_variant_measure(claim, variant["label"], variant["id"], "speed", values)
+        store.add_variant_measure(lease, variant["label"], variant["id"], "speed", values)
     (folder,) = store.runs.folders().values()
     reads = {
         "plan.json": lambda now: now.plan,
-        "engine.json": lambda now: now.kept("engine", "cpu", dict),
+        "compute.json": lambda now: now.kept("compute", "cpu", dict),
         "hypotheses.json": lambda now: now.stated,
         "manifest.json": lambda now: now.records(),
         "measures/perplexity.json": lambda now: now.records(),
@@ -445,20 +456,20 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
 
 
 def test_a_process_is_known_by_more_than_its_number():
-    name = holders.myself()
-    assert holders.alive(name) is True
+    name = processes.myself()
+    assert processes.alive(name) is True
     boot, namespace, pid, began, drawn = name.split(" ")
-    assert holders.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is False
-    assert holders.alive(f"another {namespace} {pid} {int(began) + 1} {drawn}") is None
-    assert holders.alive(f"{boot} pid:[1] {pid} {int(began) + 1} {drawn}") is None
-    assert holders.alive("") is None
+    assert processes.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is False
+    assert processes.alive(f"another {namespace} {pid} {int(began) + 1} {drawn}") is None
+    assert processes.alive(f"{boot} pid:[1] {pid} {int(began) + 1} {drawn}") is None
+    assert processes.alive("") is None
 
 
 @pytest.mark.parametrize("unreadable", ["_boot", "_namespace"])
 def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unreadable, monkeypatch):
-    monkeypatch.setattr(holders, unreadable, lambda: "")
-    boot, namespace, pid, began, drawn = holders.myself().split(" ")
-    assert holders.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
+    monkeypatch.setattr(processes, unreadable, lambda: "")
+    boot, namespace, pid, began, drawn = processes.myself().split(" ")
+    assert processes.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
 
 
 @pytest.mark.parametrize("damage", ["no measures", "no curve", "a torn letter", "no manifest"])
@@ -479,12 +490,18 @@ def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, dam
 @pytest.mark.parametrize(
     ("file", "key", "value"),
     [
-        ("plan.json", None, []), ("plan.json", None, {}), ("plan.json", "settings", "all"),
-        ("plan.json", "others", 3), ("plan.json", "runs", [3]), ("plan.json", "format", "2"),
-        ("manifest.json", "measures", 3), ("manifest.json", "record.json", 3),
-        ("record.json", "steps_done", "x"), ("record.json", None, 3),
+        ("plan.json", None, []),
+        ("plan.json", None, {}),
+        ("plan.json", "settings", "all"),
+        ("plan.json", "others", 3),
+        ("plan.json", "runs", [3]),
+        ("plan.json", "format", "2"),
+        ("manifest.json", "measures", 3),
+        ("manifest.json", "record.json", 3),
+        ("record.json", "steps_done", "x"),
+        ("record.json", None, 3),
     ],
-)  # fmt: skip
+)
 def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
     experiment_file, tmp_path, unsealed, file, key, value
 ):

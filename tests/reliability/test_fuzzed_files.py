@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate import experiment, plan
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.config import experiment
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
-from llama_ablate.strict_json import to_json
+from llama_ablate.files.strict_json import to_json
 from llama_ablate.terminal import in_one_line
-from llama_ablate.training import engine
+from llama_ablate.training import compute
 from tests.quiet import within
 
 from .fuzzing import mutant
@@ -30,10 +31,10 @@ BREAKS = re.compile(rb"\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the files lie: with a text, and the base that the claims suite's experiments share."""
+    """Where the files lie: with a text, and the base that the leases suite's experiments share."""
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("the cat sat on the mat and the dog ran to the park, " * 800)
-    Path("base.yaml").write_bytes((EXPERIMENTS / "claims" / "base.yaml").read_bytes())
+    Path("base.yaml").write_bytes((EXPERIMENTS / "leases" / "base.yaml").read_bytes())
     return tmp_path
 
 
@@ -111,8 +112,11 @@ def memory_mb(*, afresh=False):
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cached_texts")
 def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, volume, tally):
-    files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.rglob("*.yaml"))
-             if f.name != "ledger.yaml" and not experiment.is_inquiry(f)]  # fmt: skip
+    files = [
+        f.read_text("utf-8")
+        for f in sorted(EXPERIMENTS.rglob("*.yaml"))
+        if f.name != "ledger.yaml" and not experiment.is_inquiry(f)
+    ]
     trials, plans, failed = volume(2_000, 10_000), 0, 0
     for number in range(trials):
         data = mutant(number, files)
@@ -130,7 +134,7 @@ def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, vo
 def test_the_command_says_of_any_bytes_what_the_plan_says(
     attempt, monkeypatch, capsys, volume, tally
 ):
-    monkeypatch.setattr(engine, "choose", lambda *_args, **_more: engine.Engine(flops_per_s=1e9))
+    monkeypatch.setattr(compute, "choose", lambda *_args, **_more: compute.Compute(flops_per_s=1e9))
     files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.glob("*.yaml"))]
     trials, failed = volume(200, 1_000), 0
     for number in range(10**6, 10**6 + trials):
@@ -248,8 +252,11 @@ HOSTILE = {
     "a PNG": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40, ":1:1: not UTF-8 text"),
     "an ELF": (b"\x7fELF\x02\x01\x01" + bytes(90), ":1:1: not valid YAML"),
     "a tar of nothing": (bytes(10_240), ":1:1: not valid YAML"),
-    "JSON": (b'{"name": "x", "model": {"dim": 32}, "train": {"steps": 1, "batch": 2},'
-             b' "data": {"corpus": {"name": "files", "path": "book.txt"}}}', ""),
+    "JSON": (
+        b'{"name": "x", "model": {"dim": 32}, "train": {"steps": 1, "batch": 2},'
+        b' "data": {"corpus": {"name": "files", "path": "book.txt"}}}',
+        "",
+    ),
     "HTML": (b"<html>\n<body>x</body>\n", ":1:1: expected"),
     "a program": (b"#!/bin/sh\ntouch canary\n", ":2:1: expected"),
     "a tab": (b"name: x\ntrain:\n\tsteps: 1\n", ":3:1: not valid YAML"),
@@ -306,15 +313,17 @@ HOSTILE = {
     "a base that is not there": (small(base="../none.yaml"), ":5:7: base: there is no file"),
     "a base that is a device": (small(base="/dev/zero"), "is neither a preset nor a .yaml file"),
     "a base that is a list": (small(base="[base.yaml]"), ":5:1: base: must be a preset's name"),
-    "a text that is a device": (small(data="{corpus: {name: files, path: /dev/zero}}"),
-                                ":3:8: data.corpus: there is no file '/dev/zero'"),
+    "a text that is a device": (
+        small(data="{corpus: {name: files, path: /dev/zero}}"),
+        ":3:8: data.corpus: there is no file '/dev/zero'",
+    ),
     "a text that is binary": (small(data="{corpus: {name: files, path: /bin/sh}}"), "is binary"),
     "a class by its path": (small(model="{norm: torch.nn.LayerNorm}"), "is not a norm"),
     "a target": (small(model="{norm: {_target_: os.system}}"), "that has the key 'name'"),
     "a private option": (small(model="{norm: {name: rmsnorm, __class__: x}}"), "unknown key"),
     "a name of nothing": (small(name="''"), ":1:7: name: '' (text) is not accepted"),
     "a name that is a path": (small(name="'../../canary'"), ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -365,51 +374,86 @@ TWOS = ", ".join(f"a{i}: [1, 2]" for i in range(1600))
 PAIRS = ", ".join(f"train.{key}: [0.1, 0.2]" for key in ("lr", "warmup", "decay", "clip"))
 #: Sections that ask for much, and a word of the line that refuses them; "" where it is planned.
 HUGE = {
-    "13,824 variants": ({"variants": f"{{design: product, axes: {{{WIDE}}}}}"},
-                        ":5:1: variants: more than 2,000 variants"),
+    "13,824 variants": (
+        {"variants": f"{{design: product, axes: {{{WIDE}}}}}"},
+        ":5:1: variants: more than 2,000 variants",
+    ),
     "a number of variants that fills a page": (
-        {"variants": f"{{design: product, axes: {{{THREES}}}}}"}, ":5:1: variants: more than"),
+        {"variants": f"{{design: product, axes: {{{THREES}}}}}"},
+        ":5:1: variants: more than",
+    ),
     "a fraction of two to the 1599": (
-        {"variants": f"{{design: fraction, axes: {{{TWOS}}}}}"}, ":5:1: variants: more than"),
+        {"variants": f"{{design: fraction, axes: {{{TWOS}}}}}"},
+        ":5:1: variants: more than",
+    ),
     "3,000 on an axis": ({"variants": f"{{axes: {{init_std: {many(3000)}}}}}"}, ":5:1: variants: "),
-    "3,000 on a path": ({"variants": f"{{design: path, axes: {{init_std: {many(3000)}}}}}"},
-                        ":5:1: variants: more than 2,000 variants"),
-    "3,000 in a list": ({"variants": "{design: list, entries: [" + "{}," * 3000 + "]}"},
-                        ":5:1: variants: more than 2,000 variants"),
+    "3,000 on a path": (
+        {"variants": f"{{design: path, axes: {{init_std: {many(3000)}}}}}"},
+        ":5:1: variants: more than 2,000 variants",
+    ),
+    "3,000 in a list": (
+        {"variants": "{design: list, entries: [" + "{}," * 3000 + "]}"},
+        ":5:1: variants: more than 2,000 variants",
+    ),
     "400 in nine tables": (
-        {"variants": f"{{axes: {{init_std: {many(400)}}}, match: [parameters, flops, none]}}",
-         "budget": "[tokens, flops, seconds]"}, ":5:1: variants: more than 2,000 variants"),
+        {
+            "variants": f"{{axes: {{init_std: {many(400)}}}, match: [parameters, flops, none]}}",
+            "budget": "[tokens, flops, seconds]",
+        },
+        ":5:1: variants: more than 2,000 variants",
+    ),
     "1,001 sizes": ({"sizes": "{models: [" + "{dim: 32}," * 2001 + "]}"}, "more than 2,000"),
     "101 texts": ({"texts": "[" + "{corpus: files}," * 101 + "]"}, ":5:1: texts: "),
-    "a million points": ({"tune": f"{{lr: {many(1000)}, clip: {many(1000)}}}"},
-                         ":5:1: tune: more than 20,000 runs"),
-    "1,000 seeds of 21 variants": ({"variants": f"{{axes: {{init_std: {many(20)}}}}}",
-                                    "seeds": "1000"}, ":6:8: seeds: more than 20,000 runs"),
+    "a million points": (
+        {"tune": f"{{lr: {many(1000)}, clip: {many(1000)}}}"},
+        ":5:1: tune: more than 20,000 runs",
+    ),
+    "1,000 seeds of 21 variants": (
+        {"variants": f"{{axes: {{init_std: {many(20)}}}}}", "seeds": "1000"},
+        ":6:8: seeds: more than 20,000 runs",
+    ),
     "1,001 seeds": ({"seeds": "1001"}, ":5:8: seeds: 1001 seeds: must be 1 to 1000"),
     "a context of a billion": ({"model": "{context: 1_000_000_000}"}, ":2:18: model.context"),
     "a width of a million": ({"model": "{dim: 1_000_000}"}, ":2:14: model.dim"),
     "a feed-forward of a billion": (
-        {"model": "{feedforward: {name: relu, width: 1_000_000_000}}"}, ":2:9: model.feedforward"),
+        {"model": "{feedforward: {name: relu, width: 1_000_000_000}}"},
+        ":2:9: model.feedforward",
+    ),
     "a batch of a million": ({"train": "{steps: 1, batch: 1_000_000}"}, "smaller than one batch"),
-    "more tokens than were ever written": ({"train": "{tokens: 1_000_000_000_000_000_000}"},
-                                           ":4:17: train.tokens"),
+    "more tokens than were ever written": (
+        {"train": "{tokens: 1_000_000_000_000_000_000}"},
+        ":4:17: train.tokens",
+    ),
     "more steps than there is time": ({"train": "{steps: 1_000_000_000_000_000}"}, "train.steps"),
     "a rate that is too large for its ladder": (
-        {"train": "{steps: 1, lr: 1e308}", "sizes": "{models: [{dim: 64}, {dim: 32}]}"}, "lr: 1e+"),
+        {"train": "{steps: 1, lr: 1e308}", "sizes": "{models: [{dim: 64}, {dim: 32}]}"},
+        "lr: 1e+",
+    ),
     "tokens for each parameter": (
         {"sizes": "{models: [{dim: 64}, {dim: 32}], tokens_per_parameter: 1e308}"},
-        ":5:63: sizes.tokens_per_parameter"),
+        ":5:63: sizes.tokens_per_parameter",
+    ),
     "the largest of everything": (
-        {"model": "{dim: 65536, layers: 1024, heads: 1024, context: 16, position: alibi}",
-         "train": "{steps: 1_000_000_000_000, batch: 2}"}, ""),
+        {
+            "model": "{dim: 65536, layers: 1024, heads: 1024, context: 16, position: alibi}",
+            "train": "{steps: 1_000_000_000_000, batch: 2}",
+        },
+        "",
+    ),
     "a context longer than the text": ({"model": "{context: 1_048_576}"}, "smaller than one"),
-    "2,000 variants": ({"variants": f"{{axes: {{init_std: {many(1999)}}}, match: parameters}}",
-                        "seeds": "1"}, ""),
+    "2,000 variants": (
+        {"variants": f"{{axes: {{init_std: {many(1999)}}}, match: parameters}}", "seeds": "1"},
+        "",
+    ),
     "a fraction of nine axes": (
-        {"variants": f"{{design: fraction, axes: {{{TWO}, {PAIRS}}}}}",
-         "train": "{steps: 1, batch: 2, schedule: wsd}"}, ""),
+        {
+            "variants": f"{{design: fraction, axes: {{{TWO}, {PAIRS}}}}}",
+            "train": "{steps: 1, batch: 2, schedule: wsd}",
+        },
+        "",
+    ),
     "20,000 runs": ({"variants": f"{{axes: {{init_std: {many(19)}}}}}", "seeds": "1000"}, ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", HUGE)
@@ -673,7 +717,7 @@ MISTAKES = [
     ("    direction: worse", "    direction: worse\n    table: x", "no table is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    against: x", "no variant is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    value: 1", "'value' takes a 'measure'", 1),
-    ("    direction: worse", "    direction: worse\n    claims: 7", "claims: 7 (int)", 1),
+    ("    direction: worse", "    direction: worse\n    leases: 7", "leases: 7 (int)", 1),
     ("    direction: worse", "    direction: worse\n    measure: loss", "is for the loss"),
     ("    direction: equivalent", "    direction: not worse than", "did you mean 'not worse'?"),
     ("    margin: 0.02 nats", "    margin: 2", "must be a number and its unit"),
@@ -685,13 +729,21 @@ MISTAKES = [
     ("  - kv_cache", "  - {name: length, times: 2}", "2 (int) is not accepted"),
     ("  - kv_cache", " - kv_cache", "not valid YAML"),
     ("  - kv_cache", "  - kv_cache\nsizes: {models: [{dim: 32}]}", "sizes.models", 1),
-    ("  - kv_cache", "  - kv_cache\nsizes:\n  models:\n    - {dim: 32}\n    - {width: 64}",
-     "unknown key 'width'; allowed: dim, head_dim", 4),
-    ("  - kv_cache", "  - kv_cache\ntexts:\n  - {corpus: files, tokenizr: bytes}",
-     "did you mean 'tokenizer'?", 2),
+    (
+        "  - kv_cache",
+        "  - kv_cache\nsizes:\n  models:\n    - {dim: 32}\n    - {width: 64}",
+        "unknown key 'width'; allowed: dim, head_dim",
+        4,
+    ),
+    (
+        "  - kv_cache",
+        "  - kv_cache\ntexts:\n  - {corpus: files, tokenizr: bytes}",
+        "did you mean 'tokenizer'?",
+        2,
+    ),
     ("  - kv_cache", "  - kv_cache\nseed: 3", "did you mean 'seeds'?", 1),
     ("  - kv_cache", "  - kv_cache\n---", "a second document begins here", 1),
-]  # fmt: skip
+]
 
 
 def test_the_file_in_which_mistakes_are_made_has_none(attempt):

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
+from llama_ablate.files.slugs import slug
 from llama_ablate.interop.opening import open_model
 from llama_ablate.results import Store
-from llama_ablate.slugs import slug
 from llama_ablate.training import checkpoint
 from tests.commands import command
 
@@ -44,14 +44,27 @@ def gadgets(canary):
     """Return objects that would make a file when they are unpickled."""
     touch, code = f"touch {canary}", f"open({str(canary)!r}, 'w')"
     calls = [
-        (os.system, touch), (os.popen, touch), (subprocess.getoutput, touch),
-        (subprocess.call, ["touch", str(canary)]), (subprocess.Popen, ["touch", str(canary)]),
-        (eval, code), (exec, code), (os.mkdir, str(canary)), (Path.touch, canary),
-        (open, str(canary), "w"), (torch.load, str(canary)), (__import__, "os"),
-    ]  # fmt: skip
+        (os.system, touch),
+        (os.popen, touch),
+        (subprocess.getoutput, touch),
+        (subprocess.call, ["touch", str(canary)]),
+        (subprocess.Popen, ["touch", str(canary)]),
+        (eval, code),
+        (exec, code),
+        (os.mkdir, str(canary)),
+        (Path.touch, canary),
+        (open, str(canary), "w"),
+        (torch.load, str(canary)),
+        (__import__, "os"),
+    ]
     found = [Call(*call) for call in calls]
-    return [*found, {"model": found[0]}, {"optimizer": {"state": [found[1]]}}, [found[5]],
-            {"step": found[9], "losses": [found[3]]}]  # fmt: skip
+    return [
+        *found,
+        {"model": found[0]},
+        {"optimizer": {"state": [found[1]]}},
+        [found[5]],
+        {"step": found[9], "losses": [found[3]]},
+    ]
 
 
 def test_no_pickle_in_a_checkpoint_or_in_weights_is_ever_run(
@@ -127,9 +140,38 @@ def test_weights_with_a_header_that_lies_are_one_line(experiment_file, tmp_path,
     tally("R10", "safetensors whose headers lie, committed as weights", trials, len(wrong))
 
 
-NAMES = ["../../../etc/x", "/etc/passwd", "..", ".", "a/b", "a\\b", "con", "~root", "$HOME", "`id`",
-         "$(id)", "%2e%2e%2f", "x" * 80, "\u202eevil", "a;rm -rf", "-rf", "--help", "*", "?", "|",
-         "<b>", "\uff45vil", "é", "😀", " ", "'", '"', "&amp;", "runs", "x--s0--00"]  # fmt: skip
+NAMES = [
+    "../../../etc/x",
+    "/etc/passwd",
+    "..",
+    ".",
+    "a/b",
+    "a\\b",
+    "con",
+    "~root",
+    "$HOME",
+    "`id`",
+    "$(id)",
+    "%2e%2e%2f",
+    "x" * 80,
+    "\u202eevil",
+    "a;rm -rf",
+    "-rf",
+    "--help",
+    "*",
+    "?",
+    "|",
+    "<b>",
+    "\uff45vil",
+    "é",
+    "😀",
+    " ",
+    "'",
+    '"',
+    "&amp;",
+    "runs",
+    "x--s0--00",
+]
 
 
 def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, capsys):
@@ -142,9 +184,13 @@ def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, cap
         if name.strip():
             place = tmp_path / "in" / "results"
             quoted = json.dumps(name)
-            file = experiment_file(f"{{design: list, entries: [{{label: {quoted}}}]}}",
-                                   name=quoted, train=TRAIN, seeds="1",
-                                   measure="[perplexity]")  # fmt: skip
+            file = experiment_file(
+                f"{{design: list, entries: [{{label: {quoted}}}]}}",
+                name=quoted,
+                train=TRAIN,
+                seeds="1",
+                measure="[perplexity]",
+            )
             before = {p for p in tmp_path.rglob("*") if place not in p.parents and p != place}
             with suppress(ConfigError):  # a name that is refused leads nowhere either
                 grid(file, place)
@@ -156,14 +202,33 @@ def test_no_name_leaves_the_results_folder(experiment_file, tmp_path, tally, cap
 
 
 PAYLOADS = [
-    "<script>{}</script>", "<img src=x onerror={}>", "<svg onload={}>", "</pre><script>{}</script>",
-    '"><script>{}</script>', "'><img src=x onerror={}>", "<iframe src=javascript:{}>",
-    "<a href=javascript:{}>x</a>", "{{{{ {} }}}}", "{{% {} %}}", "${{{}}}", "<!--><script>{}-->",
-    "<body onload={}>", "<style>@import '{}'</style>", "<link rel=stylesheet href='{}'>",
-    "<meta http-equiv=refresh content='0;url={}'>", "<object data='{}'>", "<embed src='{}'>",
-    "<base href='{}'>", "<form action='{}'>", "<math><mtext><script>{}</script>", "\\x3cscript{}",
-    "&lt;script&gt;{}", "<ScRiPt>{}</sCrIpT>", "]]><script>{}</script>", "<details ontoggle={}>",
-]  # fmt: skip
+    "<script>{}</script>",
+    "<img src=x onerror={}>",
+    "<svg onload={}>",
+    "</pre><script>{}</script>",
+    '"><script>{}</script>',
+    "'><img src=x onerror={}>",
+    "<iframe src=javascript:{}>",
+    "<a href=javascript:{}>x</a>",
+    "{{{{ {} }}}}",
+    "{{% {} %}}",
+    "${{{}}}",
+    "<!--><script>{}-->",
+    "<body onload={}>",
+    "<style>@import '{}'</style>",
+    "<link rel=stylesheet href='{}'>",
+    "<meta http-equiv=refresh content='0;url={}'>",
+    "<object data='{}'>",
+    "<embed src='{}'>",
+    "<base href='{}'>",
+    "<form action='{}'>",
+    "<math><mtext><script>{}</script>",
+    "\\x3cscript{}",
+    "&lt;script&gt;{}",
+    "<ScRiPt>{}</sCrIpT>",
+    "]]><script>{}</script>",
+    "<details ontoggle={}>",
+]
 
 
 LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "math")
@@ -200,15 +265,24 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
     wrong, trials = [], 0
     for start in range(0, len(PAYLOADS), 6):
         some = [p.format(f"alert({start + i})") for i, p in enumerate(PAYLOADS[start : start + 6])]
-        entries = ", ".join(f"{{label: {json.dumps(p)}, norm: {n}}}" for p, n in
-                            zip(some[:2], ("layernorm", "rmsnorm"), strict=True))  # fmt: skip
-        hypothesis = {"variant": some[1], "direction": "better", "source": some[2 % len(some)],
-                      "said": some[-1]}  # fmt: skip
+        entries = ", ".join(
+            f"{{label: {json.dumps(p)}, norm: {n}}}"
+            for p, n in zip(some[:2], ("layernorm", "rmsnorm"), strict=True)
+        )
+        hypothesis = {
+            "variant": some[1],
+            "direction": "better",
+            "source": some[2 % len(some)],
+            "said": some[-1],
+        }
         file = experiment_file(
-            f"{{design: list, entries: [{entries}]}}", name=json.dumps(some[0][:80]),
-            question=json.dumps(" ".join(some)), train=TRAIN, measure="[perplexity]",
+            f"{{design: list, entries: [{entries}]}}",
+            name=json.dumps(some[0][:80]),
+            question=json.dumps(" ".join(some)),
+            train=TRAIN,
+            measure="[perplexity]",
             hypotheses=json.dumps([hypothesis]),
-        )  # fmt: skip
+        )
         comment = "# " + " ".join(some) + "\n"
         file.write_text(comment + file.read_text())
         results = tmp_path / f"r{start}"
@@ -224,8 +298,12 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
         assert all(some[i].split("<")[0][:4] in html.unescape(page) for i in range(len(some)))
     capsys.readouterr()
     print(wrong)
-    tally("R10", "payloads of HTML in name, question, label, hypothesis, comment: none lives",
-          trials, len(wrong))  # fmt: skip
+    tally(
+        "R10",
+        "payloads of HTML in name, question, label, hypothesis, comment: none lives",
+        trials,
+        len(wrong),
+    )
 
 
 def test_the_checker_of_pages_sees_what_lives():
@@ -238,8 +316,18 @@ def test_the_checker_of_pages_sees_what_lives():
 def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_path, tally):
     canary = "CANARY7f3a91"
     file = experiment_file(train=TRAIN, measure="[perplexity, kv_cache]", seeds="1")
-    names = ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN", "PASSWORD",
-             "DATABASE_URL", "SSH_AUTH_SOCK", "API_KEY", "SLURM_JWT", "RAY_AUTH_TOKEN"]  # fmt: skip
+    names = [
+        "AWS_SECRET_ACCESS_KEY",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "GITHUB_TOKEN",
+        "PASSWORD",
+        "DATABASE_URL",
+        "SSH_AUTH_SOCK",
+        "API_KEY",
+        "SLURM_JWT",
+        "RAY_AUTH_TOKEN",
+    ]
     environment = {**os.environ, **{name: f"{canary}-{name}" for name in names}}
     done = subprocess.run(
         command(file, tmp_path / "r"), env=environment, capture_output=True, check=False
@@ -259,9 +347,22 @@ def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_p
 def test_no_name_in_a_file_reaches_beyond_the_registry(experiment_file, tmp_path, tally, capsys):
     canary = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(canary)!r}, 'w')")
-    names = ["evil", "evil.Norm", "evil:Norm", "os.system", "torch.nn.LayerNorm", "builtins.exec",
-             "llama_ablate.model.norms.RMSNorm", "__import__", "./evil.py", "evil.py", "rmsnorm\n",
-             "rmsnorm ", "RMSNorm", "!!python/name:os.system"]  # fmt: skip
+    names = [
+        "evil",
+        "evil.Norm",
+        "evil:Norm",
+        "os.system",
+        "torch.nn.LayerNorm",
+        "builtins.exec",
+        "llama_ablate.model.norms.RMSNorm",
+        "__import__",
+        "./evil.py",
+        "evil.py",
+        "rmsnorm\n",
+        "rmsnorm ",
+        "RMSNorm",
+        "!!python/name:os.system",
+    ]
     wrong, tried = [], 0
     for slot in ("norm", "position", "attention", "feedforward", "block"):
         for name in names:

@@ -65,7 +65,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     tally("R1", f"SIGKILL during {finished} grids of 24 runs: {who}", killed.total(), len(wrong))
 
 
-MEASURING = "(measure|engine)"
+MEASURING = "(measure|compute)"
 
 
 def victim(launcher, root, chance):
@@ -74,7 +74,7 @@ def victim(launcher, root, chance):
         return chance.choices(["worker", "launcher", "group", "fork server"], [8, 1, 1, 1])[0]
     if at_work(launcher, root, MEASURING):
         return chance.choices(["measuring", "launcher that measures", ""], [1, 1, 2])[0]
-    if there(root, "working/report/claim-*"):
+    if there(root, "working/report/lease-*"):
         return chance.choices(["launcher that reports", ""], [1, 4])[0]
     return ""
 
@@ -146,8 +146,9 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
         if found := breaches(root, reference):
             wrong.append(found)
     print(wrong)
-    tally("R15", f"{how}: exit code 130 within {slowest:.1f} s, no process left", trials,
-          len(wrong))  # fmt: skip
+    tally(
+        "R15", f"{how}: exit code 130 within {slowest:.1f} s, no process left", trials, len(wrong)
+    )
 
 
 def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
@@ -160,16 +161,24 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
         noted, root = tmp_path / f"line-{number}", tmp_path / str(number)
         words = [str(chance.randrange(100, 400)), str(noted), *command(file, root)[3:]]
         done = subprocess.run(
-            [PYTHON, "-m", "tests.reliability.interrupted", *words], check=False,
-            cwd=ROOT, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            [PYTHON, "-m", "tests.reliability.interrupted", *words],
+            check=False,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         if (root / "tiny" / "plan.json").is_file():  # else there is nothing to be at work on
             nobody_left(root / "tiny", seconds=5)
         if done.returncode != 130 or "Traceb" in done.stderr:
             wrong.append((noted.exists() and noted.read_text(), done.returncode, done.stderr))
     print(wrong)
-    tally("R15", "an interrupt at a line of the launcher: exit code 130, no process left", trials,
-          len(wrong))  # fmt: skip
+    tally(
+        "R15",
+        "an interrupt at a line of the launcher: exit code 130, no process left",
+        trials,
+        len(wrong),
+    )
 
 
 def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path, launch):
@@ -195,8 +204,9 @@ def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_other
     small = experiment_file(f"{{design: list, entries: [{few}]}}", **sections)
     reference = grid(small, tmp_path / "reference", Settings())
     both = experiment_file(f"{{design: list, entries: [{few}, {fat}]}}", **sections)
-    done = subprocess.run(command(both, tmp_path), capture_output=True, check=False,
-                          preexec_fn=_with_little_room)  # fmt: skip
+    done = subprocess.run(
+        command(both, tmp_path), capture_output=True, check=False, preexec_fn=_with_little_room
+    )
     assert done.returncode == 1, done.stderr
     records = Store(tmp_path / "tiny").records()
     assert [r.outcome for r in records if r.label == "fat"] == ["oom"] * seeds, done.stderr

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate import disk
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Store, claims, holders
+from llama_ablate.files import disk
+from llama_ablate.results import Store, leases, processes
 from llama_ablate.results.store import Store as RealStore
 from tests.commands import PYTHON, command
 
@@ -31,8 +31,12 @@ def recorded(request, experiment_file, tmp_path, monkeypatch):
     if request.param != "one process":
         calls = tmp_path / "calls"
         words = [*command(file, root), "--workers", "2"][3:]
-        subprocess.run([PYTHON, "-m", recording.__name__, *words], cwd=ROOT, check=True,
-                       env=os.environ | {recording.VARIABLE: f"{calls}|{root}"})  # fmt: skip
+        subprocess.run(
+            [PYTHON, "-m", recording.__name__, *words],
+            cwd=ROOT,
+            check=True,
+            env=os.environ | {recording.VARIABLE: f"{calls}|{root}"},
+        )
         return file, recording.recorded(calls, root), request.param
     recorder = Recorder(root)
     commit = RealStore.commit
@@ -44,9 +48,9 @@ def recorded(request, experiment_file, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(disk, "os", recorder)
-        patch.setattr(claims, "os", recorder)
+        patch.setattr(leases, "os", recorder)
         patch.setattr(RealStore, "commit", committed)
-        patch.setattr(holders, "_boot", lambda: "before-the-power-was-lost")
+        patch.setattr(processes, "_boot", lambda: "before-the-power-was-lost")
         grid(file, recorder.root)
     return file, recorder, request.param
 
@@ -82,9 +86,13 @@ def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believe
                 failures += [(length, w) for w in breaches(place / "tiny", reference)]
     print(failures)
     assert resumed > 5
-    tally("R3", f"power lost after every one of {prefixes} calls of {who}, what was not flushed "
-          f"dropped, torn or reordered by chance; {resumed} of them gone on with to the end",
-          trials, len(failures))  # fmt: skip
+    tally(
+        "R3",
+        f"power lost after every one of {prefixes} calls of {who}, what was not flushed "
+        f"dropped, torn or reordered by chance; {resumed} of them gone on with to the end",
+        trials,
+        len(failures),
+    )
 
 
 def _wrong(root, reference, committed):

@@ -1,4 +1,4 @@
-"""R4 and R5: launchers that race for one grid, and a worker that sleeps beyond its lease."""
+"""R4 and R5: launchers that race for one grid, and a worker that sleeps beyond the timeout."""
 
 import ctypes
 import hashlib
@@ -12,17 +12,18 @@ from itertools import count
 
 import pytest
 
-from llama_ablate import disk, experiment
+from llama_ablate.config import experiment
+from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.launch import remote, worker
 from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Gone, News, Queue
-from llama_ablate.plan import make
-from llama_ablate.results import Store, claims, holders
+from llama_ablate.results import Store, leases, processes
 from tests.commands import PYTHON
 from tests.quiet import until, within
 
-from .harness import ENGINE, Disk, Settings, breaches, grid, in_child, there
+from .harness import COMPUTE, Disk, Settings, breaches, grid, in_child, there
 
 OFTEN = Settings(checkpoint_s=0.05)
 TRAIN = "{steps: 12, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -82,8 +83,13 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
     print(wrong)
     assert runs == 4 * grids
     assert twice <= 0.01 * runs
-    tally("R4", f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
-          f"{twice} of {runs} runs executed twice", grids, len(wrong))  # fmt: skip
+    tally(
+        "R4",
+        f"{launchers} launchers on {where} racing for each of {grids} grids of 4 runs; "
+        f"{twice} of {runs} runs executed twice",
+        grids,
+        len(wrong),
+    )
 
 
 def elsewhere(work, *arguments):
@@ -121,22 +127,22 @@ def ended(pid):
 
 
 def hold(folder, seconds):
-    """Hold a claim for a while."""
-    with claims.take(folder):
+    """Hold a lease for a while."""
+    with leases.take(folder):
         time.sleep(seconds)
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_a_claim_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp_path):
+def test_a_lease_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp_path):
     holder = elsewhere(hold, tmp_path, 3)
-    until((tmp_path / "claim-1").exists, 10)
+    until((tmp_path / "lease-1").exists, 10)
 
     def look():
         end = time.monotonic() + 2  # two leases
-        watch = claims.Watch()
+        watch = leases.Watch()
         while time.monotonic() < end:
             assert watch.waits(tmp_path)
-            assert claims.take(tmp_path) is None
+            assert leases.take(tmp_path) is None
             time.sleep(0.1)
 
     assert ended(elsewhere(look)) == 0
@@ -144,17 +150,17 @@ def test_a_claim_that_is_held_in_another_pid_namespace_is_left_to_its_holder(tmp
     assert (tmp_path / "released-1").exists()
 
 
-def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_claim_over(tmp_path, monkeypatch):
+def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp_path, monkeypatch):
     """It shares all but the id of the boot, and has no process of the holder's number."""
-    assert in_child(lambda: claims.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
     (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
-    monkeypatch.setattr(holders, "_BOOT_ID", tmp_path / "boot_id")
-    watch, began = claims.Watch(), time.monotonic()
-    assert claims.take(tmp_path) is None
+    monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / "boot_id")
+    watch, began = leases.Watch(), time.monotonic()
+    assert leases.take(tmp_path) is None
     while watch.waits(tmp_path):
         time.sleep(0.02)
-    assert time.monotonic() - began > claims.lease()
-    assert claims.take(tmp_path).number == 2
+    assert time.monotonic() - began > leases.lease_timeout()
+    assert leases.take(tmp_path).number == 2
 
 
 def hashes(folder):
@@ -166,7 +172,7 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
     # As if on clones of one machine: then only the lease tells whether somebody is still there.
-    monkeypatch.setattr(holders, "_boot", lambda: f"boot-of-{os.getpid()}")
+    monkeypatch.setattr(processes, "_boot", lambda: f"boot-of-{os.getpid()}")
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
@@ -177,11 +183,11 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
         if sleeper == 0:
             os._exit(in_child_of_its_own(file, results))
         working = results / "tiny" / "working"
-        while not [p for p in there(working, "*/claim-1") if len(p.parent.name) == len("e698564d")]:
-            time.sleep(0.005)  # until a run has been claimed, not the plan or the engine
+        while not [p for p in there(working, "*/lease-1") if len(p.parent.name) == len("e698564d")]:
+            time.sleep(0.005)  # until a run has been leased, not the plan or the compute
         time.sleep(chance.random() * 0.4)
         os.kill(sleeper, signal.SIGSTOP)
-        stopped += bool(there(working, "*/claim-1"))
+        stopped += bool(there(working, "*/lease-1"))
         grid(file, results, OFTEN)
         before = hashes(results)
         os.kill(sleeper, signal.SIGCONT)
@@ -191,7 +197,12 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
             wrong.append((number, code, found))
     print(wrong)
     assert stopped > trials / 2
-    tally("R5", "a worker stopped beyond its lease, another finishes, it wakes", trials, len(wrong))
+    tally(
+        "R5",
+        "a worker stopped beyond the lease timeout, another finishes, it wakes",
+        trials,
+        len(wrong),
+    )
 
 
 def in_child_of_its_own(file, results):
@@ -201,108 +212,109 @@ def in_child_of_its_own(file, results):
     return 0
 
 
-def test_a_claim_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
-    first = claims.take(tmp_path)
+def test_a_lease_is_had_by_one_and_the_next_has_the_next_number(tmp_path):
+    first = leases.take(tmp_path)
     assert first.number == 1
-    assert claims.take(tmp_path) is None
-    assert claims.taken(tmp_path)
+    assert leases.take(tmp_path) is None
+    assert leases.taken(tmp_path)
     first.release()
-    assert not claims.taken(tmp_path)
-    with claims.take(tmp_path) as second:
+    assert not leases.taken(tmp_path)
+    with leases.take(tmp_path) as second:
         assert second.number == 2
         assert second.held
         assert not first.held
-    third = claims.take(tmp_path)
+    third = leases.take(tmp_path)
     third.finish()
     assert not tmp_path.exists()
 
 
-def test_a_number_is_given_once_and_a_file_of_the_same_name_is_not_the_claim(tmp_path):
-    with claims.Claim(tmp_path, 1) as claim:
+def test_a_number_is_given_once_and_a_file_of_the_same_name_is_not_the_lease(tmp_path):
+    with leases.Lease(tmp_path, 1) as lease:
         with pytest.raises(FileExistsError):
-            claims.Claim(tmp_path, 1)
-        assert claim.held
-        (tmp_path / "claim-1").rename(tmp_path / "released-1")  # broken, the work done, begun anew
-        with claims.Claim(tmp_path, 1):
-            assert not claim.held
+            leases.Lease(tmp_path, 1)
+        assert lease.held
+        (tmp_path / "lease-1").rename(tmp_path / "released-1")  # broken, the work done, begun anew
+        with leases.Lease(tmp_path, 1):
+            assert not lease.held
 
 
-def test_the_claim_of_a_process_that_is_gone_is_taken_over_at_once(tmp_path):
-    assert in_child(lambda: claims.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
-    assert (tmp_path / "claim-1").exists()
+def test_the_lease_of_a_process_that_is_gone_is_taken_over_at_once(tmp_path):
+    assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
+    assert (tmp_path / "lease-1").exists()
     began = time.monotonic()
-    assert claims.take(tmp_path).number == 2
+    assert leases.take(tmp_path).number == 2
     assert within(time.monotonic() - began, 0.2)
 
 
-def test_a_claim_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp_path, monkeypatch):
+def test_a_lease_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
-    monkeypatch.setattr(claims, "myself", lambda: "another-machine boot 1 1")
-    watch = claims.Watch()
-    with claims.take(tmp_path) as claim:
+    monkeypatch.setattr(leases, "myself", lambda: "another-machine boot 1 1")
+    watch = leases.Watch()
+    with leases.take(tmp_path) as lease:
         end = time.monotonic() + 1
         while time.monotonic() < end:
             assert watch.waits(tmp_path)
             time.sleep(0.02)
-        claim._left.set()  # it stops renewing
+        lease._left.set()  # it stops renewing
         began = time.monotonic()
         while watch.waits(tmp_path):
             time.sleep(0.02)
         took = time.monotonic() - began
         assert took > 0.2
         assert within(took, 1)
-        assert not claim.held
-    assert claims.take(tmp_path).number == 2
+        assert not lease.held
+    assert leases.take(tmp_path).number == 2
 
 
-@pytest.mark.parametrize(("clock", "step"), [("stands still", 0), ("leaps ahead", 86400),
-                                             ("leaps back", -86400)])  # fmt: skip
-def test_a_claim_is_kept_for_a_lease_whatever_the_clock_does(
+@pytest.mark.parametrize(
+    ("clock", "step"), [("stands still", 0), ("leaps ahead", 86400), ("leaps back", -86400)]
+)
+def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
     clock, step, tmp_path, monkeypatch, tally
 ):
     """It moves on by a day with every look at it, or not at all."""
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
-    monkeypatch.setattr(claims, "myself", lambda: "another-boot pid:[1] 1 1 0")
+    monkeypatch.setattr(leases, "myself", lambda: "another-boot pid:[1] 1 1 0")
     days = count(2**31, step)
     monkeypatch.setattr(time, "time", lambda: next(days))
-    watch = claims.Watch()
-    with claims.take(tmp_path) as claim:
+    watch = leases.Watch()
+    with leases.take(tmp_path) as lease:
         began, wrong = time.monotonic(), 0
         while time.monotonic() - began < 1:
             wrong += not watch.waits(tmp_path)
             time.sleep(0.02)
-        wrong += not claim.held
-        claim._left.set()  # it stops renewing
+        wrong += not lease.held
+        lease._left.set()  # it stops renewing
         began = time.monotonic()
         while watch.waits(tmp_path) and time.monotonic() - began < 5:
             time.sleep(0.02)
         wrong += not 0.4 < time.monotonic() - began < 5
-    tally("R16", f"a claim that is watched while the clock {clock}", 1, wrong)
+    tally("R16", f"a lease that is watched while the clock {clock}", 1, wrong)
 
 
 def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_path):
     """Two plans may label a recipe differently; a run still has one folder."""
     store = Store(tmp_path / "x")
     store.prepare()
-    with store.claim("0a") as claim:
-        assert claim.agreed("name", "first") == "first"
-    with store.claim("0a") as claim:
-        assert claim.agreed("name", "second") == "first"
+    with store.lease("0a") as lease:
+        assert lease.agreed("name", "first") == "first"
+    with store.lease("0a") as lease:
+        assert lease.agreed("name", "second") == "first"
 
 
-@pytest.mark.parametrize("what", ["plan", "engine"])
+@pytest.mark.parametrize("what", ["plan", "compute"])
 def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_again(
     what, four, tmp_path, monkeypatch
 ):
-    """A command that is stopped beyond its lease in the very moment, and wakes."""
+    """A command that is stopped beyond the lease timeout in the very moment, and wakes."""
     plan = make(experiment.load(four))
     store, slow = Store(tmp_path / "x"), disk.replace
     store.prepare()
 
     def takes_too_long(*arguments, aside):
         monkeypatch.setattr(disk, "replace", slow)
-        (aside / "claim-1").rename(aside / "released-1")
-        claims.take(aside).finish()
+        (aside / "lease-1").rename(aside / "released-1")
+        leases.take(aside).finish()
         slow(*arguments, aside=aside)
 
     monkeypatch.setattr(disk, "replace", takes_too_long)
@@ -310,20 +322,20 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
         store.create(plan.to_dict(), "name: x")
         assert store.plan["runs"] == plan.to_dict()["runs"]
     else:
-        assert store.kept("engine", "cpu", lambda: 7) == 7
-        assert store.kept("engine", "cpu", lambda: 8) == 7
+        assert store.kept("compute", "cpu", lambda: 7) == 7
+        assert store.kept("compute", "cpu", lambda: 8) == 7
     assert not list(store.working("plan").parent.iterdir())
 
 
 def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_path):
-    with pytest.raises(OSError, match="no space") as raised, claims.alone(tmp_path / "work"):
+    with pytest.raises(OSError, match="no space") as raised, leases.alone(tmp_path / "work"):
         raise OSError("no space")
-    assert not isinstance(raised.value, claims.LostError)
+    assert not isinstance(raised.value, leases.LostError)
 
 
 def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
     store = grid(four, tmp_path)
-    with claims.take(store.working(store.plan["runs"][0]["id"])):
+    with leases.take(store.working(store.plan["runs"][0]["id"])):
         other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
         with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
             grid(other, tmp_path)
@@ -336,20 +348,22 @@ def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_
     store = grid(four, tmp_path)
     run = store.plan["runs"][0]["id"]
     disk.make(store.working(run))
-    (store.working(run) / "claim-1").write_text("elsewhere pid:[1] 1 1 0")
+    (store.working(run) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
     grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
     assert len(store.plan["runs"]) == 6
 
 
-def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
+def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
     store = Store(tmp_path / "x")
     store.prepare()
-    claim = claims.take(tmp_path / "work")
-    claims._release(tmp_path / "work", claim.number)  # as a waiter does after a lease
-    for write in (lambda: claim.replace(tmp_path / "file", b""),
-                  lambda: store._documents.keep_measured(claim, "engine", {}),
-                  lambda: store.add_variant_measure(claim, "a", "b", "c", {})):  # fmt: skip
-        with pytest.raises(claims.LostError, match="was taken over by another process"):
+    lease = leases.take(tmp_path / "work")
+    leases._release(tmp_path / "work", lease.number)  # as a waiter does after the lease timeout
+    for write in (
+        lambda: lease.replace(tmp_path / "file", b""),
+        lambda: store._documents.keep_measured(lease, "compute", {}),
+        lambda: store.add_variant_measure(lease, "a", "b", "c", {}),
+    ):
+        with pytest.raises(leases.LostError, match="was taken over by another process"):
             write()
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and "released" not in p.name]
 
@@ -358,18 +372,18 @@ def test_who_lost_a_claim_changes_nothing_of_the_results(tmp_path):
 def test_a_lease_that_is_none_is_refused(given, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", given)
     with pytest.raises(ConfigError, match=f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of sec"):
-        claims.take(tmp_path)
+        leases.take(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_report_in_the_making_keeps_no_other_plan_away(four, experiment_file, tmp_path):
     store = grid(four, tmp_path)
-    with claims.take(store.working("report")):
+    with leases.take(store.working("report")):
         grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
     assert len(store.plan["runs"]) == 6
 
 
-def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
+def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
     beat, failures = os.utime, iter([True] * 2)
 
     def failing(*given, **more):
@@ -378,13 +392,13 @@ def test_a_beat_that_fails_costs_no_claim(tmp_path, monkeypatch):
         beat(*given, **more)
 
     monkeypatch.setattr(os, "utime", failing)
-    claim, watch = claims.take(tmp_path), claims.Watch()
-    monkeypatch.setattr(claims, "alive", lambda _holder: None)  # as from another machine
+    lease, watch = leases.take(tmp_path), leases.Watch()
+    monkeypatch.setattr(leases, "alive", lambda _holder: None)  # as from another machine
     end = time.monotonic() + 2.5  # leases of a second
     while time.monotonic() < end:
         assert watch.waits(tmp_path)
         time.sleep(0.05)
-    claim.release()
+    lease.release()
 
 
 def alone(root, run):
@@ -448,7 +462,7 @@ class Losing:
         self._news.gone.extend(Gone(run, "lost") for run in runs)
 
     def poll(self):
-        if self._hidden.exists() and time.monotonic() > self._since + claims.lease() * 0.7:
+        if self._hidden.exists() and time.monotonic() > self._since + leases.lease_timeout() * 0.7:
             self._hidden.rename(self._store.runs.final)
         news, self._news = self._news, News()
         return news
@@ -460,13 +474,13 @@ class Losing:
 def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_lost(
     experiment_file, tmp_path
 ):
-    """What a network's cache shows may be old, by less than a lease."""
+    """What a network's cache shows may be old, by less than the lease timeout."""
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
     disk.remove_tree(store.runs.final)
     plan = make(experiment.load(file))
     with Progress("lost", 1) as progress:
-        Queue(store, plan, ENGINE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
+        Queue(store, plan, COMPUTE, OFTEN, progress).work(Losing(store, tmp_path / "hidden"))
     assert [record.outcome for record in store.records()] == ["ok"]
     assert not disk.names(store.runs.failed)
     assert not breaches(store.root)
@@ -477,7 +491,7 @@ def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(fo
     store, run = Store(root), Store(root).plan["runs"][0]["id"]
     disk.remove_tree(store.runs.folder(run))
     disk.make(store.working(run))
-    (store.working(run) / "claim-1").write_text("elsewhere boot 1 1")
+    (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
     assert alone(root, run) == 0
     assert store.is_final(run)
 
@@ -486,6 +500,6 @@ def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_pat
     root = grid(four, tmp_path).root
     store, run = Store(root), Store(root).plan["runs"][0]["id"]
     disk.remove_tree(store.runs.folder(run))
-    with store.claim(run):
+    with store.lease(run):
         assert alone(root, run) == 75
     assert not store.is_final(run)

@@ -6,15 +6,15 @@ from itertools import count
 import pytest
 import torch
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training import checkpoint
 from llama_ablate.training.loop import train
 
-from .harness import ENGINE
+from .harness import COMPUTE
 
 STEPS = 12
 #: With all that a checkpoint may hold: a clipped gradient, warmup, and weights to be averaged.
@@ -34,8 +34,16 @@ def trained(book, spec):
         saved.mkdir(exist_ok=True)
         model = init_weights(build(spec(vocab=256, **{slot: name})), 0)
         asked = count(checkpoint.latest(saved))
-        done = train(model, text, RECIPE, steps=STEPS, seed=0, engine=ENGINE, saved=saved,
-                     stop=lambda: next(asked) == stop_at)  # fmt: skip
+        done = train(
+            model,
+            text,
+            RECIPE,
+            steps=STEPS,
+            seed=0,
+            compute=COMPUTE,
+            saved=saved,
+            stop=lambda: next(asked) == stop_at,
+        )
         assert (done.outcome, done.steps_done) == (
             ("ok", STEPS) if stop_at is None else ("cancelled", stop_at)
         )
@@ -89,8 +97,13 @@ def test_every_component_goes_on_from_any_step_with_the_same_bits(trained, tmp_p
             if not all(equal):
                 wrong.append((slot, name, step, *equal))
     print(wrong)
-    tally("R13", f"stop and resume, {len(COMPONENTS)} components at {trials // len(COMPONENTS)} "
-          "steps each: weights, optimizer, curve", trials, len(wrong))  # fmt: skip
+    tally(
+        "R13",
+        f"stop and resume, {len(COMPONENTS)} components at {trials // len(COMPONENTS)} "
+        "steps each: weights, optimizer, curve",
+        trials,
+        len(wrong),
+    )
 
 
 def test_the_comparison_sees_one_bit():

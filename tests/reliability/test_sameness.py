@@ -8,13 +8,13 @@ import subprocess
 
 import pytest
 
-from llama_ablate import experiment
-from llama_ablate.launch import measuring, processes
+from llama_ablate.config import experiment
+from llama_ablate.config.spec import digest
+from llama_ablate.design.plan import make
+from llama_ablate.launch import measurement, processes
 from llama_ablate.measure import METRICS
-from llama_ablate.plan import make
 from llama_ablate.results import Store
-from llama_ablate.spec import digest
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 from tests.commands import PYTHON, command
 
 from .harness import Settings, breaches, fsck, grid
@@ -39,14 +39,20 @@ def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
         results = tmp_path / str(number)
         done = subprocess.run(
             command(file_of(order), results, "--workers", str(1 + number % 3)),
-            env={**os.environ, "PYTHONHASHSEED": str(number)}, capture_output=True, check=False,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         if found := breaches(results / "tiny", reference):
             wrong.append(found)
     print(wrong)
-    tally("R14", "other orders of the axes, 1 to 3 workers, hash seeds; processes or none", trials,
-          len(wrong))  # fmt: skip
+    tally(
+        "R14",
+        "other orders of the axes, 1 to 3 workers, hash seeds; processes or none",
+        trials,
+        len(wrong),
+    )
 
 
 DIVERGING = [
@@ -64,16 +70,22 @@ def test_diverging_variants_are_told_with_their_step_and_leave_the_others_alone(
 
     def file_of(entries):
         train = TRAIN.replace("steps: 6", "steps: 40")
-        return experiment_file(f"{{design: list, entries: [{', '.join(entries)}]}}", train=train,
-                               measure="[perplexity]")  # fmt: skip
+        return experiment_file(
+            f"{{design: list, entries: [{', '.join(entries)}]}}",
+            train=train,
+            measure="[perplexity]",
+        )
 
     reference = grid(file_of(few), tmp_path / "reference", Settings())
     store = grid(file_of([*few, *DIVERGING]), tmp_path, Settings())
     records = store.records()
     assert len(records) == 12
     wrong = [r for r in records if r.label.startswith("d") and r.outcome != "diverged"]
-    wrong += [r for r in records if r.outcome == "diverged" and "by step" not in r.reason and
-              "above chance" not in r.reason]  # fmt: skip
+    wrong += [
+        r
+        for r in records
+        if r.outcome == "diverged" and "by step" not in r.reason and "above chance" not in r.reason
+    ]
     ours, theirs = fsck.by_id(store.root), fsck.by_id(reference.root)
     for run, folder in theirs.items():
         for of in (fsck.weights, fsck.curve, fsck.metrics):
@@ -93,7 +105,7 @@ CLOCKS = [
 
 
 @pytest.mark.skipif(not shutil.which("faketime"), reason="faketime is not installed")
-def test_a_clock_that_jumps_steals_no_claim_and_changes_no_number(
+def test_a_clock_that_jumps_steals_no_lease_and_changes_no_number(
     experiment_file, tmp_path, volume, tally
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
@@ -104,8 +116,10 @@ def test_a_clock_that_jumps_steals_no_claim_and_changes_no_number(
         done = subprocess.run(
             ["faketime", *relative, clock, *command(file, results)],
             env={**os.environ, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "TZ": "Europe/Berlin"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         wrong += breaches(results / "tiny", reference)
         took = [r.train_s for r in Store(results / "tiny").records()]
@@ -122,13 +136,22 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     chance, wrong, edits = random.Random(0), [], volume(20, 200)
     known = set()
     for _ in range(edits):
-        pairs = [(norm, lr) for norm in chance.sample(norms, chance.randint(1, 2))
-                 for lr in chance.sample(["1e-3", "3e-3"], chance.randint(1, 2))]  # fmt: skip
-        entries = [f"{{label: {chance.choice('abc')}{i}, norm: {norm}, train.lr: {lr}}}"
-                   for i, (norm, lr) in enumerate(pairs)]  # fmt: skip
+        pairs = [
+            (norm, lr)
+            for norm in chance.sample(norms, chance.randint(1, 2))
+            for lr in chance.sample(["1e-3", "3e-3"], chance.randint(1, 2))
+        ]
+        entries = [
+            f"{{label: {chance.choice('abc')}{i}, norm: {norm}, train.lr: {lr}}}"
+            for i, (norm, lr) in enumerate(pairs)
+        ]
         chance.shuffle(entries)
-        file = experiment_file(f"{{design: list, entries: [{', '.join(entries)}]}}", train=TRAIN,
-                               measure="[perplexity]", seeds=str(chance.randint(1, 3)))  # fmt: skip
+        file = experiment_file(
+            f"{{design: list, entries: [{', '.join(entries)}]}}",
+            train=TRAIN,
+            measure="[perplexity]",
+            seeds=str(chance.randint(1, 3)),
+        )
         file.write_text(f"# {chance.random()}\n" + file.read_text())
         before = {f.name: f.stat().st_mtime_ns for f in fsck.folders(tmp_path / "tiny" / "runs")}
         store = grid(file, tmp_path, Settings())
@@ -149,9 +172,9 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
 ):
     """Batch, precision, kernel and measures come and go; what is measured is a function of them."""
 
-    def call(_task, arms, entries, engine, *_given, **_more):
+    def call(_task, arms, entries, compute, *_given, **_more):
         def values(arm, name):
-            at = [arm["train"]["batch"], arm["spec"], name, engine]
+            at = [arm["train"]["batch"], arm["spec"], name, compute]
             return {"values": {"x": digest(at)}, "samples": {}, "error": ""}
 
         names = [METRICS.resolve(entry).name for entry in entries]
@@ -162,39 +185,51 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         precision = plan.experiment.train.precision
         store.prepare()
         store.create(plan.to_dict(), "")
-        engine = Engine(precision=precision, kernel=kernel)
-        measuring.measure_variants(store, plan, engine, lambda *_: None)
+        compute = Compute(precision=precision, kernel=kernel)
+        measurement.measure_variants(store, plan, compute, lambda *_: None)
         asked = [choice.name for choice in plan.measures]
-        return [store.variant_measures(v.id)[name]["values"]
-                for v, _ in plan.arms for name in asked]  # fmt: skip
+        return [
+            store.variant_measures(v.id)[name]["values"] for v, _ in plan.arms for name in asked
+        ]
 
     monkeypatch.setattr(processes, "call", call)
     chance, wrong, edits = random.Random(0), [], volume(20, 200)
     for number in range(edits):
         kernel = chance.choice(["math", "fused"])
-        train = (f"{{steps: 6, batch: {chance.choice([2, 4])}, lr: 1e-3, kernel: {kernel}, "
-                 f"precision: {chance.choice(['float32', 'bfloat16'])}}}")  # fmt: skip
+        train = (
+            f"{{steps: 6, batch: {chance.choice([2, 4])}, lr: 1e-3, kernel: {kernel}, "
+            f"precision: {chance.choice(['float32', 'bfloat16'])}}}"
+        )
         measures = chance.sample(["train_speed", "kv_cache"], chance.randint(1, 2))
         file = experiment_file(train=train, measure=f"[{', '.join(measures)}]")
         shown = measured(file, tmp_path / "edited", kernel)
         if shown != measured(file, tmp_path / f"fresh-{number}", kernel):
             wrong.append((train, measures))
     print(wrong)
-    tally("R22", "edits of batch, precision, kernel, measures: the speeds of a fresh folder", edits,
-          len(wrong))  # fmt: skip
+    tally(
+        "R22",
+        "edits of batch, precision, kernel, measures: the speeds of a fresh folder",
+        edits,
+        len(wrong),
+    )
 
 
 def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_path, volume, tally):
     """R17: a launcher's memory grows by less than a kilobyte a run."""
     train = TRAIN.replace("steps: 6", "steps: 1")
     runs = volume(60, 2000)
-    file = experiment_file(variants="{}", seeds=f"{min(runs, 1000)}", train=train,
-                           tune="{lr: [1e-3, 2e-3]}" if runs > 1000 else "{}",
-                           measure="[perplexity]")  # fmt: skip
+    file = experiment_file(
+        variants="{}",
+        seeds=f"{min(runs, 1000)}",
+        train=train,
+        tune="{lr: [1e-3, 2e-3]}" if runs > 1000 else "{}",
+        measure="[perplexity]",
+    )
     said = tmp_path / "said.json"
     words = ["run", str(file), "--results", str(tmp_path), "--keep-weights", "none"]
-    done = subprocess.run([PYTHON, "-c", WATCHED, str(said), *words], capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [PYTHON, "-c", WATCHED, str(said), *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     seen = json.loads(said.read_text())
     assert len(seen) == runs
@@ -206,8 +241,12 @@ def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_pat
     assert max(files) - min(files) <= 8, files
     limit = volume(64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
     assert slope < limit, slope
-    tally("R17", f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
-          f"{min(files)} to {max(files)} open files", runs)  # fmt: skip
+    tally(
+        "R17",
+        f"runs in one launcher: {max(0, slope):.0f} bytes of memory a run, "
+        f"{min(files)} to {max(files)} open files",
+        runs,
+    )
 
 
 #: The command, noting memory and open files of its process with every run that ends.
@@ -215,7 +254,7 @@ WATCHED = """
 import json, sys
 from pathlib import Path
 import psutil
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.launch import queue
 
 process, seen, finish = psutil.Process(), [], queue.Queue._finish

@@ -17,20 +17,53 @@ def results(tmp_path):
     """Results of two variants and a seed, in which only losses were measured."""
     store = Store(tmp_path / "x")
     variants = [
-        {"label": label, "id": label, "baseline": label == "base", "residual": 0.0, "model": {},
-         "parameters": 9, "non_embedding": 8, "flops_per_token": 7, "kv_bytes_per_token": 6}
+        {
+            "label": label,
+            "id": label,
+            "baseline": label == "base",
+            "residual": 0.0,
+            "model": {},
+            "parameters": 9,
+            "non_embedding": 8,
+            "flops_per_token": 7,
+            "kv_bytes_per_token": 6,
+        }
         for label in ("base", "other")
-    ]  # fmt: skip
+    ]
     runs = [{"id": f"{v['id']}0", "variant": v["id"], "seed": 0} for v in variants]
-    store.create({"experiment": {"name": "x", "train": {}}, "question": "", "data": {},
-                  "variants": variants, "runs": runs}, "name: x\n")  # fmt: skip
+    store.create(
+        {
+            "experiment": {"name": "x", "train": {}},
+            "question": "",
+            "data": {},
+            "variants": variants,
+            "runs": runs,
+        },
+        "name: x\n",
+    )
     for run in runs:
-        store.commit(Record(
-            id=run["id"], label=run["variant"], variant=run["variant"], seed=0, outcome="ok",
-            reason="", steps_done=1, tokens_done=1, train_s=1.0, peak_memory_bytes=1, model={},
-            train={}, data="f", engine={}, environment={},
-            measures={"perplexity": {"test_loss_nats": 1.0, "test_perplexity": 2.7}},
-        ), [], None)  # fmt: skip
+        store.commit(
+            Record(
+                id=run["id"],
+                label=run["variant"],
+                variant=run["variant"],
+                seed=0,
+                outcome="ok",
+                reason="",
+                steps_done=1,
+                tokens_done=1,
+                train_s=1.0,
+                peak_memory_bytes=1,
+                model={},
+                train={},
+                data="f",
+                compute={},
+                environment={},
+                measures={"perplexity": {"test_loss_nats": 1.0, "test_perplexity": 2.7}},
+            ),
+            [],
+            None,
+        )
     return store.root
 
 
@@ -60,12 +93,15 @@ WRONG = {
     "frequencies of another form": ("rope_frequencies.py", "{here}/rates.json", "no frequencies"),
     "no speeds": ("decode_speed.py", "{x}", "no decode speeds of these variants were measured"),
     "a figure of speeds that are not there": (
-        "draw.py", "quality_vs_training_cost", "{x}", "nothing that quality_vs_training_cost shows"
+        "draw.py",
+        "quality_vs_training_cost",
+        "{x}",
+        "nothing that quality_vs_training_cost shows",
     ),
     "text that is no mapping": ("said_and_measured.py", "{here}/text", "{x}", "is no mapping"),
     "no text": ("said_and_measured.py", "{here}/none", "{x}", "No such file"),
     "text that is broken": ("said_and_measured.py", "{here}/broken", "{x}", "while parsing"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)

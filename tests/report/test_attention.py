@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.looking import look
 from llama_ablate.interop.opening import open_model
@@ -42,8 +42,10 @@ def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):
     figure = maps.head(1, 3)
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == [
-        "scores", "scores with the mask", "probabilities",
-    ]  # fmt: skip
+        "scores",
+        "scores with the mask",
+        "probabilities",
+    ]
     for axes in panels:
         assert len(axes.get_xticklabels()) == 17
         assert axes.get_xticklabels()[2].get_text() == "\u2423answer"
@@ -70,8 +72,12 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     command = ["attention", str(checkpoint), "--prompt", PROMPT, "--out", str(out)]
     assert main(command) == 0
     assert {p.name for p in out.iterdir()} == {
-        "attention.npz", "layer-0.png", "layer-0.svg", "layer-1.png", "layer-1.svg",
-    }  # fmt: skip
+        "attention.npz",
+        "layer-0.png",
+        "layer-0.svg",
+        "layer-1.png",
+        "layer-1.svg",
+    }
     capsys.readouterr()
     assert main([*command, "--layer", "1", "--head", "2", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
@@ -80,12 +86,15 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     script = [sys.executable, str(ROOT / "analysis" / "attention_maps.py")]
     ran = subprocess.run(
         [*script, str(out / "attention.npz"), "--head", "1", "--out", str(tmp_path / "again")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "layer 0, head 3: looks" in ran.stdout
     assert (tmp_path / "again.png").stat().st_size > 5000
-    wrong = subprocess.run([*script, str(out / "layer-0.png")], capture_output=True, text=True,
-                           check=False)  # fmt: skip
+    wrong = subprocess.run(
+        [*script, str(out / "layer-0.png")], capture_output=True, text=True, check=False
+    )
     assert wrong.returncode == 2
     assert "holds no attention maps" in wrong.stderr
     assert len(wrong.stderr.splitlines()) == 1
@@ -151,8 +160,9 @@ def test_rope_shows_a_scaled_rotation_beside_the_unscaled_one(tmp_path, capsys):
     files = [str(tmp_path / f"{name}.json") for name in ("llama2-7b", "llama3.1-405b")]
     script = str(ROOT / "analysis" / "rope_frequencies.py")
     out = str(tmp_path / "both")
-    ran = subprocess.run([sys.executable, script, *files, "--out", out], capture_output=True,
-                         text=True, check=True)  # fmt: skip
+    ran = subprocess.run(
+        [sys.executable, script, *files, "--out", out], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.split() == [f"{out}.svg", f"{out}.png"]
 
 
@@ -168,8 +178,10 @@ def test_figures_keep_the_name_that_they_are_given(tmp_path):
 
     figure = rotation({"x": [1.0, 0.1]}, 8)
     for name, written in {"rope-1.5": "rope-1.5", "a.png": "a", "b.pdf": "b.pdf"}.items():
-        assert [p.name for p in save(figure, tmp_path / name)] == [f"{written}.svg",
-                                                                   f"{written}.png"]  # fmt: skip
+        assert [p.name for p in save(figure, tmp_path / name)] == [
+            f"{written}.svg",
+            f"{written}.png",
+        ]
 
 
 def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.report import (
     figures,
     frames,
@@ -20,7 +21,6 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Record, Store
-from llama_ablate.strict_json import sealed
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
 LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2.4]}
@@ -28,27 +28,51 @@ LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2
 
 def record(variant, seed, loss, **changes):
     diverged = math.isnan(loss)
-    measures = {} if diverged else {
-        "perplexity": {"test_loss_nats": loss, "test_perplexity": math.exp(loss),
-                       "test_bits_per_byte": loss / math.log(2), "test_loss_se_nats": 0.01},
-    }  # fmt: skip
+    measures = (
+        {}
+        if diverged
+        else {
+            "perplexity": {
+                "test_loss_nats": loss,
+                "test_perplexity": math.exp(loss),
+                "test_bits_per_byte": loss / math.log(2),
+                "test_loss_se_nats": 0.01,
+            },
+        }
+    )
     values = {
-        "id": f"{variant}{seed}", "label": LABELS[variant], "variant": variant, "seed": seed,
-        "outcome": "diverged" if diverged else "ok", "reason": "not finite" if diverged else "",
-        "steps_done": 10, "tokens_done": 100, "train_s": 1.0, "peak_memory_bytes": 2**20,
+        "id": f"{variant}{seed}",
+        "label": LABELS[variant],
+        "variant": variant,
+        "seed": seed,
+        "outcome": "diverged" if diverged else "ok",
+        "reason": "not finite" if diverged else "",
+        "steps_done": 10,
+        "tokens_done": 100,
+        "train_s": 1.0,
+        "peak_memory_bytes": 2**20,
         "model": {"dim": 8, "norm": "layernorm" if variant == "aa" else "rmsnorm"},
-        "train": {}, "data": "f",
-        "engine": {"device": "cpu", "threads": 1, "precision": "float32", "kernel": "math"},
+        "train": {},
+        "data": "f",
+        "compute": {"device": "cpu", "threads": 1, "precision": "float32", "kernel": "math"},
         "environment": {"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
         "measures": measures,
-    }  # fmt: skip
+    }
     return Record(**{**values, **changes})
 
 
 def variant(key, kv):
-    return {"label": LABELS[key], "id": key, "baseline": key == "aa", "residual": 0.001,
-            "model": record(key, 0, 1.0).model, "parameters": 1234567, "non_embedding": 1000000,
-            "flops_per_token": 2000000, "kv_bytes_per_token": kv}  # fmt: skip
+    return {
+        "label": LABELS[key],
+        "id": key,
+        "baseline": key == "aa",
+        "residual": 0.001,
+        "model": record(key, 0, 1.0).model,
+        "parameters": 1234567,
+        "non_embedding": 1000000,
+        "flops_per_token": 2000000,
+        "kv_bytes_per_token": kv,
+    }
 
 
 def planned_anew(store, plan):
@@ -60,32 +84,57 @@ def planned_anew(store, plan):
 def store(tmp_path):
     found = Store(tmp_path / "x")
     plan = {
-        "experiment": {"name": "x", "train": {"batch": 4, "lr": 1e-3}, "model": {"context": 8},
-                       "variants": {"match": "parameters"}},
-        "question": "Is it <script>alert(1)</script> better?", "data": {"fingerprint": "f"},
-        "steps": 10, "tokens_per_run": 320,
+        "experiment": {
+            "name": "x",
+            "train": {"batch": 4, "lr": 1e-3},
+            "model": {"context": 8},
+            "variants": {"match": "parameters"},
+        },
+        "question": "Is it <script>alert(1)</script> better?",
+        "data": {"fingerprint": "f"},
+        "steps": 10,
+        "tokens_per_run": 320,
         "variants": [variant("aa", 1024), variant("bb", 512), variant("cc", 1024)],
         "runs": [{"id": f"{v}{s}", "variant": v, "seed": s} for s in range(3) for v in LOSSES],
-    }  # fmt: skip
+    }
     found.create(plan, "name: x\n")
     for key, losses in LOSSES.items():
         for seed, loss in enumerate(losses):
             curve = [
-                {"step": s, "tokens": 32 * s, "validation_loss_nats": 3.0 / s,
-                 "train_loss_nats": 3.0}
+                {
+                    "step": s,
+                    "tokens": 32 * s,
+                    "validation_loss_nats": 3.0 / s,
+                    "train_loss_nats": 3.0,
+                }
                 for s in (1, 2, 3)
-            ]  # fmt: skip
+            ]
             found.commit(record(key, seed, loss), curve, None)
         speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
         with found.alone("measure") as claim:
-            found.add_variant_measure(claim, LABELS[key], key, "train_speed", {
-                "values": {"train_tokens_per_s": speed}, "samples": {"train_tokens_per_s": [speed]},
-                "error": ""})  # fmt: skip
-            cached = {f"decode_cached_b{b}_c{c}_tokens_per_s": speed * b / c
-                      for b in (1, 8) for c in (64, 128)}  # fmt: skip
-            found.add_variant_measure(claim, LABELS[key], key, "decode_speed", {
-                "values": cached, "samples": {k: [v, v] for k, v in cached.items()},
-                "error": ""})  # fmt: skip
+            found.add_variant_measure(
+                claim,
+                LABELS[key],
+                key,
+                "train_speed",
+                {
+                    "values": {"train_tokens_per_s": speed},
+                    "samples": {"train_tokens_per_s": [speed]},
+                    "error": "",
+                },
+            )
+            cached = {
+                f"decode_cached_b{b}_c{c}_tokens_per_s": speed * b / c
+                for b in (1, 8)
+                for c in (64, 128)
+            }
+            found.add_variant_measure(
+                claim,
+                LABELS[key],
+                key,
+                "decode_speed",
+                {"values": cached, "samples": {k: [v, v] for k, v in cached.items()}, "error": ""},
+            )
     return found
 
 
@@ -121,8 +170,8 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
     import shutil
 
     shutil.rmtree(store.runs.folder("bb1"))
-    engine = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
-    store.commit(record("bb", 1, 2.0, engine=engine), [], None)
+    compute = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
+    store.commit(record("bb", 1, 2.0, compute=compute), [], None)
     told = " ".join(warned.warnings(store))
     assert "different devices, threads, precisions, kernels" in told
     assert "bfloat16" in told
@@ -235,8 +284,10 @@ STATED = (
 def stated(experiment_file, tmp_path, hypotheses=STATED, seeds="2"):
     file = experiment_file(
         variants="{design: list, entries: [{label: baseline}, {label: none, position: none}]}",
-        measure="[perplexity]", hypotheses=hypotheses, seeds=seeds,
-    )  # fmt: skip
+        measure="[perplexity]",
+        hypotheses=hypotheses,
+        seeds=seeds,
+    )
     return main(["run", str(file), "--results", str(tmp_path / "out")])
 
 
@@ -263,8 +314,11 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
 @pytest.mark.parametrize(
     ("hypotheses", "seeds", "message"),
     [
-        ("[{variant: nome, direction: better}]", "2", "hypotheses[0].variant: no variant is called "
-                                                      "'nome'; allowed: baseline, none; did you"),
+        (
+            "[{variant: nome, direction: better}]",
+            "2",
+            "hypotheses[0].variant: no variant is called 'nome'; allowed: baseline, none; did you",
+        ),
         ("[{variant: none, against: x, direction: better}]", "2", "hypotheses[0].against: no var"),
         ("[{variant: none, direction: best}]", "2", "allowed: better, equivalent, higher"),
         ("[{variant: none, direction: equivalent}]", "2", "'equivalent' needs a margin"),
@@ -273,7 +327,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
         ("[{direction: better}]", "2", "the key 'variant' is needed here"),
     ],
     ids=range(7),
-)  # fmt: skip
+)
 def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
     hypotheses, seeds, message, experiment_file, tmp_path, capsys
 ):
@@ -402,8 +456,11 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
     html = page.write(store, sections.sections(store)).read_text("utf-8")
     assert "decode_speed: OutOfMemoryError: 8 GiB" in html
     for what in ("bb", "bb1"):
-        text = (looking.run(store, what) if what == "bb1" else
-                looking.variant(store, store.plan["variants"][1]))[0]  # fmt: skip
+        text = (
+            looking.run(store, what)
+            if what == "bb1"
+            else looking.variant(store, store.plan["variants"][1])
+        )[0]
         assert "not measured: " in text
 
 
@@ -483,7 +540,8 @@ def test_text_that_a_spreadsheet_would_compute_is_quoted_and_the_steps_of_a_path
 
 
 def test_a_share_of_nothing_is_not_measured(store):
-    found = hypothesized_of(store, variant="wild", measure="diverged", direction="lower",
-                            margin="5%")  # fmt: skip
+    found = hypothesized_of(
+        store, variant="wild", measure="diverged", direction="lower", margin="5%"
+    )
     assert found["n"] == 0
     assert found["finding"] == "undecided"

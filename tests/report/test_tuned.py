@@ -6,7 +6,8 @@ import math
 import pandas as pd
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.report import (
     figures,
     frames,
@@ -18,7 +19,6 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Store
-from llama_ablate.strict_json import sealed
 
 
 def runs(rows):
@@ -34,14 +34,20 @@ def runs(rows):
 
 GRID = runs(
     [
-        ("a", 0, 1e-3, "ok", 2.0), ("a", 1, 1e-3, "ok", 2.2),
-        ("a", 0, 3e-3, "ok", 1.9), ("a", 1, 3e-3, "ok", 2.1),
-        ("a", 0, 1e-2, "ok", 1.0), ("a", 1, 1e-2, "diverged", math.nan),
-        ("b", 0, 1e-3, "ok", 3.0), ("b", 1, 1e-3, "ok", 3.0),
-        ("b", 0, 3e-3, "ok", 2.0), ("b", 1, 3e-3, "pending", math.nan),
-        ("b", 0, 1e-2, "ok", 2.9), ("b", 1, 1e-2, "ok", 2.9),
+        ("a", 0, 1e-3, "ok", 2.0),
+        ("a", 1, 1e-3, "ok", 2.2),
+        ("a", 0, 3e-3, "ok", 1.9),
+        ("a", 1, 3e-3, "ok", 2.1),
+        ("a", 0, 1e-2, "ok", 1.0),
+        ("a", 1, 1e-2, "diverged", math.nan),
+        ("b", 0, 1e-3, "ok", 3.0),
+        ("b", 1, 1e-3, "ok", 3.0),
+        ("b", 0, 3e-3, "ok", 2.0),
+        ("b", 1, 3e-3, "pending", math.nan),
+        ("b", 0, 1e-2, "ok", 2.9),
+        ("b", 1, 1e-2, "ok", 2.9),
     ]
-)  # fmt: skip
+)
 
 
 def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_never_wins():
@@ -77,8 +83,9 @@ def rich(tmp_path_factory):
     file = folder / "rich.yaml"
     texts = ", ".join(
         f"{{name: lag {n}, corpus: {{name: lag-copy, vocab: 8, lag: {n}, tokens: 12_000}}, "
-        "tokenizer: chars}" for n in (1, 3)
-    )  # fmt: skip
+        "tokenizer: chars}"
+        for n in (1, 3)
+    )
     file.write_text(
         f"""name: rich
 model: {{dim: 16, layers: 1, heads: 2, context: 16}}
@@ -208,9 +215,9 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
         "{axes: {feedforward: [relu]}}",
         sizes="{models: [{dim: 8}, {dim: 16}, {dim: 32}], tokens_per_parameter: 1}",
         train="{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2, "
-              "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
+        "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
-    )  # fmt: skip
+    )
     assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
     assert "Ladder" in out

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import evaluation
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, predictions, unigram_loss, windows
 from llama_ablate.training.loop import train
 
-ENGINE = Engine("cpu", 1, "float32", "math")
+COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
 def prepared(corpus, tokenizer="bytes"):
@@ -33,8 +33,8 @@ def test_the_loss_of_a_run_in_bfloat16_is_its_weights_loss_in_float32(spec, toke
     """Under autocast it was off by up to 1.5e-4 nats, of the size of differences in tables."""
     model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
     cut = windows(tokens.split("test"), 24, 2000)
-    full = losses(model, cut, ENGINE)
-    assert np.array_equal(losses(model, cut, replace(ENGINE, precision="bfloat16")), full)
+    full = losses(model, cut, COMPUTE)
+    assert np.array_equal(losses(model, cut, replace(COMPUTE, precision="bfloat16")), full)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         half = model(torch.from_numpy(cut[0][:, :-1]))
     assert half.dtype == torch.bfloat16  # what it would have been
@@ -43,11 +43,11 @@ def test_the_loss_of_a_run_in_bfloat16_is_its_weights_loss_in_float32(spec, toke
 def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monkeypatch):
     model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
     cut = windows(np.random.default_rng(0).integers(0, 61, 400), 24)
-    whole = losses(model, cut, ENGINE)
+    whole = losses(model, cut, COMPUTE)
     monkeypatch.setattr(evaluation, "LOGITS", 61 * 7)
-    made = [logits.shape for logits, _ in predictions(model, cut, ENGINE)]
+    made = [logits.shape for logits, _ in predictions(model, cut, COMPUTE)]
     assert max(rows for rows, _ in made) == 7
-    np.testing.assert_allclose(losses(model, cut, ENGINE), whole, rtol=1e-6)
+    np.testing.assert_allclose(losses(model, cut, COMPUTE), whole, rtol=1e-6)
 
 
 def test_a_unigram_loss_is_that_of_counted_frequencies(tokens):
@@ -78,7 +78,7 @@ def ended(spec, tokens):
         with torch.no_grad():
             tamper(model)
         recipe = Train.check({"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": 1})
-        return train(model, tokens, recipe, steps=steps, seed=0, engine=ENGINE)
+        return train(model, tokens, recipe, steps=steps, seed=0, compute=COMPUTE)
 
     return run
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint
-from llama_ablate.training import engine as engines
-from llama_ablate.training.engine import Engine, choose, loss_of
+from llama_ablate.training import compute as computing
+from llama_ablate.training.compute import Compute, choose, loss_of
 from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizer import learning_rate, make_optimizer
 
-ENGINE = Engine("cpu", 1, "float32", "math")
+COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
 @pytest.fixture
@@ -33,10 +33,17 @@ def recipe(**changes):
     return Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **changes})
 
 
-def trained(spec, tokens, engine=ENGINE, *, seed=0, saved=None, stop=lambda: False, **changes):
+def trained(spec, tokens, compute=COMPUTE, *, seed=0, saved=None, stop=lambda: False, **changes):
     model = init_weights(build(spec(vocab=256)), seed)
     done = train(
-        model, tokens, recipe(**changes), steps=20, seed=seed, engine=engine, saved=saved, stop=stop
+        model,
+        tokens,
+        recipe(**changes),
+        steps=20,
+        seed=seed,
+        compute=compute,
+        saved=saved,
+        stop=stop,
     )
     return model, done
 
@@ -178,7 +185,7 @@ def test_windows_predict_every_token_but_the_first_once():
 def test_losses_are_those_of_a_plain_loop(spec):
     model = init_weights(build(spec(init_std=0.3)), 0)
     text = np.random.default_rng(0).integers(0, 61, 75)
-    found = losses(ENGINE.prepare(model), windows(text, 24), ENGINE, batch_tokens=50)
+    found = losses(COMPUTE.prepare(model), windows(text, 24), COMPUTE, batch_tokens=50)
     expected = []
     for start in range(0, 74, 24):
         part = torch.from_numpy(text[start : start + 25])[None]
@@ -188,30 +195,30 @@ def test_losses_are_those_of_a_plain_loop(spec):
 
 
 @pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
-def test_the_engine_is_chosen_by_measuring_and_can_be_forced(spec, asked):
-    engine = choose(spec(vocab=256), recipe(precision=asked), "cpu", rounds=1)
-    assert engine.flops_per_s > 0
-    tried = dict(engine.tried_s)
+def test_the_compute_is_chosen_by_measuring_and_can_be_forced(spec, asked):
+    compute = choose(spec(vocab=256), recipe(precision=asked), "cpu", rounds=1)
+    assert compute.flops_per_s > 0
+    tried = dict(compute.tried_s)
     assert len(tried) == (4 if asked == "auto" else 2)
-    assert f"{engine.precision} {engine.kernel}" == min(tried, key=tried.get)
-    assert asked in ("auto", engine.precision)
-    assert Engine.from_dict(engine.to_dict()) == engine
+    assert f"{compute.precision} {compute.kernel}" == min(tried, key=tried.get)
+    assert asked in ("auto", compute.precision)
+    assert Compute.from_dict(compute.to_dict()) == compute
 
 
-def test_a_choice_of_engine_is_kept_so_that_plan_and_run_agree(spec, monkeypatch, tmp_path):
+def test_a_choice_of_compute_is_kept_so_that_plan_and_run_agree(spec, monkeypatch, tmp_path):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path))
     measured = []
 
     def fastest(*_):
-        measured.append(replace(ENGINE, flops_per_s=float(len(measured))))
+        measured.append(replace(COMPUTE, flops_per_s=float(len(measured))))
         return measured[-1]
 
-    monkeypatch.setattr(engines, "_fastest", fastest)
+    monkeypatch.setattr(computing, "_fastest", fastest)
     first = choose(spec(vocab=256), recipe(), "cpu")
     assert choose(spec(vocab=256), recipe(lr=1e-2), "cpu") == first
     assert choose(spec(vocab=256), recipe(precision="float32"), "cpu") != first
     assert choose(spec(vocab=256, dim=64, head_dim=16), recipe(), "cpu") != first
-    for file in (tmp_path / "engines").iterdir():
+    for file in (tmp_path / "compute").iterdir():
         file.write_text("{")
     assert choose(spec(vocab=256), recipe(), "cpu") != first
     assert len(measured) == 4
@@ -219,7 +226,7 @@ def test_a_choice_of_engine_is_kept_so_that_plan_and_run_agree(spec, monkeypatch
 
 def test_bfloat16_autocast_trains_close_to_float32(spec, tokens):
     _, full = trained(spec, tokens)
-    _, half = trained(spec, tokens, engine=Engine("cpu", 1, "bfloat16", "math"))
+    _, half = trained(spec, tokens, compute=Compute("cpu", 1, "bfloat16", "math"))
     ends = [done.curve[-1]["validation_loss_nats"] for done in (full, half)]
     assert abs(ends[0] - ends[1]) < 0.05
     assert ends[0] != ends[1]
@@ -233,9 +240,9 @@ def test_the_loss_is_the_mean_cross_entropy_of_the_next_token(spec):
     torch.testing.assert_close(loss_of(model, part), expected)
 
 
-def test_a_checkpoint_of_another_engine_is_not_gone_on_from(spec, tokens, tmp_path, capsys):
+def test_a_checkpoint_of_another_compute_is_not_gone_on_from(spec, tokens, tmp_path, capsys):
     expected = trained(spec, tokens)[1].curve
-    other, asked = replace(ENGINE, kernel="fused"), iter([False] * 5 + [True])
+    other, asked = replace(COMPUTE, kernel="fused"), iter([False] * 5 + [True])
     assert trained(spec, tokens, other, saved=tmp_path, stop=lambda: next(asked))[1].steps_done == 5
     assert numbers(trained(spec, tokens, saved=tmp_path)[1].curve) == numbers(expected)
     assert "begun anew" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.cli import main
+from llama_ablate.commands.cli import main
 from llama_ablate.results import Store
 from tests.commands import PYTHON, alive, command, family, kill
 from tests.quiet import until
@@ -31,15 +31,16 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
 ):
     one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
     assert main(["run", str(one), "--results", str(tmp_path / "one"), "--device", "cpu"]) == 0
-    two = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]",
-                          parallel="{data: 2}")  # fmt: skip
+    two = experiment_file(
+        "{}", train=TRAIN, seeds="1", measure="[perplexity]", parallel="{data: 2}"
+    )
     assert main(["run", str(two), "--results", str(tmp_path / "two"), "--device", "cpu"]) == 0
     alone, shared = curve(tmp_path / "one" / "tiny"), curve(tmp_path / "two" / "tiny")
     assert len(alone) == 60
     for ours, theirs in zip(shared, alone, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
     (record,) = Store(tmp_path / "two" / "tiny").records()
-    assert record.engine["ranks"] == 2
+    assert record.compute["ranks"] == 2
 
     # The same, but one of the two is killed: the run goes on from its checkpoint, to the same end.
     launcher = launch(command(two, tmp_path / "lost", *OFTEN))
@@ -55,8 +56,13 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
 
 
 def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, launch):
-    file = experiment_file("{}", train=TRAIN.replace("60", "100_000"), seeds="1",
-                           measure="[perplexity]", parallel="{data: 2}")  # fmt: skip
+    file = experiment_file(
+        "{}",
+        train=TRAIN.replace("60", "100_000"),
+        seeds="1",
+        measure="[perplexity]",
+        parallel="{data: 2}",
+    )
     launcher = launch(command(file, tmp_path, *OFTEN))
     while not there(tmp_path, "tiny/working/*/checkpoint-*"):
         assert launcher.poll() is None
@@ -75,9 +81,14 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
     store.prepare()
     store.create({"runs": [{"id": "0a"}]}, "")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        second = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2",
-                  "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(silent.getsockname()[1])}  # fmt: skip
+        second = {
+            "TORCHELASTIC_RUN_ID": "x",
+            "RANK": "1",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(silent.getsockname()[1]),
+        }
         worker = f"'{PYTHON}' -m llama_ablate.launch.worker '{tmp_path}' 0a"
         torchrun = launch(["sh", "-c", f"{worker} & wait"], env=os.environ | second)
         with silent.accept()[0]:

@@ -4,18 +4,18 @@ import math
 import pytest
 import torch
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.experiment import Train
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.report.planned import disk_bytes
-from llama_ablate.training.engine import Engine
+from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizer import cooldown, learning_rate
 from llama_ablate.training.spikes import spikes, steadiness
 
-ENGINE = Engine("cpu", 1, "float32", "math")
+COMPUTE = Compute("cpu", 1, "float32", "math")
 
 
 @pytest.fixture
@@ -27,14 +27,23 @@ def tokens(book, tmp_path):
 def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **recipe):
     model = init_weights(build(spec(vocab=256, layers=1, dim=dim, context=16)), 0)
     values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **recipe}
-    ended = train(model, tokens, Train.check(values), steps=steps, seed=0, engine=ENGINE,
-                  saved=saved, stop=stop)  # fmt: skip
+    ended = train(
+        model,
+        tokens,
+        Train.check(values),
+        steps=steps,
+        seed=0,
+        compute=COMPUTE,
+        saved=saved,
+        stop=stop,
+    )
     return model, ended
 
 
 def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
-    recipe = Train.check({"steps": 1, "schedule": "wsd", "warmup": 0.1, "decay": 0.2, "lr": 1.0,
-                          "min_lr": 0.0})  # fmt: skip
+    recipe = Train.check(
+        {"steps": 1, "schedule": "wsd", "warmup": 0.1, "decay": 0.2, "lr": 1.0, "min_lr": 0.0}
+    )
     rates = [learning_rate(recipe, step, 100) for step in range(100)]
     assert rates[9] < rates[10] == rates[79] == rates[80] == 1.0
     assert rates[90] == pytest.approx(0.5)
@@ -56,7 +65,7 @@ def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
     model, short = trained(spec, tokens, steps=20, **wsd)
     from llama_ablate.training.evaluation import losses, windows
 
-    alone = losses(model, windows(tokens.split("test"), 16), ENGINE).mean()
+    alone = losses(model, windows(tokens.split("test"), 16), COMPUTE).mean()
     assert long.numbers["test_loss_at_1280_tokens_nats"] == float(alone)
     assert short.steps_done == 20
 
@@ -69,16 +78,22 @@ def test_branches_leave_the_run_as_it_is(spec, tokens):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("recipe", [
-    {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]}, {"average": 20},
-], ids=["branches", "average"])  # fmt: skip
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]},
+        {"average": 20},
+    ],
+    ids=["branches", "average"],
+)
 @pytest.mark.parametrize("after", [10, 17, 22])
 def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, recipe, after):
     whole, expected = trained(spec, tokens, steps=40, **recipe)
     calls = iter(range(10_000))
     saved = tmp_path
-    _, first = trained(spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after,
-                       **recipe)  # fmt: skip
+    _, first = trained(
+        spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after, **recipe
+    )
     assert first.outcome == "cancelled"
     gone_on, ended = trained(spec, tokens, steps=40, saved=saved, **recipe)
     assert ended.numbers == pytest.approx(expected.numbers, nan_ok=True, rel=0, abs=0)
@@ -89,12 +104,22 @@ def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path,
 @pytest.mark.parametrize("average", [1, 20])
 def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(spec, tokens, tmp_path, average):
     calls = iter(range(10_000))
-    model, _ = trained(spec, tokens, steps=40, saved=tmp_path, stop=lambda: next(calls) >= 30,
-                       dim=128, average=average)  # fmt: skip
+    model, _ = trained(
+        spec,
+        tokens,
+        steps=40,
+        saved=tmp_path,
+        stop=lambda: next(calls) >= 30,
+        dim=128,
+        average=average,
+    )
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    plan = {"experiment": {"train": {"average": average}}, "runs": [{"id": "r", "variant": "v"}],
-            "variants": [{"id": "v", "parameters": parameters}]}  # fmt: skip
+    plan = {
+        "experiment": {"train": {"average": average}},
+        "runs": [{"id": "r", "variant": "v"}],
+        "variants": [{"id": "v", "parameters": parameters}],
+    }
     assert disk_bytes(plan, workers=1)["none"] == pytest.approx(3 * size, rel=0.05)
 
 
@@ -109,10 +134,20 @@ def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
 
     model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
     recipe = Train.check({"steps": 20, "batch": 4, "lr": 1e-2, "evals": 2})
-    train(model, tokens, recipe, steps=20, seed=0, engine=ENGINE,
-          progress=lambda step, _loss: states.append(
-              {n: p.detach().clone() for n, p in model.named_parameters()}) if step > 17 else None,
-          stop=look)  # fmt: skip
+    train(
+        model,
+        tokens,
+        recipe,
+        steps=20,
+        seed=0,
+        compute=COMPUTE,
+        progress=lambda step, _loss: (
+            states.append({n: p.detach().clone() for n, p in model.named_parameters()})
+            if step > 17
+            else None
+        ),
+        stop=look,
+    )
     assert len(states) == 3
     for name, parameter in averaged.named_parameters():
         mean = sum(state[name] for state in states) / 3

@@ -1,0 +1,188 @@
+"""The experiment file: one question, as a frozen and validated value.
+
+`load` reads the YAML, lays it over its `base` (a preset or another file), applies `--set`, and
+checks every key and type. What it returns still names components as the user wrote them; whether
+those exist is the grid's question, because only the registries know.
+"""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from llama_ablate.config.marked_yaml import Mark, Marked, parse, scalar
+from llama_ablate.config.marked_yaml import load as load_yaml
+from llama_ablate.config.schema import Experiment, Hypothesis
+from llama_ablate.config.sections import About, Data, Model, Preset, Train
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.files.slugs import slug
+
+__all__ = [
+    "About",
+    "Data",
+    "Experiment",
+    "Hypothesis",
+    "Model",
+    "Preset",
+    "Source",
+    "Train",
+    "load",
+    "preset",
+    "presets",
+    "slug",
+]
+
+_MERGED = ("model", "data", "train")  # sections laid over the base key by key
+#: What stands in for another key, of a base or before a `--set`.
+_IN_PLACE_OF: dict[Where, Where] = {
+    ("train", "tokens"): ("train", "steps"),
+    ("train", "steps"): ("train", "tokens"),
+    ("texts",): ("data",),
+    ("data",): ("texts",),
+}
+
+
+class Source:
+    """An experiment together with the file that it came from, so that errors can name the line."""
+
+    def __init__(self, experiment: Experiment, marked: Marked, text: str) -> None:
+        self.experiment = experiment
+        self.text = text
+        self._marked = marked
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Source":
+        """Wrap an experiment that comes from no file; its errors name keys alone."""
+        return cls(experiment, Marked({}), "")
+
+    def locate(self, error: ConfigError) -> ConfigError:
+        """Return the error with its file, line and column."""
+        return self._marked.locate(error)
+
+
+def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
+    """Read an experiment file. Raises ConfigError, one sentence with file, line and column.
+
+    `sets` are overrides in the form `train.lr=3e-4`, as given with `--set`.
+    """
+    path = Path(path)
+    marked = load_yaml(path)
+    for text in sets:
+        if text.startswith("base="):
+            _override(marked, text)  # before the others, which change what the base says
+    marked = _over_base(marked, path, (path,))
+    for text in sets:
+        _override(marked, text)
+    try:
+        experiment = Experiment.check(marked.values)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+    if {"data", "texts"} <= marked.values.keys():
+        both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
+        raise marked.locate(both)
+    return Source(experiment, marked, marked.text)
+
+
+def is_inquiry(path: Path) -> bool:
+    """Return whether a file asks without training. Raises ConfigError where it cannot be read."""
+    return "findings" in load_yaml(path).values
+
+
+def presets() -> dict[str, str]:
+    """List the presets that `base` may name: name -> the YAML text."""
+    folder = resources.files("llama_ablate.config") / "presets"
+    files = sorted(folder.iterdir(), key=lambda f: f.name)
+    return {f.name.removesuffix(".yaml"): f.read_text() for f in files if f.name.endswith(".yaml")}
+
+
+def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
+    """Return a preset, checked, with `sets` laid over it, such as `model.tie=true`.
+
+    Raises ConfigError for an unknown name, or for a `--set` that does not fit.
+    """
+    known = presets()
+    if name not in known:
+        raise ConfigError(f"'{name}' is not a preset{nearest(name, known)}")
+    marked = parse(known[name], f"{name}.yaml")
+    for text in sets:
+        _override(marked, text)
+    try:
+        return Preset.check(marked.values)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+
+
+def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
+    """Lay a file's values over those of its base, marks and all."""
+    name = marked.values.get("base", "llama2-tiny")
+    if not isinstance(name, str):
+        raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
+    known = presets()
+    if name in known:
+        # Without marks: what does not fit a preset is to be mended in the file that names it.
+        recipe = parse(known[name], f"{name}.yaml").values
+        base = Marked({"model": recipe["model"]})
+    elif name.endswith((".yaml", ".yml")):
+        file = path.parent / name
+        try:
+            circular = file.resolve() in {p.resolve() for p in seen}
+            there = file.is_file()
+        except (OSError, RuntimeError):  # a name that is too long, a link to itself
+            circular = there = False
+        if circular or not there:
+            message = f"'{name}' is based on itself" if circular else f"there is no file '{file}'"
+            raise marked.locate(ConfigError(message, ("base",)))
+        base = _over_base(load_yaml(file), file, (*seen, file))
+    else:
+        message = f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, known)}"
+        raise marked.locate(ConfigError(message, ("base",)))
+
+    values: dict[str, Any] = dict(base.values)
+    taken: set[Where] = set()
+    for key, value in marked.values.items():
+        merged = key in _MERGED and isinstance(value, dict) and isinstance(values.get(key), dict)
+        taken |= {(key, inner) for inner in value} if merged else {(key,)}
+        values[key] = {**values[key], **value} if merged else value
+    # What is replaced is replaced whole: nothing of the base's entry may shine through.
+    marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
+    for where, other in _IN_PLACE_OF.items():
+        if where in taken and other not in taken:
+            _drop(values, other)
+    return Marked(values, marks | marked.marks, marked.text)
+
+
+def _override(marked: Marked, text: str) -> None:
+    key, equals, given = text.partition("=")
+    where = tuple(key.split("."))
+    if not equals or not all(where):
+        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
+    value = (
+        given if given.startswith(("/", ".")) and not _is_number(given) else _inline(given, text)
+    )
+    inner: Any = marked.values
+    for depth, part in enumerate(where[:-1]):
+        if isinstance(inner.get(part), str):
+            inner[part] = {"name": inner[part]}  # an option of a component given by its bare name
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {text}: '{'.'.join(where[: depth + 1])}' holds no keys")
+    inner[where[-1]] = value
+    for known in [w for w in marked.marks if w[: len(where)] == where]:
+        del marked.marks[known]
+    marked.marks[where] = Mark(f"--set {text}", 1, len(key) + 2)
+    if where in _IN_PLACE_OF:
+        _drop(marked.values, _IN_PLACE_OF[where])
+
+
+def _drop(values: dict[str, Any], where: Where) -> None:
+    for key in where[:-1]:
+        values = values[str(key)]
+    values.pop(str(where[-1]), None)
+
+
+def _is_number(text: str) -> bool:
+    return isinstance(scalar(text), int | float)
+
+
+def _inline(given: str, text: str) -> Any:
+    """Read a value as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`."""
+    return parse(f"value: {given}", f"--set {text}").values["value"]

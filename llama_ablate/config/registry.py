@@ -1,0 +1,239 @@
+"""Names -> components. What YAML may set on a component is read from its own signature.
+
+A component is any callable: its positional parameters are sizes that the model supplies (`dim`,
+`heads`, ...), its keyword-only parameters are the options, with their types and defaults. A class
+whose `__init__` ends in `**options` has those of its base class too. So a component is declared
+once, where it is written, and nowhere else.
+"""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import PydanticUserError, create_model
+
+from llama_ablate.config.validation import Section, shown
+from llama_ablate.errors import ConfigError, Where, nearest
+
+Component = TypeVar("Component", bound=Callable[..., Any])
+Entry = str | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A component by name, with every option filled in: hashable, and what identifies it."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.options)])
+
+    def __getitem__(self, option: str) -> Any:
+        return dict(self.options)[option]
+
+    def with_options(self, **changes: Any) -> "Choice":
+        """Return a copy in which some options have other values."""
+        return Choice(self.name, tuple((k, changes.get(k, v)) for k, v in self.options))
+
+    def entry(self) -> Entry:
+        """Return what one would write in YAML to get this choice again."""
+        return {"name": self.name, **dict(self.options)} if self.options else self.name
+
+
+@dataclass(frozen=True)
+class Option:
+    """What YAML may set on a component."""
+
+    name: str
+    kind: str
+    default: Any
+
+
+class Registry:
+    """The components of one slot, by name, and the interface that each of them must have.
+
+    `sizes` are the positional parameters that the model can supply; None where any will do.
+    `interface` is a Protocol: its methods are looked for when a component is registered, what it
+    merely annotates when one is made. `options` are those that every component must have.
+    """
+
+    def __init__(
+        self,
+        slot: str,
+        *,
+        sizes: Iterable[str] | None = None,
+        interface: type | None = None,
+        options: Iterable[str] = (),
+    ) -> None:
+        self.slot = slot
+        self._allowed = None if sizes is None else tuple(sizes)
+        members = vars(interface) if interface else {}
+        self._methods = [name for name in members if not name.startswith("_")]
+        self._attributes = list(members.get("__annotations__", ()))
+        self._needed = tuple(options)
+        self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
+        self._components: dict[str, Callable[..., Any]] = {}
+        self._schemas: dict[str, type[Section]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._components)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._components
+
+    def register(self, name: str) -> Callable[[Component], Component]:
+        """Enter a component under `name` (a decorator).
+
+        Raises ConfigError for a second one of that name, and for one that lacks a part of the
+        slot's interface.
+        """
+
+        def enter(component: Component) -> Component:
+            if name in self._components:
+                raise ConfigError(f"the {self.slot} '{name}' is registered already")
+            try:
+                fields: dict[str, Any] = {
+                    parameter.name: (hint, parameter.default)
+                    for parameter, hint in _options(component)
+                }
+                self._check(component, fields)
+                self._schemas[name] = create_model(name, __base__=Section, **fields)
+            except (TypeError, PydanticUserError) as error:
+                why = str(error).splitlines()[0]
+                raise ConfigError(f"the {self.slot} '{name}' cannot be registered: {why}") from None
+            self._components[name] = component
+            return component
+
+        return enter
+
+    def get(self, name: str) -> Callable[..., Any]:
+        """Return the component itself."""
+        return self._components[name]
+
+    def options(self, name: str) -> list[Option]:
+        """List what YAML may set on `name`."""
+        return [
+            Option(p.name, _type_name(hint), p.default)
+            for p, hint in _options(self._components[name])
+        ]
+
+    def summary(self, name: str) -> str:
+        """Return the first paragraph of the component's docstring: what it is, and its source."""
+        text = inspect.getdoc(self._components[name]) or ""
+        return " ".join(text.split("\n\n")[0].split())
+
+    def resolve(self, entry: Entry, where: Where = ()) -> Choice:
+        """Turn `rope` or `{name: rope, theta: 5.0e5}` into a Choice with every option filled in.
+
+        Raises ConfigError for an unknown name or option, or a wrong type.
+        """
+        named = {"name": entry} if isinstance(entry, str) else dict(entry)
+        if "name" not in named:
+            raise ConfigError(f"{self._one} is a name, or a mapping that has the key 'name'", where)
+        name = named.pop("name")
+        if not isinstance(name, str) or name not in self._components:
+            at = where if isinstance(entry, str) else (*where, "name")
+            raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
+        values = self._schemas[name].check(named, where)
+        options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
+        return Choice(name, tuple(options))
+
+    def label(self, entry: Entry, where: Where = ()) -> str:
+        """Return a short name of an entry: the component, and the options that are no defaults."""
+        choice = self.resolve(entry, where)
+        defaults = {option.name: option.default for option in self.options(choice.name)}
+        special = [f"{k}={written(v)}" for k, v in choice.options if v != defaults[k]]
+        return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
+
+    def build(self, choice: Choice, **sizes: Any) -> Any:
+        """Make the component: of the sizes offered it takes those that it names."""
+        component = self._components[choice.name]
+        wanted = _sizes(component)
+        made = component(*(sizes[name] for name in wanted), **dict(choice.options))
+        wanted_of_it = [*self._methods, *self._attributes]
+        if missing := [name for name in wanted_of_it if not hasattr(made, name)]:
+            raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
+        return made
+
+    def _check(self, component: Callable[..., Any], options: Iterable[str]) -> None:
+        """Raise TypeError for a component that does not fit the slot."""
+        for size in _sizes(component):
+            if self._allowed is not None and size not in self._allowed:
+                raise TypeError(
+                    f"the model supplies no size '{size}' (an option stands after '*')"
+                    f"{nearest(size, self._allowed)}"
+                )
+        if missing := set(self._needed) - set(options):
+            raise TypeError(f"it needs the option {_quoted(missing)}")
+        if inspect.isclass(component):  # what a function makes is looked at when it is made
+            abstract = getattr(component, "__abstractmethods__", ())
+            lacking = {name for name in self._methods if not hasattr(component, name)}
+            if missing := lacking | set(abstract):
+                raise TypeError(f"it has no {_quoted(missing)}")
+
+
+def laid_over(base: Entry, given: Any) -> Any:
+    """Return an entry; one that names the base's own component changes only what it gives."""
+    own, level = ({"name": e} if isinstance(e, str) else e for e in (base, given))
+    same = isinstance(level, dict) and level.get("name") == own.get("name")
+    return {**own, **level} if same else given
+
+
+def written(value: Any) -> str:
+    """Return a plain value as a label has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    yield from inspect.signature(component).parameters.values()
+
+
+def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
+    for function in _declarations(component):
+        hints = typing.get_type_hints(function)
+        for parameter in _parameters(function):
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                if parameter.default is parameter.empty:
+                    raise TypeError(f"its option '{parameter.name}' needs a default")
+                if parameter.name not in hints:
+                    raise TypeError(f"its option '{parameter.name}' needs a type")
+                yield parameter, hints[parameter.name]
+
+
+def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Yield the functions that declare options: `**options` hands on to the base class."""
+    if not inspect.isclass(component):
+        yield component
+        return
+    for cls in component.__mro__:
+        function = vars(cls).get("__init__")
+        if function:
+            yield function
+            if not any(p.kind is p.VAR_KEYWORD for p in _parameters(function)):
+                return
+
+
+@cache  # asked whenever a model is built: thousands of times for a large grid
+def _sizes(component: Callable[..., Any]) -> list[str]:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in _parameters(component) if p.kind in positional]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
+
+
+def _type_name(hint: Any) -> str:
+    name = hint.__name__ if inspect.isclass(hint) and not typing.get_args(hint) else str(hint)
+    return re.sub(r"\btyping\.|\bNone\b", lambda m: "" if m[0] != "None" else "null", name)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,313 @@
+"""What an experiment file may say: keys, types, defaults and allowed values."""
+
+import math
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from llama_ablate.config import margins
+from llama_ablate.config.registry import Entry
+from llama_ablate.config.sections import Data, Model, Train
+from llama_ablate.config.validation import Section, at, shown
+from llama_ablate.files.slugs import slug
+
+#: What one experiment may come to, over all its tables: a plan of that size is made in seconds.
+MOST_VARIANTS = 2_000
+MOST_RUNS = 20_000
+
+
+def _listed(given: object) -> list[Any]:
+    """Let one value stand for a list of one."""
+    return given if isinstance(given, list) else [given]
+
+
+def _without_repeats(given: list[Any]) -> list[Any]:
+    if not given:
+        raise ValueError("[] is empty: name one or more")
+    names = Counter(str(one.get("name") if isinstance(one, dict) else one) for one in given)
+    name, times = names.most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{shown(given)} names '{name}' twice")
+    return given
+
+
+def _without_size(given: object) -> object:
+    if any(isinstance(one, dict) for one in _listed(given)):
+        raise ValueError(
+            f"{shown(given)} is not accepted: a budget is tokens, flops or seconds, "
+            "without a number; the number is train.tokens or train.steps, of the "
+            "baseline"
+        )
+    return given
+
+
+Match = Literal["parameters", "flops", "kv_bytes", "none"]
+Budget = Literal["tokens", "flops", "seconds"]
+#: What names a variant or a table: as long as the label of a variant that changes everything.
+Named = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+class Variants(Section):
+    """What varies, and what is held equal while it does."""
+
+    design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    entries: list[dict[str, Any]] = Field(default_factory=list)
+    #: What is held equal by solving a size for it. Of several, each makes a table of its own.
+    match: list[Match] = Field(default=["none"])
+    baseline: Named | None = None
+
+    _one_match = field_validator("match", mode="before")(_listed)
+    _no_repeats = field_validator("match")(_without_repeats)
+
+    @model_validator(mode="after")
+    def _one_way_to_say_it(self) -> "Variants":
+        if self.design == "list" and (self.axes or not self.entries):
+            raise ValueError("design 'list' takes 'entries' (a list of mappings) and no 'axes'")
+        if self.design == "path" and self.baseline:
+            raise at("a path starts at its baseline: it takes no 'baseline'", "baseline")
+        if self.design != "list" and self.entries:
+            raise at(f"design '{self.design}' takes 'axes', not 'entries'", "entries")
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many variants the design makes; counted, for there may be more than memory holds."""
+        levels = [len(values) for values in self.axes.values()]
+        return {
+            "one-at-a-time": 1 + sum(levels),
+            "path": 1 + sum(levels),
+            "product": math.prod(levels),
+            "fraction": 1 << max(len(levels) - 1, 0),
+            "list": len(self.entries),
+        }[self.design]
+
+
+def _with_unit(given: object) -> object:
+    if given is not None and margins.nats(given) is None:
+        raise ValueError(
+            f"{shown(str(given))}: must be a number above 0 and its unit, as '0.01 nats'"
+        )
+    return given
+
+
+def _with_some_unit(given: object) -> object:
+    if given is not None and not margins.read(given)[1]:
+        raise ValueError(
+            f"{shown(str(given))}: must be a number and its unit: '0.01 nats', '5%' "
+            "of the other's, or '0.1 points' of what is neither"
+        )
+    return given
+
+
+class Hypothesis(Section):
+    """What is claimed before the runs: how two variants compare in a number, and who says so."""
+
+    variant: Named
+    #: Another variant's label; the baseline unless given.
+    against: Named | None = None
+    #: In place of another variant: the number itself is compared with this one.
+    value: float | None = None
+    direction: Literal[
+        "better",
+        "worse",
+        "lower",
+        "higher",
+        "equivalent",
+        "not better",
+        "not worse",
+        "not lower",
+        "not higher",
+    ]
+    margin: str | None = None
+    #: Which measured number, as `show` lists them; the reported loss unless given.
+    measure: Named | None = None
+    #: In which of the experiment's tables; the first unless given.
+    table: Named | None = None
+    #: A table whose difference is taken from this one's: does the effect depend on the table?
+    minus: Named | None = None
+    source: str = ""
+    said: str = ""
+    #: The ids of the ledger's claims that this puts to the test.
+    claims: list[str] = Field(default_factory=list)
+
+    _margin = field_validator("margin", mode="before")(_with_some_unit)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> "Hypothesis":
+        if self.direction.startswith(("equivalent", "not ")) and not self.size:
+            raise at(
+                f"direction '{self.direction}' needs a margin, such as '0.01 nats'", "direction"
+            )
+        if self.measure and self.direction.removeprefix("not ") in ("better", "worse"):
+            raise at(
+                f"direction '{self.direction}' is for the loss: of '{self.measure}' "
+                "say lower, higher or equivalent",
+                "direction",
+            )
+        if self.value is not None and (
+            self.against or self.minus or not self.measure or self.relative
+        ):
+            raise at(
+                "'value' takes a 'measure', a margin that is no percentage, and "
+                "neither 'against' nor 'minus'",
+                "value",
+            )
+        if self.relative and self.size >= 100:
+            raise at(f"a margin of {self.margin}: must be below 100%", "margin")
+        return self
+
+    @property
+    def size(self) -> float:
+        """The margin as a number; 0 where none is stated."""
+        return margins.read(self.margin)[0]
+
+    @property
+    def relative(self) -> bool:
+        """Whether the margin is a share of the other's number."""
+        return margins.read(self.margin)[1] == "%"
+
+
+class Size(Section):
+    """One rung of a ladder of model sizes: what it changes of `model`."""
+
+    dim: int | None = Field(None, gt=0, le=65536)
+    layers: int | None = Field(None, gt=0, le=1024)
+    heads: int | None = Field(None, gt=0, le=1024)
+    head_dim: int | None = Field(None, gt=0, le=65536)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "Size":
+        if not self.changes:
+            raise ValueError("a size changes dim, layers, heads or head_dim")
+        return self
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """What it says."""
+        return self.model_dump(exclude_none=True)
+
+
+class Sizes(Section):
+    """A ladder: the same question asked of models of growing size."""
+
+    models: list[Size] = Field(min_length=2)
+    #: Training tokens for each non-embedding parameter of the baseline; `train` says it unless
+    #: given.
+    tokens_per_parameter: float | None = Field(None, gt=0, le=1e6)
+    #: How the learning rate of the first size carries over: as it is, or in proportion to 1/dim.
+    lr: Literal["same", "inverse-dim"] = "same"
+
+
+class Parallel(Section):
+    """How one run is spread over devices."""
+
+    #: Processes, each with its own device, that share every batch.
+    data: int = Field(1, gt=0, le=1024)
+
+
+Reseed = Literal["init", "order", "both", "none"]
+
+
+class Controls(Section):
+    """Arms that show whether the experiment can be believed.
+
+    `aa` is the baseline once more, with other initial weights, another order of the text, both, or
+    (`none`) nothing changed: it must not differ. `positive` is a change of known harm: it must.
+    """
+
+    aa: list[Reseed] = Field(default_factory=list)
+    positive: dict[str, Any] = Field(default_factory=dict)
+
+    _one = field_validator("aa", mode="before")(_listed)
+
+    @field_validator("aa")
+    @classmethod
+    def _each_once(cls, given: list[Reseed]) -> list[Reseed]:
+        return _without_repeats(given) if given else given
+
+
+class Experiment(Section):
+    """One YAML file, one question."""
+
+    name: str = Field(min_length=1, max_length=80)
+    question: str = ""
+    base: str = "llama2-tiny"
+    model: Model = Model()
+    variants: Variants = Variants()
+    data: Data = Data()
+    #: In place of `data`: several texts, each with a table of its own.
+    texts: list[Data] = Field(default_factory=list, max_length=100)
+    train: Train
+    #: What a run's length is counted in: tokens as `train` says, or the FLOPs or measured seconds
+    #: that the baseline spends on them. Of several, each makes a table of its own.
+    budget: list[Budget] = Field(default=["tokens"])
+    #: Keys of `train`, and the values of each that every variant is tried with.
+    tune: dict[str, list[Any]] = Field(default_factory=dict)
+    sizes: Sizes | None = None
+    parallel: Parallel = Parallel()
+    controls: Controls = Controls()
+    seeds: int | list[int] = 3
+    #: Differences smaller than this count as none: "0.01 nats".
+    margin: str | None = None
+    hypotheses: list[Hypothesis] = Field(default_factory=list)
+    measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
+
+    _measures = field_validator("measure")(_without_repeats)
+
+    @field_validator("seeds")
+    @classmethod
+    def _some_seeds(cls, given: int | list[int]) -> int | list[int]:
+        if isinstance(given, int) and not 0 < given <= 1000:
+            raise ValueError(f"{given} seeds: must be 1 to 1000, or a list of seeds")
+        if isinstance(given, list) and not all(0 <= seed < 2**32 for seed in given):
+            raise ValueError("a seed must be from 0 to 2^32 - 1")
+        return _without_repeats(given) if isinstance(given, list) else given
+
+    _margin = field_validator("margin", mode="before")(_with_unit)
+    _one_budget = field_validator("budget", mode="before")(_listed)
+    _budget_alone = field_validator("budget", mode="before")(_without_size)
+    _no_repeats = field_validator("budget")(_without_repeats)
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> "Experiment":
+        tables = (
+            len(self.variants.match)
+            * len(self.budget)
+            * max(1, len(self.texts))
+            * (len(self.sizes.models) if self.sizes else 1)
+        )
+        controls = len(self.controls.aa) + bool(self.controls.positive)
+        variants = tables * (self.variants.count + controls)
+        if variants > MOST_VARIANTS:
+            raise at(
+                f"more than {MOST_VARIANTS:,} variants in all tables together; split the "
+                "experiment",
+                "variants",
+            )
+        part = self.train.batch // self.train.accumulate
+        if part % self.parallel.data:
+            raise at(
+                f"{self.parallel.data} processes cannot share {part} rows of a batch evenly",
+                "parallel",
+                "data",
+            )
+        points = math.prod(len(values) for values in self.tune.values())
+        if variants * points * len(self.seed_list) > MOST_RUNS:
+            raise at(
+                f"more than {MOST_RUNS:,} runs: variants times tuned points times seeds; "
+                "split the experiment",
+                "tune" if points > len(self.seed_list) else "seeds",
+            )
+        return self
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        """The seeds: `seeds: 3` stands for 0, 1, 2."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else tuple(self.seeds)
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder can bear it."""
+        return slug(self.name)

@@ -1,0 +1,75 @@
+"""ModelSpec: a variant's architecture with every default filled in. Its hash is its identity."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llama_ablate.config.registry import Choice
+
+#: What every slot's positional parameters may ask for.
+SIZES = (
+    "vocab",
+    "dim",
+    "layers",
+    "heads",
+    "head_dim",
+    "context",
+    "bias",
+    "tie",
+    "init_std",
+    "logit_softcap",
+)
+SLOTS = ("norm", "position", "attention", "feedforward", "block")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Sizes, and the component of each slot. Hashable; never holds a default unsaid."""
+
+    vocab: int
+    dim: int
+    layers: int
+    heads: int
+    head_dim: int
+    context: int
+    bias: bool
+    tie: bool
+    init_std: float
+    logit_softcap: float | None
+    norm: Choice
+    position: Choice
+    attention: Choice
+    feedforward: Choice
+    block: Choice
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What the model supplies to the components' positional parameters."""
+        return {name: getattr(self, name) for name in SIZES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, components as YAML would give them."""
+        slots = {slot: getattr(self, slot).entry() for slot in SLOTS}
+        return {**self.sizes, **slots}
+
+    def with_width(self, width: int) -> "ModelSpec":
+        """Return the same architecture with another feed-forward width."""
+        return replace(self, feedforward=self.feedforward.with_options(width=width))
+
+    def with_components(self, components: Mapping[str, Choice]) -> "ModelSpec":
+        """Return the same architecture with other components in some slots."""
+        changes: dict[str, Any] = dict(components)
+        return replace(self, **changes)
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits that stand for exactly this architecture."""
+        return digest(self.to_dict())
+
+
+def digest(value: Any, length: int = 8) -> str:
+    """Hash a plain value: equal values give equal digits, on every machine and Python."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

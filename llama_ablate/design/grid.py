@@ -1,0 +1,326 @@
+"""Designs -> variants. Every default is filled in here, and budgets are matched.
+
+The registries and the counting function are handed in, so this needs no torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from llama_ablate.config.experiment import Experiment, Model, Train
+from llama_ablate.config.registry import Registry, laid_over, written
+from llama_ablate.config.spec import SLOTS, ModelSpec, digest
+from llama_ablate.design.designs import DESIGNS, Change
+from llama_ablate.design.matching import Cost, knob_for, solve
+from llama_ablate.errors import ConfigError, Where, nearest
+
+_SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
+#: What of `train` may differ between variants, or be tuned: all but what a run's length is counted
+#: in, how it is computed, and where it is looked at.
+TRAINED = tuple(
+    k
+    for k in Train.model_fields
+    if k
+    not in (
+        "tokens",
+        "steps",
+        "batch",
+        "accumulate",
+        "evals",
+        "timeout_s",
+        "precision",
+        "kernel",
+        "branches",
+    )
+)
+_TRAIN = "train."  # in front of such a key on an axis
+
+Registries = Mapping[str, Registry]
+Role = Literal["", "aa", "positive"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A full recipe with a label for eyes."""
+
+    label: str
+    spec: ModelSpec
+    is_baseline: bool = False
+    #: What matching left of the budget, and what it changed: "feed-forward width 176".
+    residual: float = 0.0
+    solved: str = ""
+    #: What it changes of the experiment's `train`.
+    train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order", ...
+    role: Role = ""
+    reseed: str = ""
+    #: In a factorial design: which of its axis' values each factor has.
+    levels: Mapping[str, int] = field(default_factory=dict, compare=False)
+    #: Levels of the file that change nothing, so that they are this variant.
+    covers: tuple[str, ...] = field(default=(), compare=False)
+    #: Which keys of `model` vary, and where the file says so.
+    varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
+
+    @property
+    def where(self) -> Where:
+        """The place in the file that makes this variant what it is."""
+        return next(reversed(list(self.varied.values())), ("model",))
+
+    @property
+    def id(self) -> str:
+        """The hash of what sets it apart; the label is not part of it."""
+        if not self.train and not self.reseed:
+            return self.spec.id
+        return digest([self.spec.to_dict(), dict(self.train), self.reseed])
+
+
+def variants(
+    experiment: Experiment,
+    registries: Registries,
+    vocab: int,
+    cost: Cost | None = None,
+    match: str = "parameters",
+) -> tuple[Variant, ...]:
+    """Return the variants of an experiment, the baseline first, the controls last.
+
+    `cost` counts what `match` holds equal; None matches nothing. Raises ConfigError with the
+    path of the offending key.
+    """
+    found: list[Variant] = []
+    covered: list[str] = []
+    base = _spec(experiment.model, (), registries, vocab)
+    design = experiment.variants.design
+    for changes in DESIGNS[design](_changes(experiment)):
+        spec = _spec(experiment.model, changes, registries, vocab)
+        train = _trained(experiment.train, changes)
+        label = _label(experiment, changes, registries)
+        if design == "one-at-a-time" and changes and spec == base and not train:
+            covered.append(label)
+            continue
+        varied = {c.key: c.where for c in changes}
+        factorial = design in ("product", "fraction")
+        levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
+        found.append(Variant(label, spec, levels=levels, varied=varied, train=train))
+    baseline = _baseline(experiment, found, base)
+    own = next((v for v in found if v.spec == base and not v.train), None)
+    found = [
+        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is own else ())
+        for v in found
+    ]
+    found.sort(key=lambda v: not v.is_baseline)
+    found += _controls(experiment, found[0], registries)
+    _distinct(found)
+    if cost is not None:
+        target = counted(found[0], cost)
+        found = [
+            v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match)
+            for v in found
+        ]
+        _distinct(found)  # what differs in its width alone is one variant once that is solved
+    return tuple(found)
+
+
+def _distinct(found: Sequence[Variant]) -> None:
+    ids: dict[str, Variant] = {}
+    labels: dict[str, Variant] = {}
+    for variant in found:
+        if (twin := ids.setdefault(variant.id, variant)) is not variant:
+            raise ConfigError(
+                f"'{variant.label}' is the same variant as '{twin.label}'", variant.where
+            )
+        if labels.setdefault(variant.label, variant) is not variant:
+            raise ConfigError(
+                f"two variants have the label '{variant.label}'",
+                variant.varied.get("label", variant.where),
+            )
+
+
+def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
+    """Count a variant. Raises ConfigError at the key of the file that does not fit."""
+    try:
+        return cost(variant.spec)
+    except ConfigError as error:
+        slot = error.where[:1]
+        varied = variant.varied.get(str(slot[0]), ("model", *slot)) if slot else variant.where
+        raise ConfigError(error.message, varied) from None
+
+
+def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
+    """Yield the arms by which the experiment itself is judged."""
+    asked = experiment.controls
+    for reseed in asked.aa:
+        label = "A/A" if len(asked.aa) == 1 else f"A/A {reseed}"
+        yield replace(
+            base,
+            label=label,
+            is_baseline=False,
+            role="aa",
+            reseed=reseed,
+            levels={},
+            varied={"controls": ("controls", "aa")},
+        )
+    if not asked.positive:
+        return
+    changes = []
+    for key, value in asked.positive.items():
+        where: Where = ("controls", "positive", key)
+        _check_key(key, where)
+        changes.append(Change(key, value, where))
+    spec = _spec(
+        _model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
+    )
+    train = {**base.train, **_trained(experiment.train, tuple(changes))}
+    yield Variant(
+        "positive control",
+        spec,
+        role="positive",
+        train=train,
+        varied={c.key: c.where for c in changes},
+    )
+
+
+def _model_of(spec: ModelSpec, model: Model) -> Model:
+    """Return the recipe of a file that would resolve to this one."""
+    given = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
+    return model.model_copy(update=given)
+
+
+def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
+    """Return what changes say of training, checked, where it is not what the file says anyway."""
+    said = {
+        c.key.removeprefix(_TRAIN): trained_value(
+            train, c.key.removeprefix(_TRAIN), c.value, c.where
+        )
+        for c in changes
+        if c.key.startswith(_TRAIN)
+    }
+    own = train.model_dump(mode="json")
+    return {key: value for key, value in said.items() if value != own[key]}
+
+
+def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
+    """Return a value of a key of `train` as plain JSON. Raises ConfigError where it is none."""
+    if key not in TRAINED:
+        raise ConfigError(
+            f"'{key}' is not a key of train that may vary{nearest(key, TRAINED)}",
+            where[:-1] if isinstance(where[-1], int) else where,
+        )
+    try:
+        return Train.check({**train.model_dump(), key: value}).model_dump(mode="json")[key]
+    except ConfigError as error:
+        raise ConfigError(error.message, where) from None
+
+
+def _changes(experiment: Experiment) -> list[list[Change]]:
+    """Read the file's axes, or its entries: a list for each, with where each value stands."""
+    found = experiment.variants
+    axes: list[list[Change]] = []
+    for key, levels in found.axes.items():
+        at: Where = ("variants", "axes", key)
+        _check_key(key, at)
+        if not levels:
+            raise ConfigError("an axis needs at least one value", at)
+        axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
+    for i, entry in enumerate(found.entries):
+        at = ("variants", "entries", i)
+        for key, value in entry.items():
+            if key == "label":
+                _check_label(value, (*at, key))
+            else:
+                _check_key(key, (*at, key))
+        axes.append([Change(key, value, (*at, key)) for key, value in entry.items()])
+    return axes
+
+
+def _check_label(label: Any, where: Where) -> None:
+    words = isinstance(label, str | int | float) and str(label)
+    if not words or len(words) > 80 or not words.isprintable():
+        raise ConfigError("a label is one line of 1 to 80 characters", where)
+
+
+def _check_key(key: str, where: Where) -> None:
+    allowed = (*SLOTS, *_SIZES, *(_TRAIN + name for name in TRAINED))
+    if key not in allowed:
+        raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
+
+
+def resolve(model: Model, registries: Registries) -> ModelSpec:
+    """Return a recipe with every default filled in; without a vocabulary it takes bytes.
+
+    Raises ConfigError with the path of the offending key.
+    """
+    return _spec(model, (), registries, model.vocab or 256)
+
+
+def _spec(
+    base: Model, changes: tuple[Change, ...], registries: Registries, vocab: int
+) -> ModelSpec:
+    """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
+    values = base.model_dump()
+    at: dict[str, Where] = {}
+    for change in changes:
+        if change.key != "label" and not change.key.startswith(_TRAIN):
+            value = change.value
+            if change.key in SLOTS:
+                value = laid_over(values[change.key], value)
+            values[change.key], at[change.key] = value, change.where
+
+    def located(error: ConfigError) -> ConfigError:
+        key = str(error.where[0]) if error.where else ""
+        return ConfigError(error.message, (*at.get(key, ("model", key)), *error.where[1:]))
+
+    try:
+        model = Model.check(values)
+        slots = {s: registries[s].resolve(getattr(model, s), (s,)) for s in SLOTS}
+    except ConfigError as error:
+        raise located(error) from None
+    if model.head_dim is None and model.dim % model.heads:
+        divisors = [str(n) for n in range(1, model.dim + 1) if model.dim % n == 0]
+        message = f"{model.heads} heads do not divide dim {model.dim}"
+        key = next((k for k in ("heads", "dim") if k in at), "heads")
+        raise located(ConfigError(f"{message}; allowed: {', '.join(divisors)}", (key,)))
+    return ModelSpec(
+        **{key: values[key] for key in (*_SIZES, "context")}
+        | {"vocab": vocab, "head_dim": model.head_dim or model.dim // model.heads}
+        | slots
+    )
+
+
+def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
+    given = {change.key: change.value for change in changes}
+    if "label" in given:
+        return str(given["label"])
+    if not changes:
+        return "baseline"
+    names = [_name(c, registries) for c in changes]
+    if experiment.variants.design == "path":
+        return "+" + names[-1]
+    return " ".join(names)
+
+
+def _name(change: Change, registries: Registries) -> str:
+    if change.key not in SLOTS:
+        return f"{change.key.removeprefix(_TRAIN)}={written(change.value)}"
+    return registries[change.key].label(change.value, change.where)
+
+
+def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> Variant:
+    """Choose whom the others are compared with: as asked, else the base itself, else the first."""
+    named = experiment.variants.baseline
+    if named is not None:
+        chosen = [v for v in found if v.label == named]
+        if not chosen:
+            hint = nearest(named, [v.label for v in found])
+            raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
+        return chosen[0]
+    return next((v for v in found if v.spec == base and not v.train), found[0])
+
+
+def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
+    """Give a variant the size at which it costs what the baseline costs."""
+    counted(variant, cost)
+    try:
+        solved = solve(variant.spec, target, cost, knob_for(match, variant.spec))
+    except ConfigError as error:
+        raise ConfigError(f"'{variant.label}' {error.message}", variant.where) from None
+    return replace(variant, spec=solved.spec, residual=solved.residual, solved=solved.change)

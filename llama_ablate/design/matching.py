@@ -1,0 +1,72 @@
+"""Budgets held equal: one size of a variant is solved until it costs what the baseline does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.errors import ConfigError
+
+TOLERANCE = 0.005  # how far a matched budget may be off
+
+Cost = Callable[[ModelSpec], int]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A size that a cost is affine in, and the multiples that it is rounded to, coarsest first."""
+
+    name: str
+    turned: Callable[[ModelSpec, int], ModelSpec]
+    #: Round sizes compute faster; a rotation needs even heads.
+    multiples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A recipe with its budget: what was changed for it, and what of the budget is left over."""
+
+    spec: ModelSpec
+    residual: float
+    change: str = ""
+
+
+WIDTH = Knob("feed-forward width", lambda spec, size: spec.with_width(size), (8, 4, 2, 1))
+HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8, 4, 2))
+LATENT = Knob(
+    "latent",
+    lambda spec, size: replace(spec, attention=spec.attention.with_options(latent=size)),
+    (8, 4, 2, 1),
+)
+
+
+def knob_for(match: str, spec: ModelSpec) -> Knob:
+    """Return what is solved for a budget: the cache holds no feed-forward network, so not that."""
+    if match != "kv_bytes":
+        return WIDTH
+    return LATENT if "latent" in dict(spec.attention.options) else HEAD_DIM
+
+
+def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
+    """Return the recipe with the size at which it costs the target.
+
+    Two counts give an affine cost; the size is rounded to the coarsest multiple that stays within
+    the tolerance. A recipe whose own size does as well keeps it. Raises ConfigError where none
+    does.
+    """
+    own = cost(spec) / target - 1
+    if own == 0:
+        return Solved(spec, own)
+    low, high = (cost(knob.turned(spec, size)) for size in (8, 16))
+    exact = 8 + (target - low) * 8 / (high - low)
+    for multiple in knob.multiples:
+        size = max(multiple, round(exact / multiple) * multiple)
+        made = knob.turned(spec, size)
+        residual = cost(made) / target - 1
+        if abs(own) <= min(TOLERANCE, abs(residual)):
+            return Solved(spec, own)
+        if abs(residual) <= TOLERANCE:
+            return Solved(made, residual, f"{knob.name} {size}")
+    raise ConfigError(
+        f"cannot be matched to the baseline within {TOLERANCE:.1%}: {knob.name} {size} leaves "
+        f"{residual:+.1%}"
+    )

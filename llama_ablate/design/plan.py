@@ -1,0 +1,293 @@
+"""From an experiment to its plan: data prepared, variants resolved and counted, runs named."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from llama_ablate.config import plugins
+from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
+from llama_ablate.config.registry import Choice
+from llama_ablate.config.spec import SLOTS
+from llama_ablate.data import tokens
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.design import grid, runs
+from llama_ablate.design.grid import Variant
+from llama_ablate.design.matching import Cost
+from llama_ablate.design.runs import Run
+from llama_ablate.design.table import Table
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.model import laws
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES
+
+#: Seconds of one training step of each variant, measured side by side.
+Pace = Callable[[Table], Sequence[float]]
+
+_COSTS: dict[str, Cost] = {
+    "parameters": lambda spec: count(spec).non_embedding,
+    "flops": lambda spec: count(spec).flops_per_token,
+    "kv_bytes": lambda spec: count(spec).kv_bytes_per_token,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is known before a step is trained."""
+
+    experiment: Experiment
+    tables: tuple[Table, ...]
+    measures: tuple[Choice, ...]
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run once: tables may share some. Seeds stay outermost within a table."""
+        return tuple({run.id: run for c in self.tables for run in c.runs}.values())
+
+    @cached_property
+    def arms(self) -> list[tuple[Variant, Table]]:
+        """Every variant once, with the first table that has it."""
+        found: dict[str, tuple[Variant, Table]] = {}
+        for table in self.tables:
+            for variant in table.variants:
+                found.setdefault(variant.id, (variant, table))
+        return list(found.values())
+
+    @property
+    def baseline(self) -> Variant:
+        """The baseline of the first table: what stands for the experiment where one must."""
+        return self.tables[0].baseline
+
+    def paced(self, pace: Pace) -> "Plan":
+        """Return the plan with the time of a step measured where a budget is in seconds."""
+
+        def timed(table: Table) -> Table:
+            ids = [variant.id for variant in table.variants]
+            seconds = dict(zip(ids, pace(table), strict=True))
+            for variant in table.variants:
+                if variant.role == "aa":  # the same recipe takes the same time, whatever was read
+                    seconds[variant.id] = seconds[table.baseline.id]
+            return replace(table, seconds=seconds)
+
+        made = (timed(c) if c.budget == "seconds" else c for c in self.tables)
+        return replace(self, tables=tuple(made))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `plan.json` holds: enough to read the results without making the plan.
+
+        The first table's part lies open, so that an experiment of one table reads simply.
+        """
+        first, *others = (table.to_dict() for table in self.tables)
+        return {
+            "experiment": self.experiment.model_dump(mode="json"),
+            "question": self.experiment.question,
+            **first,
+            "others": others,
+        }
+
+
+def make(source: Source) -> Plan:
+    """Return the plan of an experiment; reads the corpus, trains nothing.
+
+    Raises ConfigError, with file, line and column, for whatever in the file cannot be done.
+    """
+    from llama_ablate.measure import METRICS
+
+    experiment = source.experiment
+    try:
+        measures = tuple(
+            METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
+        )
+        runs.points(experiment)
+        _check_tuned(experiment, measures)
+        tables = tuple(_tables(experiment, measures))
+        _check_measures(measures, tables)
+        _check_plugins(tables)
+        _check_hypotheses(experiment, tables)
+        _check_seeds(experiment)
+    except ConfigError as error:
+        raise source.locate(error) from None
+    return Plan(experiment, tables, measures)
+
+
+def open_tokens(data: Mapping[str, Any]) -> tokens.Tokens:
+    """Open the tokens that a plan's `data` names; damaged, or on another machine, make them again.
+
+    Raises ConfigError where the corpus has changed since.
+    """
+    fingerprint, recipe = data["fingerprint"], data["recipe"]
+    with contextlib.suppress(tokens.DamagedError):
+        return tokens.load(tokens.cache_folder() / "tokens" / fingerprint)
+    text = tokens.prepare(
+        CORPORA.resolve(recipe["corpus"]), TOKENIZERS.resolve(recipe["tokenizer"])
+    )
+    if text.fingerprint != fingerprint:
+        raise ConfigError(
+            f"the corpus has changed since these runs were planned: its fingerprint is "
+            f"{text.fingerprint}, theirs {fingerprint}"
+        )
+    return text
+
+
+def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]:
+    """Return a table for every text, size, match and budget."""
+    texts: list[tuple[Data, Where]] = [
+        (data, ("texts", i)) for i, data in enumerate(experiment.texts)
+    ] or [(experiment.data, ("data",))]
+    prepared = []
+    for data, where in texts:
+        text = _text(data, where)
+        _check_size(experiment, text, where)
+        prepared.append((data, text))
+    _check_floor(measures, [text for _, text in prepared])
+    sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
+    found = []
+    for (data, text), (i, size), match, budget in itertools.product(
+        prepared, enumerate(sizes), experiment.variants.match, experiment.budget
+    ):
+        model = experiment.model.model_copy(update=size)
+        at = experiment.model_copy(update={"model": model})
+        try:
+            variants = grid.variants(at, REGISTRIES, text.vocab, _COSTS.get(match), match)
+        except ConfigError as error:
+            placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
+            raise ConfigError(error.message, placed or error.where) from None
+        for variant in variants:
+            grid.counted(variant, count)
+            for key in variant.train.keys() & experiment.tune.keys():
+                message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
+                raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
+        name = ", ".join(
+            said
+            for said, several in (
+                (_named(data), len(prepared) > 1),
+                (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
+                (f"matched {match}", len(experiment.variants.match) > 1),
+                (f"equal {budget}", len(experiment.budget) > 1),
+            )
+            if several
+        )
+        train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
+        found.append(Table(name, at, data, match, budget, text, variants, train))
+        if name in {table.name for table in found[:-1]}:
+            several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
+            raise ConfigError(f"two tables would be called '{name}'", several)
+    return found
+
+
+def _named(data: Data) -> str:
+    """Name a text by its corpus and what it sets of it."""
+    if data.name or isinstance(data.corpus, str):
+        return data.name or str(data.corpus)
+    options = [f"{k}={v}" for k, v in data.corpus.items() if k not in ("name", "path")]
+    return " ".join([str(data.corpus["name"]), *options])
+
+
+def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
+    """Return the learning rate of a size, where it follows from the first size's."""
+    if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
+        return {}
+    return {"lr": train.lr * first_dim / at.model.dim}
+
+
+def _text(data: Data, where: Where) -> tokens.Tokens:
+    try:
+        return tokens.prepare(
+            CORPORA.resolve(data.corpus, (*where, "corpus")),
+            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
+        )
+    except ConfigError as error:  # what a corpus finds in itself, it says of `data`
+        raise ConfigError(
+            error.message,
+            (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,
+        ) from None
+
+
+def _check_tuned(experiment: Experiment, measures: tuple[Choice, ...]) -> None:
+    if experiment.tune and all(choice.name != "perplexity" for choice in measures):
+        raise ConfigError(
+            "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
+            ("measure",),
+        )
+
+
+def _check_seeds(experiment: Experiment) -> None:
+    for asked, what in (
+        (experiment.hypotheses, "a hypothesis"),
+        (experiment.sizes, "a ladder"),
+        (experiment.margin, "a margin"),
+        (experiment.controls.aa, "an A/A arm"),
+        (experiment.controls.positive, "a positive control"),
+    ):
+        if asked and len(experiment.seed_list) < 2:
+            raise ConfigError(
+                f"{what} needs an interval, and an interval two seeds or more", ("seeds",)
+            )
+
+
+def _check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    names = [table.name for table in tables]
+    for i, hypothesis in enumerate(experiment.hypotheses):
+        for key in ("table", "minus"):
+            table = getattr(hypothesis, key)
+            if table is not None and table not in names:
+                message = f"no table is called '{table}'{nearest(table, names)}"
+                raise ConfigError(message, ("hypotheses", i, key))
+        labels = [v.label for v in tables[names.index(hypothesis.table or names[0])].variants]
+        for key in ("variant", "against"):
+            name = getattr(hypothesis, key)
+            if name is not None and name not in labels:
+                message = f"no variant is called '{name}'{nearest(name, labels)}"
+                raise ConfigError(message, ("hypotheses", i, key))
+
+
+def _check_measures(measures: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
+    from llama_ablate.measure import METRICS
+
+    for (i, choice), table in itertools.product(enumerate(measures), tables):
+        try:
+            METRICS.check(choice, table.baseline.spec, table.tokens)
+        except ConfigError as error:
+            raise error.under("measure", i) from None
+
+
+def _check_plugins(tables: tuple[Table, ...]) -> None:
+    """Hold every component from outside to the laws, beside components of this package."""
+    checked: set[tuple[str, Choice]] = set()
+    own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
+    for variant in (v for c in tables for v in c.variants):
+        choices = {slot: getattr(variant.spec, slot) for slot in SLOTS}
+        foreign = {s: c for s, c in choices.items() if plugins.code_of(REGISTRIES[s].get(c.name))}
+        for slot in (s for s, c in foreign.items() if (s, c) not in checked):
+            beside = {s: own[s] for s in foreign if s != slot}
+            try:
+                laws.check(variant.spec.with_components(beside), slot)
+            except ConfigError as error:
+                where = variant.varied.get(slot, ("model", slot))
+                raise ConfigError(error.message, where) from None
+        checked |= set(foreign.items())
+
+
+def _check_floor(measures: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
+    for i, choice in enumerate(measures):
+        if choice.name == "excess_loss" and not any(text.source for text in texts):
+            raise ConfigError(
+                "'excess_loss' needs a corpus whose floor is known (hmm, lag-copy, markov, recall) "
+                "and the tokenizer 'chars'",
+                ("measure", i),
+            )
+
+
+def _check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
+    context = experiment.model.context
+    batch = experiment.train.batch * context + 1
+    for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():
+        if text.counts.get(split, 0) < needed:
+            raise ConfigError(
+                f"the {split} split has {text.counts.get(split, 0):,} tokens, smaller than one "
+                f"{'batch' if split == 'train' else 'window'} of {needed:,}",
+                (*where, "corpus"),
+            )

@@ -1,0 +1,99 @@
+"""From variants to runs: seeds, what is tuned, how long each trains, and what it is called."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.spec import digest
+from llama_ablate.design.grid import Variant, trained_value
+from llama_ablate.errors import ConfigError
+
+#: Part of every run's identity: raised when the same recipe would train differently.
+RECIPE = 1
+_ANEW = 1 << 32  # beyond every seed of a file: what an A/A arm adds to draw anew
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant trained from one seed on one text, at one point of what is tuned."""
+
+    variant: Variant
+    seed: int
+    steps: int
+    #: What it changes of the experiment's `train`, the tuned point included.
+    train: Mapping[str, Any]
+    tuned: Mapping[str, Any]
+    id: str
+
+    @property
+    def init_seed(self) -> int:
+        """What its weights are drawn from."""
+        return self.seed + _ANEW * (self.variant.reseed in ("init", "both"))
+
+    @property
+    def order_seed(self) -> int:
+        """What the order of its text is drawn from."""
+        return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the plan says of it."""
+        return {
+            "id": self.id,
+            "variant": self.variant.id,
+            "seed": self.seed,
+            "init_seed": self.init_seed,
+            "order_seed": self.order_seed,
+            "steps": self.steps,
+            "train": dict(self.train),
+            "tuned": dict(self.tuned),
+        }
+
+
+def points(experiment: Experiment) -> list[Point]:
+    """Return every combination of what is tuned; one empty point where nothing is.
+
+    Raises ConfigError for a key that cannot be tuned, a value that it cannot have, and fewer than
+    two values.
+    """
+    axes = []
+    for key, values in experiment.tune.items():
+        read = [
+            trained_value(experiment.train, key, v, ("tune", key, i)) for i, v in enumerate(values)
+        ]
+        if len({str(value) for value in read}) < max(2, len(read)):
+            raise ConfigError(
+                f"tuning '{key}' takes two values or more, all different", ("tune", key)
+            )
+        axes.append([(key, value) for value in read])
+    return [dict(chosen) for chosen in itertools.product(*axes)]
+
+
+def runs(
+    variants: Sequence[Variant],
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    train: Train,
+    steps: Callable[[Variant], int],
+    text: str,
+    changes: Mapping[str, Any],
+    code: Callable[[Variant], Sequence[str]],
+) -> tuple[Run, ...]:
+    """Return every variant at every point with every seed.
+
+    Seeds are outermost, so a grid cut short is still paired. `train` is the experiment's, `changes`
+    what all runs change of it, `text` the fingerprint of the tokens, `code` names a variant's code
+    that is not this package's.
+    """
+    found = []
+    for seed, point, variant in itertools.product(seeds, points, variants):
+        own = {**changes, **variant.train, **point}
+        recipe = train.model_dump(mode="json", exclude={"tokens", "steps"}) | own
+        length = steps(variant)
+        identity = [RECIPE, variant.spec.to_dict(), recipe, length, text, seed]
+        anew = [*([variant.reseed] if variant.reseed else []), *code(variant)]
+        found.append(Run(variant, seed, length, own, point, digest([*identity, *anew])))
+    return tuple(found)

@@ -1,0 +1,157 @@
+"""One table of an experiment: arms that share text, size and budget, and the runs they take."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from llama_ablate.config import plugins
+from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.data import tokens
+from llama_ablate.design import runs
+from llama_ablate.design.grid import Variant
+from llama_ablate.design.runs import Run
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import Counts, count
+from llama_ablate.model.decoder import REGISTRIES
+
+#: Part of the identity of runs with components from outside: changed when those start differently.
+_BUILT = "initial values are the component's own"
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the arms of one table have in common, and those arms."""
+
+    #: What sets this table apart from the experiment's others; empty where it is alone.
+    name: str
+    experiment: Experiment  # at this table's size
+    data: Data
+    match: str
+    budget: str
+    tokens: tokens.Tokens
+    variants: tuple[Variant, ...]
+    #: What all runs change of `train`: the learning rate, where it is carried over.
+    train: Mapping[str, Any]
+    #: Seconds a step by variant id; a budget of seconds needs them.
+    seconds: Mapping[str, float] | None = None
+
+    @property
+    def baseline(self) -> Variant:
+        """The variant that the others are compared with."""
+        return self.variants[0]
+
+    @property
+    def _tokens_per_step(self) -> int:
+        return self.experiment.train.batch * self.experiment.model.context
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the baseline's runs."""
+        train, sizes = self.experiment.train, self.experiment.sizes
+        wanted = train.tokens or 0
+        if sizes and sizes.tokens_per_parameter:
+            wanted = round(sizes.tokens_per_parameter * self.counts[self.baseline.id].non_embedding)
+        elif train.steps:
+            return train.steps
+        return max(1, round(wanted / self._tokens_per_step))
+
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens that each of the baseline's runs trains on."""
+        return self.steps * self._tokens_per_step
+
+    @cached_property
+    def counts(self) -> dict[str, Counts]:
+        """Exact sizes and costs, by variant id."""
+        return {v.id: count(v.spec) for v in self.variants}
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run of the table."""
+        return runs.runs(
+            self.variants,
+            runs.points(self.experiment),
+            self.experiment.seed_list,
+            self.experiment.train,
+            self.steps_of,
+            self.tokens.fingerprint,
+            self.train,
+            _foreign,
+        )
+
+    def steps_of(self, variant: Variant) -> int:
+        """Return how many steps a variant's runs take within the budget."""
+        cost: Mapping[str, float] = {}
+        if self.budget == "flops":
+            cost = {id_: of.flops_per_token for id_, of in self.counts.items()}
+        elif self.budget == "seconds":
+            assert self.seconds is not None, "paced() comes first"
+            cost = self.seconds
+        share = cost[self.baseline.id] / cost[variant.id] if cost else 1.0
+        return max(1, round(self.steps * share))
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """What the plan says of the tokens: enough to make them again elsewhere."""
+        return {
+            "fingerprint": self.tokens.fingerprint,
+            "corpus": self.tokens.corpus,
+            "vocab": self.tokens.vocab,
+            "tokens": self.tokens.counts,
+            "bytes": self.tokens.bytes,
+            "lost": self.tokens.lost,
+            "recipe": self.data.model_dump(mode="json"),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the plan says of this table."""
+        return {
+            "table": self.name,
+            "match": self.match,
+            "budget": self.budget,
+            "size": {k: getattr(self.experiment.model, k) for k in ("dim", "layers", "heads")},
+            "data": self.text,
+            "steps": self.steps,
+            "tokens_per_run": self.tokens_per_run,
+            "variants": [
+                {
+                    "label": v.label,
+                    "id": v.id,
+                    "baseline": v.is_baseline,
+                    "role": v.role,
+                    "reseed": v.reseed,
+                    "residual": v.residual,
+                    "solved": v.solved,
+                    "levels": dict(v.levels),
+                    "covers": list(v.covers),
+                    "train": dict(v.train),
+                    "model": v.spec.to_dict(),
+                    **self.counts[v.id].to_dict(),
+                }
+                for v in self.variants
+            ],
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+
+def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
+    """Raise ConfigError where a component comes from other code than was recorded of runs."""
+    for name, component in _components(spec):
+        if not plugins.is_recorded(component, recorded):
+            raise ConfigError(
+                f"the plugin that makes '{name}' is not the one that {whose} was made with"
+            )
+
+
+def _foreign(variant: Variant) -> list[str]:
+    """Name the code of a variant's components that come from plugins, and how it is built."""
+    found = {plugins.code_of(component) for _name, component in _components(variant.spec)} - {""}
+    return [*sorted(found), _BUILT] if found else []
+
+
+def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the name of a spec's component in every slot, and what is registered under it."""
+    names = ((slot, getattr(spec, slot).name) for slot in REGISTRIES)
+    return [(name, REGISTRIES[slot].get(name)) for slot, name in names]

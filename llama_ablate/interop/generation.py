@@ -1,0 +1,209 @@
+"""Text from a model: one token after another, with the cache, alone or in a batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+import torch
+from torch import Tensor
+
+from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.cache import KVCache
+from llama_ablate.model.decoder import Decoder
+
+Past = Literal["stop", "slide"]
+Ended = Literal["", "stop token", "max tokens", "context"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. Temperature 0 takes the likeliest."""
+
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for values that make no distribution."""
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"--temperature {self.temperature:g}: must be 0 (greedy) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"--top-k {self.top_k}: must be 1 or more")
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"--seed {self.seed}: must be 0 or more, and below 2^63")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
+
+
+def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
+    """Return what is drawn from, (B, V): tempered, then cut to the top k, then to the nucleus.
+
+    The nucleus is the fewest tokens whose probabilities reach `top_p` (Holtzman et al. 2019,
+    arXiv:1904.09751).
+    """
+    if sampling.temperature < torch.finfo(torch.float32).tiny:  # nothing can be divided by less
+        return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
+    # The likeliest at 0: however small the temperature, only what is impossible overflows.
+    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < logits_BV.shape[-1]:
+        least_B1 = logits_BV.topk(sampling.top_k).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
+    falling_BV, order_BV = logits_BV.softmax(-1).sort(-1, descending=True)
+    # What stands before a token decides whether it is in; the first always is.
+    out_BV = falling_BV.cumsum(-1) - falling_BV >= sampling.top_p
+    out_BV[:, 0] = False
+    falling_BV[out_BV] = 0.0
+    kept_BV = torch.zeros_like(falling_BV).scatter_(-1, order_BV, falling_BV)
+    return kept_BV / kept_BV.sum(-1, keepdim=True)
+
+
+class Generation:
+    """Continuations of prompts, a token of each at a time; None where one has ended.
+
+    Prompts of different lengths are padded on the left. Each draws from a stream of random numbers
+    of its own, so neither the batch around a prompt nor the cache changes its continuation. At the
+    context's end it stops, or drops the older half of what it sees and goes on (`past="slide"`).
+    `ended` says afterwards why it ended. Only the first `vocab` tokens are drawn, where a model has
+    more than its tokenizer. Raises ConfigError for an empty or too long prompt, a cache that does
+    not fit into memory, and a model whose logits are not numbers.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        stops: frozenset[int] = frozenset(),
+        past: Past = "stop",
+        use_cache: bool = True,
+        vocab: int | None = None,
+    ) -> None:
+        self.model, self.max_tokens, self.stops = model, max_tokens, stops
+        self.vocab = vocab or model.spec.vocab
+        self.past, self.use_cache = past, use_cache
+        self.sampling = sampling or Sampling()
+        self.ended: Ended = ""
+        self._rows = [list(prompt) for prompt in prompts]
+        self._streams = [torch.Generator().manual_seed(self.sampling.seed) for _ in prompts]
+        self._cache: KVCache | None = None
+        self._pad_B: Tensor | None = None
+        context, longest = model.spec.context, max(map(len, self._rows), default=0)
+        if not all(self._rows):
+            raise ConfigError(
+                "an empty prompt gives nothing to continue: this tokenizer has no "
+                "token that begins a text"
+            )
+        if unknown := [t for row in self._rows for t in row if not 0 <= t < model.spec.vocab]:
+            raise ConfigError(
+                f"token {unknown[0]} of the prompt is not among the model's {model.spec.vocab:,}"
+            )
+        if longest > context and past == "stop":
+            raise ConfigError(
+                f"the prompt has {longest:,} tokens, more than the context of {context:,}; "
+                "shorten it, or see only its end with --past-context slide"
+            )
+
+    def __iter__(self) -> Iterator[list[int | None]]:
+        """Yield the next token of each prompt."""
+        going = [True] * len(self._rows)
+        for _ in range(self.max_tokens):
+            if max(map(len, self._rows)) > self.model.spec.context and not self._make_room():
+                self.ended = "context"
+                return
+            with torch.inference_mode():
+                drawn = self._draw(self._logits())
+            for row, token in zip(self._rows, drawn, strict=True):
+                row.append(token)
+            going = [g and t not in self.stops for g, t in zip(going, drawn, strict=True)]
+            if not any(going):
+                self.ended = "stop token"
+                return
+            yield [t if g else None for g, t in zip(going, drawn, strict=True)]
+        self.ended = "max tokens"
+
+    def _make_room(self) -> bool:
+        if self.past == "stop":
+            return False
+        kept = max(1, self.model.spec.context // 2)
+        self._rows = [row[-kept:] for row in self._rows]
+        self._cache = None
+        return True
+
+    def _logits(self) -> Tensor:
+        """Return the logits of what comes next, (B, V), after all tokens or after the newest."""
+        device = self.model.embedding.weight.device
+        if self._cache is not None:
+            newest_B1 = torch.tensor([row[-1:] for row in self._rows], device=device)
+            return self._last(newest_B1)
+        longest = max(map(len, self._rows))
+        pads = [longest - len(row) for row in self._rows]
+        padded = [[0] * pad + row for pad, row in zip(pads, self._rows, strict=True)]
+        self._pad_B = torch.tensor(pads, device=device) if any(pads) else None
+        if self.use_cache:
+            capacity = min(self.model.spec.context, longest + self.max_tokens)
+            self._check_memory(capacity)
+            self._cache = self.model.new_cache(len(padded), capacity)
+        tokens_BT = torch.tensor(padded, device=device)
+        return self._last(tokens_BT)
+
+    def _check_memory(self, capacity: int) -> None:
+        weight, rows = self.model.embedding.weight, len(self._rows)
+        block = self.model.blocks[0]
+        per_token = sum(heads * width for heads, width in block.attn.cached)
+        kept = min(capacity, block.attn.window or capacity)
+        layers = self.model.spec.layers
+        needed = rows * kept * layers * per_token * weight.element_size()
+        free = psutil.virtual_memory().available
+        if weight.device.type == "cpu" and needed > free:
+            raise ConfigError(
+                f"a cache of {capacity:,} tokens needs {needed / 2**30:,.1f} GiB; "
+                f"{free / 2**30:,.1f} GiB are free: ask for fewer with --max-tokens"
+            )
+
+    def _last(self, tokens_BT: Tensor) -> Tensor:
+        logits_BTV: Tensor = self.model(tokens_BT, self._cache, pad_B=self._pad_B)
+        return logits_BTV[:, -1].float()
+
+    def _draw(self, logits_BV: Tensor) -> list[int]:
+        logits_BV = logits_BV[:, : self.vocab].cpu()
+        if not logits_BV.isfinite().all():
+            raise ConfigError(
+                "the model's logits are not finite numbers: its weights are damaged, "
+                "or too large for this precision"
+            )
+        chances_BV = probabilities(logits_BV, self.sampling)
+        return [
+            int(torch.multinomial(chances_V, 1, generator=stream))
+            for chances_V, stream in zip(chances_BV, self._streams, strict=True)
+        ]
+
+
+class Streamed:
+    """Turns tokens into text as they come, holding back characters that are not yet whole."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self.tokens: list[int] = []
+        self.text = ""
+        self._tokenizer, self._prompt = tokenizer, list(prompt)
+        # A tokenizer may join what it continues with a space, which the prompt's own text has not.
+        self._start = len(tokenizer.decode(self._prompt))
+
+    def push(self, token: int) -> str:
+        """Add a token, and return the text that it completes."""
+        self.tokens.append(token)
+        whole = self._tokenizer.decode(self._prompt + self.tokens)[self._start :]
+        return "" if whole.endswith("\ufffd") else self._advance(whole)
+
+    def flush(self) -> str:
+        """Return what is still held back, broken as it may be."""
+        return self._advance(self._tokenizer.decode(self._prompt + self.tokens)[self._start :])
+
+    def _advance(self, whole: str) -> str:
+        new = whole[len(self.text) :]
+        self.text = whole
+        return new

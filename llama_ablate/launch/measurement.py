@@ -1,0 +1,187 @@
+"""What is measured of variants and machines, each time in a fresh process of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llama_ablate.config.experiment import Experiment, Source, Train
+from llama_ablate.config.spec import digest
+from llama_ablate.design.grid import Variant
+from llama_ablate.design.plan import Pace, Plan, make, open_tokens
+from llama_ablate.design.table import Table, refuse_other_code
+from llama_ablate.errors import ConfigError
+from llama_ablate.launch import processes, worker
+from llama_ablate.launch.environment import environment
+from llama_ablate.measure import METRICS
+from llama_ablate.measure.interleaved import Arm, interleaved
+from llama_ablate.model.decoder import spec_from
+from llama_ablate.results import Store
+from llama_ablate.training import compute as computing
+from llama_ablate.training.compute import Compute
+
+_KEY = "measure"  # one process at a time measures: two would slow each other
+
+
+def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
+    """Measure, in a fresh process, how this machine computes the experiment's baseline fastest."""
+    spec, train = plan.baseline.spec, plan.experiment.train
+    found: Compute = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
+    return found
+
+
+def pace(store: Store, compute: Compute) -> Pace:
+    """Return the seconds of a step of each variant, from an interleaved pass that is kept."""
+
+    def measured(table: Table) -> list[float]:
+        arms = [_arm(v, table) for v in table.variants]
+        key = digest([[v.id for v in table.variants], arms[0]["train"], compute.to_dict()])
+        speed = METRICS.resolve("train_speed")
+
+        def measure() -> list[float]:
+            values: list[dict[str, Any]] = processes.call(
+                _measure, arms, [speed.entry()], compute.to_dict(), 5, log=store.log("pace")
+            )
+            speeds = [of[speed.name]["values"]["train_tokens_per_s"] for of in values]
+            return [
+                arm["train"]["batch"] * arm["spec"]["context"] / s
+                for arm, s in zip(arms, speeds, strict=True)
+            ]
+
+        found: list[float] = store.kept("pace", key, measure)
+        return found
+
+    return measured
+
+
+def measure_variants(
+    store: Store,
+    plan: Plan,
+    compute: Compute,
+    progress: Callable[[int, int], None],
+    rounds: int = 5,
+    *,
+    again: bool = False,
+) -> None:
+    """Take the per-variant metrics of all variants in one interleaved pass.
+
+    If any variant lacks any, or any was measured in other circumstances, all are measured again:
+    ratios hold within a pass only. `again` measures in any case.
+    """
+    choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
+    arms = [variant for variant, _ in plan.arms]
+    given = [_arm(variant, table) for variant, table in plan.arms]
+    entries = [c.entry() for c in choices]
+    mark = digest([[_circumstances(arm) for arm in given], entries, rounds, compute.to_dict()])
+    with store.alone(_KEY) as lease:
+        if not again and all(
+            store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
+            for v in arms
+            for c in choices
+        ):
+            return
+        total = rounds * len(arms)
+        found = processes.call(
+            _measure,
+            given,
+            entries,
+            compute.to_dict(),
+            rounds,
+            log=store.log(_KEY),
+            report=lambda done: progress(done, total),
+        )
+        extra = {"pass": mark, "compute": compute.to_dict(), "environment": environment()}
+        for variant, metrics in zip(arms, found, strict=True):
+            for name, values in metrics.items():
+                store.add_variant_measure(
+                    lease, variant.label, variant.id, name, {**values, **extra}
+                )
+
+
+def _arm(variant: Variant, table: Table) -> dict[str, Any]:
+    """Return what a process needs to measure a variant, as plain values."""
+    train = table.experiment.train.model_dump(mode="json")
+    return {
+        "spec": variant.spec.to_dict(),
+        "train": {**train, **table.train, **variant.train},
+        "data": table.text,
+    }
+
+
+def _circumstances(arm: Mapping[str, Any]) -> list[Any]:
+    """Return what a measure of an arm depends on, beside the compute: not how long it trains."""
+    train = {k: v for k, v in arm["train"].items() if k not in ("tokens", "steps", "evals")}
+    return [arm["spec"], train, arm["data"]["fingerprint"]]
+
+
+def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
+    """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
+
+    Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
+    """
+    choices = [METRICS.resolve(name) for name in names]
+    experiment = Experiment.model_validate(store.plan["experiment"])
+    asked = [*experiment.measure, *(choice.entry() for choice in choices)]
+    checked = make(Source.of(experiment.model_copy(update={"measure": asked})))
+    plan = replace(checked, measures=tuple(choices))
+    if store.compute is None:
+        raise ConfigError(f"'{store.root}' has no finished runs to measure")
+    _refuse_what_has_changed(store, checked)
+    compute = Compute.from_dict(store.compute)
+    per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
+    finished = list({r.id: r for t in store.tables for r in t.records() if r.ok}.values())
+    with store.alone(_KEY) as lease:
+        for done, record in enumerate(finished if per_run else [], 1):
+            if store.runs.weights(record.id) is None:
+                what = f"'{record.label}' s{record.seed} has no weights to measure"
+                raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
+            arguments = (str(store.root), record.id, per_run)
+            measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
+            for name, values in measured.items():
+                store.runs.add_measure(lease, record.id, name, values)
+            progress(done, len(finished))
+    if len(per_run) < len(choices):
+        measure_variants(store, plan, compute, progress, again=True)
+
+
+def _refuse_what_has_changed(store: Store, now: Plan) -> None:
+    """Raise ConfigError for other text, or other plugins, than the runs were made with."""
+    store.refuse_links()
+    for variant, _condition in now.arms:
+        refuse_other_code(variant.spec, store.settings.plugins, f"'{store.root}'")
+    was = {table.plan["data"]["fingerprint"] for table in store.tables}
+    if was != {table.tokens.fingerprint for table in now.tables}:
+        raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
+
+
+def _measure_run(
+    _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
+) -> dict[str, dict[str, Any]]:
+    return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
+
+
+def _choose(
+    _report: Callable[[Any], None], spec: dict[str, Any], train: dict[str, Any], device: str
+) -> Compute:
+    return computing.choose(spec_from(spec), Train.model_validate(train), device)
+
+
+def _measure(
+    report: Callable[[Any], None],
+    arms: list[dict[str, Any]],
+    entries: list[Any],
+    compute: dict[str, Any],
+    rounds: int,
+) -> list[dict[str, dict[str, Any]]]:
+    return interleaved(
+        [
+            Arm(
+                spec_from(arm["spec"]), Train.model_validate(arm["train"]), open_tokens(arm["data"])
+            )
+            for arm in arms
+        ],
+        [METRICS.resolve(entry) for entry in entries],
+        Compute.from_dict(compute),
+        rounds=rounds,
+        report=report,
+    )

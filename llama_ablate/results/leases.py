@@ -1,0 +1,241 @@
+"""Lease files with heartbeats and fencing tokens.
+
+The leases of one piece of work are the files `lease-1`, `lease-2` ... in its folder. Creating the
+next file takes the lease: a file can be created once, so one process has it, and its number is the
+fencing token. The holder moves the file's modification time on with every heartbeat (a counter, not
+a clock). Whoever waits watches with a clock of its own whether it moves; after the lease timeout
+without a heartbeat it renames the file to `released-N`, and the former holder finds it gone.
+"""
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.results.processes import alive, myself
+
+#: Seconds without a beat after which others may take the work over. On a network file system this
+#: must be longer than a file's attributes are cached.
+LEASE_S = 20.0
+_BEATS = 10  # heartbeats in a lease timeout
+
+
+def lease_timeout() -> float:
+    """Return the lease timeout in seconds: LLAMA_ABLATE_LEASE_S, or 20.
+
+    Raises ConfigError where that variable is not a positive number.
+    """
+    given = os.environ.get("LLAMA_ABLATE_LEASE_S") or str(LEASE_S)
+    with contextlib.suppress(ValueError):
+        if 0 < float(given) < math.inf:
+            return float(given)
+    raise ConfigError(f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of seconds above 0")
+
+
+class LostError(OSError):
+    """Our lease expired and another process has taken the work over."""
+
+
+class Lease:
+    """The right to a piece of work. As a context it is renewed inside, and given up at the end."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """Take the lease of a number. Raises FileExistsError where somebody has it."""
+        self.folder, self.number, self._timeout = folder, number, lease_timeout()
+        self._path = folder / f"lease-{number}"
+        self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            os.write(self._handle, myself().encode())
+            os.fsync(self._handle)
+        except OSError:  # a lease that does not say whose it is would be waited for
+            os.close(self._handle)
+            disk.remove(self._path)
+            raise
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+        self._thread.start()
+
+    @property
+    def held(self) -> bool:
+        """Whether it is still ours: nobody has broken it."""
+        try:
+            there, ours = os.stat(self._path), os.fstat(self._handle)
+        except FileNotFoundError:
+            return False
+        return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
+
+    def agreed(self, key: str, value: str) -> str:
+        """Return what the work's first holder to ask said of something: the same for all."""
+        file = self.folder / key
+        try:
+            return file.read_text("utf-8")
+        except FileNotFoundError:
+            disk.replace(file, value.encode())
+            return value
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Write a file of the results in one step. Raises LostError where the lease was lost."""
+        if not self.held:
+            raise LostError(f"'{self.folder}' was taken over by another process")
+        disk.replace(path, content, aside=self.folder)
+
+    def release(self) -> None:
+        """Give it up, for others to go on from here. What has ended already stays so."""
+        if self._stops():
+            _release(self.folder, self.number)
+
+    def finish(self) -> None:
+        """Give it up for good: the work is done, and its folder goes, the lease last."""
+        if self._stops():
+            for name in set(disk.names(self.folder)) - {self._path.name}:
+                disk.remove_tree(self.folder / name)
+            disk.remove_tree(self.folder)
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _stops(self) -> bool:
+        """Stop renewing; return whether there is a lease of ours to take away."""
+        if self._left.is_set():
+            return False
+        self._left.set()
+        self._thread.join()
+        held = self.held
+        os.close(self._handle)
+        return held
+
+    def _renew(self) -> None:
+        beat = 0
+        while not self._left.wait(self._timeout / _BEATS):
+            beat += 2  # whole seconds: some file systems keep nothing finer
+            with contextlib.suppress(OSError):  # a server that is away: the next may come through
+                os.utime(self._handle, ns=(0, beat * 10**9))
+
+
+def take(folder: Path) -> Lease | None:
+    """Lease the work of a folder; None where somebody else is at it, or was a moment faster."""
+    disk.make(folder)
+    number, held = _newest(folder)
+    if held and _lives(folder, number) is not False:
+        return None
+    if held:
+        _release(folder, number)
+    try:
+        return Lease(folder, number + 1)
+    except (FileExistsError, FileNotFoundError):  # the folder goes when the work is done
+        return None
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[Lease]:
+    """Do what one process does at a time: wait for our turn, and finish it.
+
+    Raises LostError where something fails because another has taken our turn for over.
+    """
+    watch = Watch()
+    while (lease := take(folder)) is None:
+        if watch.waits(folder):
+            time.sleep(0.1)
+    try:
+        yield lease
+    except OSError as error:
+        if lease.held:
+            raise
+        lost = f"'{folder}' was taken over by another process: this one had stopped for a while"
+        raise LostError(lost) from error
+    finally:
+        lease.finish()
+
+
+def taken(folder: Path) -> bool:
+    """Return whether somebody is at a piece of work, as far as can be seen at one glance."""
+    number, held = _newest(folder)
+    return held and _lives(folder, number) is not False
+
+
+def at_work(folders: Sequence[Path]) -> bool:
+    """Return whether somebody is at one of several pieces of work.
+
+    A holder of which that cannot be told, as on another machine, is watched for the lease timeout.
+    """
+    for folder in folders:
+        number, held = _newest(folder)
+        if held and _lives(folder, number):
+            return True
+    watch, until = Watch(), time.monotonic() + 1.5 * lease_timeout()
+    while [folder for folder in folders if watch.waits(folder)]:
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class Watch:
+    """What one process has seen of the leases that it waits for."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, int, int], float]] = {}
+
+    def waits(self, folder: Path) -> bool:
+        """Return whether somebody holds the lease; break one that has expired."""
+        number, held = _newest(folder)
+        if not held or _lives(folder, number) is False:
+            self._seen.pop(folder, None)
+            return False
+        try:
+            with (folder / f"lease-{number}").open() as file:  # opening asks a server for the truth
+                at = os.fstat(file.fileno())
+        except FileNotFoundError:
+            return False
+        beat, now = (number, at.st_ino, at.st_mtime_ns), time.monotonic()
+        before, since = self._seen.setdefault(folder, (beat, now))
+        if beat != before:
+            self._seen[folder] = (beat, now)
+        elif now - since > lease_timeout():
+            _release(folder, number)
+            return False
+        return True
+
+
+def _newest(folder: Path) -> tuple[int, bool]:
+    """Return the highest number of a lease so far, and whether it has not been released."""
+    names = disk.names(folder)
+    numbers = {
+        kind: max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
+        for kind in ("lease-", "released-")
+    }
+    newest = max(numbers.values())
+    return newest, newest > numbers["released-"]
+
+
+def _numbered(name: str, kind: str) -> bool:
+    return name.startswith(kind) and name[len(kind) :].isdecimal()
+
+
+def _lives(folder: Path, number: int) -> bool | None:
+    """Return whether a lease's holder is alive; None if that is unknown, or it is released."""
+    try:
+        return alive((folder / f"lease-{number}").read_text("utf-8", "replace"))
+    except FileNotFoundError:
+        return None  # being released at this moment: the next look will tell
+
+
+def _release(folder: Path, number: int) -> None:
+    try:
+        os.rename(folder / f"lease-{number}", folder / f"released-{number}")
+    except FileNotFoundError:
+        pass  # another was faster, or the work is done

@@ -1,0 +1,105 @@
+"""The plan of an experiment: one typed document, which its writer and all its readers share."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from llama_ablate.config.experiment import Data, Experiment
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlannedVariant(_Part):
+    """A variant of a table: its architecture with every default filled in, and its exact sizes."""
+
+    label: str
+    id: str
+    baseline: bool = False
+    #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order" or "both".
+    role: Literal["", "aa", "positive"] = ""
+    reseed: str = ""
+    #: What matching left of the budget, and what it changed: "feed-forward width 176".
+    residual: float = 0.0
+    solved: str = ""
+    #: In a factorial design: which of its axis' values each factor has.
+    levels: dict[str, int] = Field(default_factory=dict)
+    #: Levels of the file that change nothing, so that they are this variant.
+    covers: list[str] = Field(default_factory=list)
+    #: What it changes of the experiment's `train`.
+    train: dict[str, Any] = Field(default_factory=dict)
+    #: The architecture: sizes, and a component with all its options in every slot.
+    model: dict[str, Any]
+    parameters: int
+    non_embedding: int
+    flops_per_token: int
+    kv_bytes_per_token: int
+
+
+class PlannedRun(_Part):
+    """A variant trained from one seed, at one point of what is tuned."""
+
+    id: str
+    variant: str
+    seed: int
+    init_seed: int
+    order_seed: int
+    steps: int
+    #: What it changes of the experiment's `train`, the tuned point included.
+    train: dict[str, Any] = Field(default_factory=dict)
+    tuned: dict[str, Any] = Field(default_factory=dict)
+
+
+class PlannedText(_Part):
+    """The text of a table, as tokens: enough to make them again elsewhere."""
+
+    fingerprint: str
+    corpus: str
+    vocab: int
+    tokens: dict[str, int]
+    bytes: dict[str, int]
+    #: An example of text that the tokenizer loses; empty where it loses none.
+    lost: str = ""
+    source: Data
+
+
+class PlannedTable(_Part):
+    """One table of an experiment: variants that share text, size, matching and budget."""
+
+    #: What sets it apart from the experiment's other tables; empty where it is alone.
+    name: str = ""
+    match: str = "none"
+    budget: str = "tokens"
+    size: dict[str, int]
+    text: PlannedText
+    steps: int
+    tokens_per_run: int
+    variants: list[PlannedVariant]
+    runs: list[PlannedRun]
+
+    @property
+    def baseline(self) -> PlannedVariant:
+        """The variant that the others are compared with."""
+        return next(variant for variant in self.variants if variant.baseline)
+
+    def variant(self, id_: str) -> PlannedVariant:
+        """Return the variant of an id."""
+        return next(variant for variant in self.variants if variant.id == id_)
+
+
+class PlanDocument(_Part):
+    """What `plan.json` holds: enough to read the results without making the plan again."""
+
+    format: int
+    experiment: Experiment
+    tables: list[PlannedTable]
+    #: How the runs compute, once that has been measured.
+    compute: dict[str, Any] | None = None
+    #: What the launch decided for all runs.
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def runs(self) -> dict[str, PlannedRun]:
+        """Every run of all tables once, by id: tables may share some."""
+        return {run.id: run for table in self.tables for run in table.runs}

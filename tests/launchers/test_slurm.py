@@ -1,0 +1,205 @@
+"""R14 and R19: runs as jobs of a Slurm that loses nodes, jobs, its controller, its launcher."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.reliability.harness import Settings, breaches, grid, nobody_left
+
+from .slurm_cluster import SlurmCluster
+
+pytest.importorskip("submitit", reason="submitit is not installed here (the extra 'slurm').")
+pytestmark = pytest.mark.skipif(bool(SlurmCluster.why_not()), reason=str(SlurmCluster.why_not()))
+
+#: Long enough for something to happen in every run.
+TRAIN = "{steps: 1500, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
+EVENTS = ["node", "requeue", "USR2", "controller", "launcher", "step"]
+
+
+@pytest.fixture
+def cluster(request):
+    """A cluster of three nodes, in a folder whose name is short: it holds sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    (folder / "prolog").write_text('#!/bin/sh\ntest "$SLURMD_NODENAME" != n1\n', "utf-8")
+    (folder / "prolog").chmod(0o755)
+    try:
+        with SlurmCluster(folder, nodes=3, more=getattr(request, "param", "")) as up:
+            yield up
+    finally:
+        shutil.rmtree(folder)
+
+
+def jobs(cluster, state="RUNNING"):
+    with contextlib.suppress(RuntimeError):  # the controller may be away
+        return cluster.command("squeue", "-h", "-r", "-t", state, "-o", "%i").split()
+    return []
+
+
+def nodes_at_work(cluster):
+    with contextlib.suppress(RuntimeError):
+        return cluster.command("squeue", "-h", "-t", "RUNNING", "-o", "%N").split()
+    return []
+
+
+def started_again(cluster, job):
+    """Spare a requeued job the seconds that it has to wait; return when it is out of the way."""
+    cluster.wait(lambda: job not in jobs(cluster), f"{job} has left")
+    with contextlib.suppress(RuntimeError):
+        cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def befall(event, cluster, chance):
+    """Let something happen to a job that runs."""
+    job = chance.choice(jobs(cluster))
+    if event == "node":
+        node = chance.choice(nodes_at_work(cluster))
+        cluster.kill_node(node)
+        cluster.command("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=died")
+        cluster.start_node(node)
+    elif event == "requeue":
+        cluster.command("scontrol", "requeue", job)
+        started_again(cluster, job)
+    elif event == "USR2":
+        cluster.command("scancel", "--batch", "--signal=USR2", job)
+        started_again(cluster, job)
+    elif event == "step":
+        steps = [p for n in cluster.names for p in cluster.processes(n) if "stepd" in p.name()]
+        chance.choice(steps).kill()
+    elif event == "controller":
+        cluster.kill_controller(saved=False)
+        time.sleep(1)
+        cluster.start_controller()
+
+
+def killed_after_sbatch(folder):
+    """Return a PATH with an sbatch that submits, and kills who asked before it can take note."""
+    script = folder / "bin" / "sbatch"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"\nkill -9 $PPID\n', "utf-8")
+    script.chmod(0o755)
+    return f"{script.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.timeout(7200)
+def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_the_local_launcher(
+    experiment_file, tmp_path, cluster, launch, checkpoints, volume, tally
+):
+    def slurm(**env):
+        options = ("--launcher", "slurm", "--slurm", "time=30")
+        return launch(file, results, *options, **cluster.env, **env)
+
+    file = experiment_file(train=TRAIN, measure="[perplexity]")
+    expected = grid(file, tmp_path / "reference", Settings()).root
+    path = killed_after_sbatch(tmp_path)
+    chance, wanted, wrong = random.Random(0), volume(6, 30), []
+    happened, grids, longest = [], 0, 0.0
+    while len(happened) < wanted:
+        results = tmp_path / f"grid-{grids}"
+        root = results / "tiny"
+        grids += 1
+        events = iter(EVENTS)
+        if grids % 5 == 1:
+            launcher = slurm(PATH=path)
+            error = launcher.communicate(timeout=60)[1]
+            assert launcher.returncode == -signal.SIGKILL, error
+            happened.append("launcher killed in sbatch")
+        launcher, calm = slurm(), time.monotonic()
+        seen, since = set(), calm
+        while launcher.poll() is None:
+            time.sleep(0.2)
+            longest = max(longest, time.monotonic() - since)
+            if (there := {*checkpoints(root), *root.glob("runs/*")}) != seen:
+                seen, since = there, time.monotonic()
+            if (
+                not (checkpoints(root) and jobs(cluster))
+                or time.monotonic() - calm < 2
+                or len(happened) >= wanted
+            ):
+                continue
+            event = next(events, None) or chance.choice(EVENTS)
+            if event == "launcher":
+                launcher.kill()
+                launcher.communicate()
+                launcher = slurm()
+            else:
+                befall(event, cluster, chance)
+            happened.append(event)
+            print(event, time.monotonic() - calm)
+            calm = time.monotonic()
+        error = launcher.communicate()[1]
+        nobody_left(root, seconds=30)
+        found = breaches(root, expected)
+        if launcher.returncode or found:
+            wrong.append((launcher.returncode, error, found))
+    print(wrong)
+    assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
+    assert longest < 60
+    counts = ", ".join(f"{happened.count(what)} {what}" for what in dict.fromkeys(happened))
+    tally(
+        "R19",
+        f"Slurm: {counts}, during {grids} grids of 4 runs; {longest:.0f} s at most "
+        "without a checkpoint or a commit",
+        len(happened),
+        len(wrong),
+    )
+
+
+def test_a_job_whose_machine_is_wanted_back_queues_itself_again_and_an_interrupt_ends_all_jobs(
+    experiment_file, tmp_path, cluster, launch, checkpoints
+):
+    """What is asked for comes behind a checkpoint that was just written: the next is far away."""
+    file = experiment_file("{}", train=TRAIN.replace("1500", "500_000"), seeds="1")
+    root, seldom = tmp_path / "tiny", ("--checkpoint-every", "8", "--launcher", "slurm")
+
+    def latest():
+        return max((int(path.name.split("-")[1]) for path in checkpoints(root)), default=0)
+
+    def written(since):
+        cluster.wait(lambda: latest() > since, "a checkpoint is written")
+        return latest()
+
+    launcher = launch(file, tmp_path, *seldom, **cluster.env)
+    first = written(since=0)
+    (job,) = jobs(cluster)
+    cluster.command("scancel", "--batch", "--signal=USR2", job)
+    cluster.wait(lambda: jobs(cluster, "PENDING") == [job], "the job waits again")
+    asked = latest()
+    assert asked > first
+    started_again(cluster, job)
+    second = written(since=asked)
+    began = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    out, error = launcher.communicate(timeout=60)
+    assert (launcher.returncode, out) == (130, ""), error
+    assert time.monotonic() - began < 15
+    assert not jobs(cluster, "PENDING,RUNNING,COMPLETING")
+    nobody_left(root, seconds=30)
+    assert latest() > second
+
+
+@pytest.mark.parametrize("cluster", ["Prolog={folder}/prolog\n"], indirect=True)
+def test_a_job_that_slurm_holds_because_its_node_cannot_start_it_goes_to_another(
+    experiment_file, tmp_path, cluster, launch
+):
+    file = experiment_file(train=TRAIN.replace("1500", "5"), measure="[perplexity]")
+    launcher = launch(file, tmp_path, "--launcher", "slurm", **cluster.env)
+    error = launcher.communicate(timeout=100)[1]
+    assert launcher.returncode == 0, error
+    assert cluster.states()["n1"] == "DRAINED"
+    assert not breaches(tmp_path / "tiny")
+
+
+def test_what_slurm_refuses_is_told_in_one_line(experiment_file, tmp_path, cluster, launch):
+    where = ("--launcher", "slurm", "--slurm", "partition=nowhere")
+    launcher = launch(experiment_file("{}", seeds="1"), tmp_path, *where, **cluster.env)
+    error = launcher.communicate(timeout=60)[1]
+    assert launcher.returncode == 2
+    assert error.splitlines()[-1].startswith("llama-ablate: --launcher slurm: sbatch: error: ")
+    assert "Traceback" not in error
