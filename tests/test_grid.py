@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.design import grid, runs
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
@@ -174,9 +174,10 @@ def test_a_budget_that_no_width_can_meet_is_refused():
         of("one-at-a-time", cost=lambda spec: count(spec).non_embedding, axes={"layers": [40]})
 
 
-def runs_of(variants, text="f", points=({},), steps=1, **train):
-    recipe = Train.check({"steps": 1, **train})
-    return runs.runs(variants, points, [0, 1], recipe, lambda _: steps, text, {}, lambda _: [])
+def runs_of(variants, text="f", tune=None, steps=1, **train):
+    values = {"name": "x", "train": {"steps": 1, **train}, "variants": {}, "tune": tune or {}}
+    experiment = Experiment.check({**values, "seeds": 2})
+    return runs.runs({}, experiment, variants, lambda _: steps, text, lambda _: [])
 
 
 def test_runs_are_named_by_all_that_they_depend_on():
@@ -194,7 +195,7 @@ def test_runs_are_named_by_all_that_they_depend_on():
 
 def test_a_tuned_point_is_the_run_that_says_the_same_outright():
     variants = of("one-at-a-time", axes={"norm": ["rmsnorm"]})
-    tuned = runs_of(variants, points=({"lr": 0.001}, {"lr": 0.5}))
+    tuned = runs_of(variants, tune={"lr": [0.002, 0.5]})
     assert len({run.id for run in tuned}) == 8
     assert {r.id for r in tuned if r.tuned["lr"] == 0.5} == {
         r.id for r in runs_of(variants, lr=0.5)

@@ -176,7 +176,7 @@ def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_o
     launcher = launch(command(file, tmp_path))
     store = tmp_path / "tiny"
     until((store / "plan.json").exists, 60)
-    doomed = Store(store).plan["runs"][0]["id"]
+    doomed = next(iter(Store(store).plan.runs))
     killed = set()
     while launcher.poll() is None:
         for process in at_work(launcher, store, run=doomed):
@@ -341,7 +341,7 @@ def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, 
     store = Store.open(tmp_path / "tiny")
     assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
     assert [record.measures["perplexity"] for record in store.records()] == taken
-    assert all(store.variant_measures(v["id"])["kv_cache"] for v in store.plan["variants"])
+    assert all(store.variant_measures(v.id)["kv_cache"] for v in store.plan.tables[0].variants)
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2
     assert "did you mean 'perplexity'?" in capsys.readouterr().err

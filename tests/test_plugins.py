@@ -172,7 +172,7 @@ def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file,
     store = Store(tmp_path / "r" / "tiny")
     plugin.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(ConfigError, match="is not what these runs were planned with"):
-        worker.run(store.root, store.plan["runs"][0]["id"])
+        worker.run(store.root, next(iter(store.plan.runs)))
     assert not (tmp_path / "ran").exists()
 
 

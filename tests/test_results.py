@@ -11,6 +11,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, to_json, write_json
 from llama_ablate.results import CURVE, Record, Store
+from tests import plans
 
 RECORD = Record(
     id="0123abcd",
@@ -36,7 +37,7 @@ ROW = dict.fromkeys(CURVE, 1.0)
 @pytest.fixture
 def store(tmp_path):
     found = Store(tmp_path / "x")
-    found.create({"runs": [{"id": RECORD.id, "variant": "v1", "seed": 0}]}, "name: x\n")
+    found.create(plans.of_runs(RECORD.id), "name: x\n")
     return found
 
 
@@ -171,13 +172,13 @@ def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
         Store.open(tmp_path)
     with pytest.raises(ConfigError, match="holds no results"):
         Store.open(tmp_path / "y")
-    assert Store.open(store.root).plan["runs"]
+    assert Store.open(store.root).plan.runs
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="cannot be written"):
-        Store(tmp_path / "file" / "x").create({}, "")
+        Store(tmp_path / "file" / "x").create(plans.of_runs(), "")
 
 
 def test_the_best_weights_are_those_of_every_table(store):
@@ -290,7 +291,7 @@ def test_a_file_that_somebody_left_among_the_work_in_progress_is_left_alone(stor
     (store.root / "working" / ".DS_Store").write_text("")
     store.prepare()
     store.sweep()
-    store.create({"runs": []}, "name: x\n")
+    store.create(plans.of_runs(), "name: x\n")
     assert (store.root / "working" / ".DS_Store").is_file()
 
 
@@ -303,20 +304,18 @@ def test_every_try_of_a_run_that_fails_again_and_again_is_counted_and_kept(store
         assert store.record(RECORD.id).reason == f"try {number}"
 
 
-def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(store):
-    def planned(name, *runs):
-        return {"experiment": {"name": name}, "runs": [{"id": run} for run in runs]}
-
-    store.create(planned("one", "0a"), "name: one\n")
-    store.create(planned("one", "0b"), "name: one\n")
+def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_path):
+    store = Store(tmp_path / "one")
+    store.create(plans.of_runs("0a", name="one"), "name: one\n")
+    store.create(plans.of_runs("0b", name="one"), "name: one\n")
     with pytest.raises(ConfigError, match="holds the results of 'one', not of 'two'"):
-        store.create(planned("two", "0a"), "name: two\n")
+        store.create(plans.of_runs("0a", name="two"), "name: two\n")
     for damaged in ("{", "[]", '{"runs": 3, "experiment": 3}'):  # it is written anew
         store.plan_file.write_text(damaged)
-        store.create(planned("two", "0a"), "name: two\n")
-    write_json(store.plan_file, {"format": 3, "runs": []})
-    with pytest.raises(ConfigError, match="is of format 3: a later version wrote it"):
-        store.create(planned("two", "0a"), "name: two\n")
+        store.create(plans.of_runs("0a", name="two"), "name: two\n")
+    write_json(store.plan_file, {"format": 4, "experiment": {}})
+    with pytest.raises(ConfigError, match="is of format 4: a later version wrote it"):
+        store.create(plans.of_runs("0a", name="two"), "name: two\n")
 
 
 def test_weights_that_were_dropped_are_marked_and_no_damage(store):

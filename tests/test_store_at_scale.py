@@ -15,8 +15,10 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
-from llama_ablate.report import figures, frames, planned
+from llama_ablate.report import figures, frames
+from llama_ablate.report import planned as forecasts
 from llama_ablate.results import CURVE, Record, Still, Store
+from tests import plans
 from tests.quiet import within
 from tests.reliability.conftest import FULL
 
@@ -49,40 +51,20 @@ def made(tmp_path, monkeypatch):
 
     def make(variants, seeds, pending=0):
         store = Store(tmp_path / f"{variants}x{seeds}" / "x")
-        recipes = [
-            {
-                "id": f"v{n}",
-                "label": f"variant {n}" if n else "rope",
-                "baseline": n == 0,
-                "model": RECORD.model,
-                "parameters": 1000,
-                "non_embedding": 900,
-                "residual": 0.0,
-                "flops_per_token": 2000,
-                "kv_bytes_per_token": 64 * (n + 1),
-            }
+        planned = [
+            plans.variant(
+                f"v{n}",
+                f"variant {n}" if n else "rope",
+                model=RECORD.model,
+                kv_bytes_per_token=64 * (n + 1),
+            )
             for n in range(variants)
         ]
         runs = [
-            {"id": f"{n:08x}", "variant": f"v{n % variants}", "seed": n // variants, "steps": 2}
+            plans.run(f"{n:08x}", f"v{n % variants}", n // variants)
             for n in range(variants * seeds)
         ]
-        plan = {
-            "experiment": {
-                "name": "x",
-                "train": {"batch": 4, "lr": 1e-3},
-                "model": {"context": 8},
-                "variants": {},
-            },
-            "question": "",
-            "data": {"fingerprint": "f", "vocab": 61},
-            "steps": 2,
-            "tokens_per_run": 64,
-            "match": "none",
-            "variants": recipes,
-            "runs": runs,
-        }
-        store.create(plan, "name: x\n")
+        store.create(plans.document(plans.table(planned, runs)), "name: x\n")
         lease = SimpleNamespace(
             held=True,
             agreed=lambda _key, value: value,
@@ -91,16 +73,16 @@ def made(tmp_path, monkeypatch):
             replace=disk.replace,
         )
         for n, run in enumerate(runs[: len(runs) - pending]):
-            of = recipes[n % variants]
+            of = planned[n % variants]
             loss = 1.5 + n % variants / 1000 + math.sin(n) / 100
-            outcome = "diverged" if run["seed"] % 1000 == 7 else "ok"
+            outcome = "diverged" if run.seed % 1000 == 7 else "ok"
             record = replace(
                 RECORD,
-                id=run["id"],
-                seed=run["seed"],
+                id=run.id,
+                seed=run.seed,
                 outcome=outcome,
-                variant=of["id"],
-                label=of["label"],
+                variant=of.id,
+                label=of.label,
                 measures={"perplexity": {"test_loss_nats": loss}},
             )
             curve = [
@@ -108,9 +90,9 @@ def made(tmp_path, monkeypatch):
                 for step in range(1, 6)
             ]
             store.runs.commit(lease, record, curve, None)
-        for of in recipes:
+        for of in planned:
             speed = {"values": {"train_tokens_per_s": 9.0}, "samples": {}, "error": ""}
-            store.add_variant_measure(lease, of["label"], of["id"], "train_speed", speed)
+            store.add_variant_measure(lease, of.label, of.id, "train_speed", speed)
         return store.root
 
     return make
@@ -247,8 +229,8 @@ def test_only_the_weights_that_are_asked_for_are_kept(
     kept = {p.parent for p in store.root.glob("runs/*/weights.safetensors")}
     assert len(kept) == left
     if keep == "best":
-        for variant in store.plan["variants"]:
-            of = [r for r in store.records() if r.variant == variant["id"]]
+        for variant in store.plan.tables[0].variants:
+            of = [r for r in store.records() if r.variant == variant.id]
             best = min(of, key=lambda r: r.numbers["validation_loss_nats"])
             assert store.runs.folder(best.id) in kept
     before = [p.stat().st_mtime_ns for p in sorted(store.root.glob("runs/*/record.json"))]
@@ -262,7 +244,7 @@ def test_only_the_weights_that_are_asked_for_are_kept(
 
 
 def test_sizes_are_written_for_people():
-    assert [planned.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
+    assert [forecasts.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
         "0 bytes",
         "1e+03 bytes",
         "2 KiB",

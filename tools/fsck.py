@@ -43,7 +43,7 @@ Breach = tuple[str, str, str]  # invariant, path, what is wrong
 def check(root: Path, against: Path | None = None) -> list[Breach]:
     """Return every breach of the invariants in a results folder."""
     plan = document(root / "plan.json")
-    tables = [plan, *listed(plan.get("others"))]
+    tables = listed(plan.get("tables"))
     runs = [
         {"steps": mapping(table).get("steps"), **mapping(run)}  # the first runs had no number each
         for table in tables
@@ -53,7 +53,7 @@ def check(root: Path, against: Path | None = None) -> list[Breach]:
     found = [
         *([] if runs else [("I1", str(root / "plan.json"), "plans no run")]),
         *commits(root, planned),
-        *documents(root, seals=plan.get("format") != 1 and "format" in plan),
+        *documents(root, seals=True),
         *files(root),
         *leftovers(root),
         *curves(root, planned),

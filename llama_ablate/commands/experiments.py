@@ -9,8 +9,9 @@ from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import Still, Store
+from llama_ablate.results import Settings, Still, Store
 from llama_ablate.results.outcomes import outcomes
+from llama_ablate.results.still import legacy
 
 
 def components(options: Namespace) -> Answer:
@@ -42,7 +43,9 @@ def plan(options: Namespace) -> Answer:
         raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
     workers = local.default_workers(device, made.experiment.parallel.data)
-    values = planned.forecast(made.to_dict(), compute.to_dict(), workers)
+    values = planned.forecast(
+        legacy(made.document(compute, Settings())), compute.to_dict(), workers
+    )
     text = planned.text(values)
     if options.power is not None:
         pilot = options.pilot or Path("results") / made.experiment.slug
@@ -128,7 +131,8 @@ def report(options: Namespace) -> Answer:
 
 def _table(options: Namespace) -> Store:
     """Open the results, seen as the table that is asked for. Raises ConfigError for another."""
-    store = Store.open(options.folder)
+    found = Store.open(options.folder)
+    store = Still(found.root, plan=found.plan_file.name)
     if options.table is None:
         return store
     named = {table.plan.get("table", ""): table for table in store.tables}

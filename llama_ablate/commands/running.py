@@ -4,7 +4,7 @@ import shutil
 import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Settings, Still, Store, folders
+from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.still import legacy
 from llama_ablate.terminal import in_one_line
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def _planned(
     compute = replace(Compute.from_dict(chosen), ranks=made.experiment.parallel.data)
     made = made.paced(measurement.pace(store, compute))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
-    planned = {**made.to_dict(), "compute": compute.to_dict(), "settings": asdict(settings)}
+    planned = made.document(compute, settings)
     # How many a cluster will take at a time is not known before: perhaps all.
     elsewhere = options.launcher == "slurm" or options.ray_address
     most = len(made.runs) if elsewhere else local.default_workers(device, compute.ranks)
@@ -114,14 +116,14 @@ def _planned(
     return made, compute, settings
 
 
-def _check_room(store: Store, plan: dict[str, Any], workers: int) -> None:
+def _check_room(store: Store, plan: PlanDocument, workers: int) -> None:
     """Raise ConfigError where the disk has less room than the runs will need."""
     from llama_ablate.report import planned
 
     done = store.runs.final_ids()
-    needed = planned.disk_bytes(plan, workers, done)
+    needed = planned.disk_bytes(legacy(plan), workers, done)
     free = shutil.disk_usage(store.root).free
-    keep = plan["settings"]["keep_weights"]
+    keep = plan.settings.keep_weights
     if needed[keep] > free:
         raise ConfigError(
             f"the runs need up to {planned.size(needed[keep])} in '{store.root}', and "

@@ -10,7 +10,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -25,10 +25,12 @@ Entry = str | dict[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """A component by name, with every option filled in: hashable, and what identifies it."""
+    """A component by name, with every option filled in. Hashable."""
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
+    #: The values that the options have where nothing is said, as the component declares them.
+    defaults: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return " ".join([self.name, *(f"{key}={value}" for key, value in self.options)])
@@ -38,11 +40,20 @@ class Choice:
 
     def with_options(self, **changes: Any) -> "Choice":
         """Return a copy in which some options have other values."""
-        return Choice(self.name, tuple((k, changes.get(k, v)) for k, v in self.options))
+        return replace(self, options=tuple((k, changes.get(k, v)) for k, v in self.options))
 
     def entry(self) -> Entry:
         """Return what one would write in YAML to get this choice again."""
         return {"name": self.name, **dict(self.options)} if self.options else self.name
+
+    def identity(self) -> dict[str, Any]:
+        """Return the name and the options that differ from their defaults: what is hashed.
+
+        So an option that a component gains later changes no id.
+        """
+        defaults = dict(self.defaults)
+        special = {k: v for k, v in self.options if k not in defaults or v != defaults[k]}
+        return {"name": self.name, **special}
 
 
 @dataclass(frozen=True)
@@ -141,13 +152,13 @@ class Registry:
             raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
         values = self._schemas[name].check(named, where)
         options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
-        return Choice(name, tuple(options))
+        defaults = ((k, _plain(f.default)) for k, f in type(values).model_fields.items())
+        return Choice(name, tuple(options), tuple(defaults))
 
     def label(self, entry: Entry, where: Where = ()) -> str:
         """Return a short name of an entry: the component, and the options that are no defaults."""
         choice = self.resolve(entry, where)
-        defaults = {option.name: option.default for option in self.options(choice.name)}
-        special = [f"{k}={written(v)}" for k, v in choice.options if v != defaults[k]]
+        special = [f"{k}={written(v)}" for k, v in choice.identity().items() if k != "name"]
         return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
 
     def build(self, choice: Choice, **sizes: Any) -> Any:

@@ -1,6 +1,6 @@
 """What a recipe may say: an architecture, a text, and how it is trained."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -107,3 +107,10 @@ class Train(Section):
         if self.branches and self.average > 1:
             raise at("'branches' and 'average' do not go together", "average")
         return self
+
+    def identity(self, *without: str) -> dict[str, Any]:
+        """Return what differs from the defaults, as plain JSON, but for some keys: what is hashed.
+
+        So a key that training gains later changes no id.
+        """
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={*without})

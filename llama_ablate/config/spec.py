@@ -1,9 +1,9 @@
-"""ModelSpec: a variant's architecture with every default filled in. Its hash is its identity."""
+"""ModelSpec: an architecture with every default filled in."""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from llama_ablate.config.registry import Choice
@@ -26,7 +26,10 @@ SLOTS = ("norm", "position", "attention", "feedforward", "block")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes, and the component of each slot. Hashable; never holds a default unsaid."""
+    """Sizes, and the component of each slot. Hashable.
+
+    A size that has a default here is part of the id only where it differs from it.
+    """
 
     vocab: int
     dim: int
@@ -34,15 +37,15 @@ class ModelSpec:
     heads: int
     head_dim: int
     context: int
-    bias: bool
-    tie: bool
-    init_std: float
-    logit_softcap: float | None
     norm: Choice
     position: Choice
     attention: Choice
     feedforward: Choice
     block: Choice
+    bias: bool = False
+    tie: bool = False
+    init_std: float = 0.02
+    logit_softcap: float | None = None
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -65,8 +68,14 @@ class ModelSpec:
 
     @property
     def id(self) -> str:
-        """Eight hexadecimal digits that stand for exactly this architecture."""
-        return digest(self.to_dict())
+        """Eight hexadecimal digits: the hash of what differs from the defaults."""
+        return digest(self.identity())
+
+    def identity(self) -> dict[str, Any]:
+        """Return what is hashed: sizes and options that differ from their defaults."""
+        defaults = {f.name: f.default for f in fields(self)}
+        sizes = {k: v for k, v in self.sizes.items() if v != defaults[k]}
+        return sizes | {slot: getattr(self, slot).identity() for slot in SLOTS}
 
 
 def digest(value: Any, length: int = 8) -> str:

@@ -71,7 +71,7 @@ class Variant:
         """The hash of what sets it apart; the label is not part of it."""
         if not self.train and not self.reseed:
             return self.spec.id
-        return digest([self.spec.to_dict(), dict(self.train), self.reseed])
+        return digest([self.spec.identity(), dict(self.train), self.reseed])
 
 
 def variants(

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,8 @@ from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.model import laws
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
+from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Seconds of one training step of each variant, measured side by side.
 Pace = Callable[[Table], Sequence[float]]
@@ -75,18 +77,15 @@ class Plan:
         made = (timed(c) if c.budget == "seconds" else c for c in self.tables)
         return replace(self, tables=tuple(made))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `plan.json` holds: enough to read the results without making the plan.
-
-        The first table's part lies open, so that an experiment of one table reads simply.
-        """
-        first, *others = (table.to_dict() for table in self.tables)
-        return {
-            "experiment": self.experiment.model_dump(mode="json"),
-            "question": self.experiment.question,
-            **first,
-            "others": others,
-        }
+    def document(self, compute: ComputeSettings | None, settings: Settings) -> PlanDocument:
+        """Return what `plan.json` holds: enough to read the results without making the plan."""
+        return PlanDocument(
+            format=FORMAT,
+            experiment=self.experiment,
+            tables=[table.planned() for table in self.tables],
+            compute=compute,
+            settings=settings,
+        )
 
 
 def make(source: Source) -> Plan:
@@ -113,23 +112,21 @@ def make(source: Source) -> Plan:
     return Plan(experiment, tables, measures)
 
 
-def open_tokens(data: Mapping[str, Any]) -> tokens.Tokens:
-    """Open the tokens that a plan's `data` names; damaged, or on another machine, make them again.
+def open_tokens(text: PlannedText) -> tokens.Tokens:
+    """Open the tokens of a planned text; make them again where they are damaged or elsewhere.
 
     Raises ConfigError where the corpus has changed since.
     """
-    fingerprint, recipe = data["fingerprint"], data["recipe"]
     with contextlib.suppress(tokens.DamagedError):
-        return tokens.load(tokens.cache_folder() / "tokens" / fingerprint)
-    text = tokens.prepare(
-        CORPORA.resolve(recipe["corpus"]), TOKENIZERS.resolve(recipe["tokenizer"])
-    )
-    if text.fingerprint != fingerprint:
+        return tokens.load(tokens.cache_folder() / "tokens" / text.fingerprint)
+    corpus = CORPORA.resolve(text.source.corpus)
+    prepared = tokens.prepare(corpus, TOKENIZERS.resolve(text.source.tokenizer))
+    if prepared.fingerprint != text.fingerprint:
         raise ConfigError(
             f"the corpus has changed since these runs were planned: its fingerprint is "
-            f"{text.fingerprint}, theirs {fingerprint}"
+            f"{prepared.fingerprint}, theirs {text.fingerprint}"
         )
-    return text
+    return prepared
 
 
 def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]:

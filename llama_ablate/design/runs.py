@@ -9,9 +9,11 @@ from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.spec import digest
 from llama_ablate.design.grid import Variant, trained_value
 from llama_ablate.errors import ConfigError
+from llama_ablate.results.plan import PlannedRun
 
-#: Part of every run's identity: raised when the same recipe would train differently.
-RECIPE = 1
+#: The version of what a plan's words mean, part of every run's id: raised when the same plan would
+#: train differently, as when a default gets another value.
+MEANING = 2
 _ANEW = 1 << 32  # beyond every seed of a file: what an A/A arm adds to draw anew
 
 Point = dict[str, Any]
@@ -39,22 +41,22 @@ class Run:
         """What the order of its text is drawn from."""
         return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
 
-    def to_dict(self) -> dict[str, Any]:
+    def planned(self) -> PlannedRun:
         """Return what the plan says of it."""
-        return {
-            "id": self.id,
-            "variant": self.variant.id,
-            "seed": self.seed,
-            "init_seed": self.init_seed,
-            "order_seed": self.order_seed,
-            "steps": self.steps,
-            "train": dict(self.train),
-            "tuned": dict(self.tuned),
-        }
+        return PlannedRun(
+            id=self.id,
+            variant=self.variant.id,
+            seed=self.seed,
+            init_seed=self.init_seed,
+            order_seed=self.order_seed,
+            steps=self.steps,
+            train=dict(self.train),
+            tuned=dict(self.tuned),
+        )
 
 
 def points(experiment: Experiment) -> list[Point]:
-    """Return every combination of what is tuned; one empty point where nothing is.
+    """Return every combination of tuned values; one empty point where nothing is tuned.
 
     Raises ConfigError for a key that cannot be tuned, a value that it cannot have, and fewer than
     two values.
@@ -73,27 +75,34 @@ def points(experiment: Experiment) -> list[Point]:
 
 
 def runs(
+    table: Point,
+    experiment: Experiment,
     variants: Sequence[Variant],
-    points: Sequence[Point],
-    seeds: Sequence[int],
-    train: Train,
     steps: Callable[[Variant], int],
     text: str,
-    changes: Mapping[str, Any],
     code: Callable[[Variant], Sequence[str]],
 ) -> tuple[Run, ...]:
     """Return every variant at every point with every seed.
 
-    Seeds are outermost, so a grid cut short is still paired. `train` is the experiment's, `changes`
-    what all runs change of it, `text` the fingerprint of the tokens, `code` names a variant's code
-    that is not this package's.
+    Seeds are outermost, so a grid cut short is still paired. `table` is what all runs of the table
+    change of `train`, `text` the fingerprint of the tokens, `code` names a variant's code that is
+    not this package's.
     """
-    found = []
-    for seed, point, variant in itertools.product(seeds, points, variants):
-        own = {**changes, **variant.train, **point}
-        recipe = train.model_dump(mode="json", exclude={"tokens", "steps"}) | own
+    everything = itertools.product(experiment.seed_list, points(experiment), variants)
+    planned = []
+    for seed, point, variant in everything:
+        changes = {**table, **variant.train, **point}
+        train = Train.model_validate({**experiment.train.model_dump(), **changes})
         length = steps(variant)
-        identity = [RECIPE, variant.spec.to_dict(), recipe, length, text, seed]
-        anew = [*([variant.reseed] if variant.reseed else []), *code(variant)]
-        found.append(Run(variant, seed, length, own, point, digest([*identity, *anew])))
-    return tuple(found)
+        identity = [
+            MEANING,
+            variant.spec.identity(),
+            train.identity("tokens", "steps"),
+            length,
+            text,
+            seed,
+            variant.reseed,
+            *code(variant),
+        ]
+        planned.append(Run(variant, seed, length, changes, point, digest(identity)))
+    return tuple(planned)

@@ -1,7 +1,7 @@
 """One table of an experiment: arms that share text, size and budget, and the runs they take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,15 +9,12 @@ from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokens
-from llama_ablate.design import runs
 from llama_ablate.design.grid import Variant
-from llama_ablate.design.runs import Run
+from llama_ablate.design.runs import Run, runs
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count
 from llama_ablate.model.decoder import REGISTRIES
-
-#: Part of the identity of runs with components from outside: changed when those start differently.
-_BUILT = "initial values are the component's own"
+from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,13 @@ class Table:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Every run of the table."""
-        return runs.runs(
+        return runs(
+            dict(self.train),
+            self.experiment,
             self.variants,
-            runs.points(self.experiment),
-            self.experiment.seed_list,
-            self.experiment.train,
             self.steps_of,
             self.tokens.fingerprint,
-            self.train,
-            _foreign,
+            _foreign_code,
         )
 
     def steps_of(self, variant: Variant) -> int:
@@ -93,47 +88,48 @@ class Table:
         return max(1, round(self.steps * share))
 
     @property
-    def text(self) -> dict[str, Any]:
-        """What the plan says of the tokens: enough to make them again elsewhere."""
-        return {
-            "fingerprint": self.tokens.fingerprint,
-            "corpus": self.tokens.corpus,
-            "vocab": self.tokens.vocab,
-            "tokens": self.tokens.counts,
-            "bytes": self.tokens.bytes,
-            "lost": self.tokens.lost,
-            "recipe": self.data.model_dump(mode="json"),
-        }
+    def text(self) -> PlannedText:
+        """The tokens, as the plan describes them."""
+        return PlannedText(
+            fingerprint=self.tokens.fingerprint,
+            corpus=self.tokens.corpus,
+            vocab=self.tokens.vocab,
+            tokens=self.tokens.counts,
+            bytes=self.tokens.bytes,
+            lost=self.tokens.lost or "",
+            source=self.data,
+        )
 
-    def to_dict(self) -> dict[str, Any]:
+    def planned(self) -> PlannedTable:
         """Return what the plan says of this table."""
-        return {
-            "table": self.name,
-            "match": self.match,
-            "budget": self.budget,
-            "size": {k: getattr(self.experiment.model, k) for k in ("dim", "layers", "heads")},
-            "data": self.text,
-            "steps": self.steps,
-            "tokens_per_run": self.tokens_per_run,
-            "variants": [
-                {
-                    "label": v.label,
-                    "id": v.id,
-                    "baseline": v.is_baseline,
-                    "role": v.role,
-                    "reseed": v.reseed,
-                    "residual": v.residual,
-                    "solved": v.solved,
-                    "levels": dict(v.levels),
-                    "covers": list(v.covers),
-                    "train": dict(v.train),
-                    "model": v.spec.to_dict(),
-                    **self.counts[v.id].to_dict(),
-                }
-                for v in self.variants
-            ],
-            "runs": [run.to_dict() for run in self.runs],
-        }
+        sizes = {key: getattr(self.experiment.model, key) for key in ("dim", "layers", "heads")}
+        return PlannedTable(
+            name=self.name,
+            match=self.match,
+            budget=self.budget,
+            size=sizes,
+            text=self.text,
+            steps=self.steps,
+            tokens_per_run=self.tokens_per_run,
+            variants=[self._variant(variant) for variant in self.variants],
+            runs=[run.planned() for run in self.runs],
+        )
+
+    def _variant(self, variant: Variant) -> PlannedVariant:
+        return PlannedVariant(
+            label=variant.label,
+            id=variant.id,
+            baseline=variant.is_baseline,
+            role=variant.role,
+            reseed=variant.reseed,
+            residual=variant.residual,
+            solved=variant.solved,
+            levels=dict(variant.levels),
+            covers=list(variant.covers),
+            train=dict(variant.train),
+            model=variant.spec.to_dict(),
+            **asdict(self.counts[variant.id]),
+        )
 
 
 def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
@@ -145,10 +141,9 @@ def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) 
             )
 
 
-def _foreign(variant: Variant) -> list[str]:
-    """Name the code of a variant's components that come from plugins, and how it is built."""
-    found = {plugins.code_of(component) for _name, component in _components(variant.spec)} - {""}
-    return [*sorted(found), _BUILT] if found else []
+def _foreign_code(variant: Variant) -> list[str]:
+    """Name the code of a variant's components that come from plugins."""
+    return sorted({plugins.code_of(part) for _name, part in _components(variant.spec)} - {""})
 
 
 def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:

@@ -98,12 +98,12 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
         if record:
             why = store.runs.why_no_weights(run_id) if record.ok else f"it ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: {why}")
-    data = store.table_of(run_id).plan["data"]
+    text = store.table_of(run_id).text
     made_with = record.environment.get("plugins", {})
     try:
         spec = spec_from(record.model)
     except ConfigError as error:
-        files = {Path(file).name: file for file in store.settings.plugins}
+        files = {Path(file).name: file for file in store.plan.settings.plugins}
         lacking = plugins.missing(files.get(name, name) for name in made_with)
         raise ConfigError(f"run {run_id}: {error.message}{lacking}") from None
     refuse_other_code(spec, made_with, f"run {run_id}")
@@ -113,20 +113,18 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return Opened(title, model, lambda: open_tokens(data).tokenizer)
+    return Opened(title, model, lambda: open_tokens(text).tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:
     """Return the run of an id, or the first finished one of a variant's label or id."""
-    variants: dict[str, str] = {}
-    for plan in (table.plan for table in store.tables):
-        variants |= {v["id"]: v["label"] for v in plan["variants"]}
-        for run in plan["runs"]:
-            if name == run["id"]:
-                return name
-            named = name in (run["variant"], variants[run["variant"]])
-            if named and store.runs.weights(run["id"]):
-                return str(run["id"])
+    plan = store.plan
+    variants = {v.id: v.label for table in plan.tables for v in table.variants}
+    if name in plan.runs:
+        return name
+    for run in plan.runs.values():
+        if name in (run.variant, variants[run.variant]) and store.runs.weights(run.id):
+            return run.id
     if name in {*variants, *variants.values()}:
         raise ConfigError(
             f"no run of '{name}' in '{store.root}' has weights: none has finished, "
@@ -146,7 +144,7 @@ def _beside(folder: Path) -> Tokenizer | None:
 
 def _not_a_model(path: Path) -> str:
     if folders.is_experiment(path):
-        labels = ", ".join(v["label"] for v in Store(path).plan["variants"])
+        labels = ", ".join(v.label for v in Store(path).plan.tables[0].variants)
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"
     return (

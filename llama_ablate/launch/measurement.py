@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.config.experiment import Experiment, Source, Train
+from llama_ablate.config.experiment import Source, Train
 from llama_ablate.config.spec import digest
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.plan import Pace, Plan, make, open_tokens
@@ -35,7 +35,8 @@ def pace(store: Store, compute: Compute) -> Pace:
 
     def measured(table: Table) -> list[float]:
         arms = [_arm(v, table) for v in table.variants]
-        key = digest([[v.id for v in table.variants], arms[0]["train"], compute.to_dict()])
+        train = Train.model_validate(arms[0]["train"]).identity()
+        key = digest([[v.id for v in table.variants], train, compute.to_dict()])
         speed = METRICS.resolve("train_speed")
 
         def measure() -> list[float]:
@@ -109,9 +110,13 @@ def _arm(variant: Variant, table: Table) -> dict[str, Any]:
 
 
 def _circumstances(arm: Mapping[str, Any]) -> list[Any]:
-    """Return what a measure of an arm depends on, beside the compute: not how long it trains."""
-    train = {k: v for k, v in arm["train"].items() if k not in ("tokens", "steps", "evals")}
-    return [arm["spec"], train, arm["data"]["fingerprint"]]
+    """Return what a measurement depends on, beside the compute: not how long it trains.
+
+    Of spec and train config it is what differs from the defaults, so that a new option or key
+    makes no measurement out of date.
+    """
+    train = Train.model_validate(arm["train"]).identity("tokens", "steps", "evals")
+    return [spec_from(arm["spec"]).identity(), train, arm["data"].fingerprint]
 
 
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
@@ -120,16 +125,16 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
     Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
     """
     choices = [METRICS.resolve(name) for name in names]
-    experiment = Experiment.model_validate(store.plan["experiment"])
+    experiment, compute_settings = store.plan.experiment, store.plan.compute
     asked = [*experiment.measure, *(choice.entry() for choice in choices)]
     checked = make(Source.of(experiment.model_copy(update={"measure": asked})))
     plan = replace(checked, measures=tuple(choices))
-    if store.compute is None:
+    if compute_settings is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     _refuse_what_has_changed(store, checked)
-    compute = Compute.from_dict(store.compute)
+    compute = Compute.of(compute_settings)
     per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
-    finished = list({r.id: r for t in store.tables for r in t.records() if r.ok}.values())
+    finished = [record for record in store.records() if record.ok]
     with store.alone(_KEY) as lease:
         for done, record in enumerate(finished if per_run else [], 1):
             if store.runs.weights(record.id) is None:
@@ -148,8 +153,8 @@ def _refuse_what_has_changed(store: Store, now: Plan) -> None:
     """Raise ConfigError for other text, or other plugins, than the runs were made with."""
     store.refuse_links()
     for variant, _condition in now.arms:
-        refuse_other_code(variant.spec, store.settings.plugins, f"'{store.root}'")
-    was = {table.plan["data"]["fingerprint"] for table in store.tables}
+        refuse_other_code(variant.spec, store.plan.settings.plugins, f"'{store.root}'")
+    was = {table.text.fingerprint for table in store.plan.tables}
     if was != {table.tokens.fingerprint for table in now.tables}:
         raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from llama_ablate.config import plugins
-from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.data.tokens import DamagedError
 from llama_ablate.design.plan import open_tokens
@@ -51,10 +51,11 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process. None
     where another process has the run, or has taken it over from this one.
     """
-    store = Store(root).table_of(run_id)
-    plugins.again(store.settings.plugins)
+    store = Store(root)
+    store.table_of(run_id)  # refuses a run that is not planned
+    plugins.again(store.plan.settings.plugins)
     ranks = join()
-    wanted = Compute.from_dict(store.compute or {}).ranks
+    wanted = Compute.of(store.plan.compute).ranks
     if wanted > ranks.count:
         return _spread(store, run_id, wanted)
     lease = store.lease(run_id) if ranks.first else None
@@ -115,28 +116,26 @@ def _run(
 ) -> Outcome | None:
     stop = _stop_signal(lease)  # before anything that takes long
     plan = store.plan
-    entry = next(r for r in plan["runs"] if r["id"] == run_id)
-    variant = next(v for v in plan["variants"] if v["id"] == entry["variant"])
-    experiment = Experiment.model_validate(plan["experiment"])
-    recipe = Train.model_validate({**plan["experiment"]["train"], **entry["train"]})
-    settings = store.settings
-    compute = Compute.from_dict(store.compute or {})
+    planned, table = plan.runs[run_id], plan.table_of(run_id)
+    variant = table.variant(planned.variant)
+    train_config = planned.train_config(plan.experiment.train)
+    compute = Compute.of(plan.compute)
     settle(compute.threads)
     peak = PeakMemory(compute.device)
     model: Decoder | None = None
     measures: dict[str, dict[str, Any]] = {}
     try:
-        tokens = open_tokens(plan["data"])
-        model = init_weights(build(spec_from(variant["model"])), entry["init_seed"])
+        tokens = open_tokens(table.text)
+        model = init_weights(build(spec_from(variant.model)), planned.init_seed)
         trained = train(
             model,
             tokens,
-            recipe,
-            steps=entry["steps"],
-            seed=entry["order_seed"],
+            train_config,
+            steps=planned.steps,
+            seed=planned.order_seed,
             compute=compute,
             saved=store.working(run_id),
-            checkpoint_s=settings.checkpoint_s,
+            checkpoint_s=plan.settings.checkpoint_s,
             progress=_at_most_every(0.2, report),
             stop=stop,
             ranks=ranks,
@@ -145,8 +144,8 @@ def _run(
             return trained.outcome  # what is left to do is for the first rank, or for the next one
         memory = peak.read()
         if trained.outcome in ("ok", "collapsed"):  # the weights are sound, whatever they know
-            subject = Subject(model, tokens, recipe, compute)
-            choices = [METRICS.resolve(item) for item in experiment.measure]
+            subject = Subject(model, tokens, train_config, compute)
+            choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
             measures |= METRICS.measured(
                 [c for c in choices if METRICS.per(c.name) == "run"], subject
             )
@@ -161,23 +160,23 @@ def _run(
         trained = _failed(error, store.working(run_id))
     record = Record(
         id=run_id,
-        label=variant["label"],
-        variant=variant["id"],
-        seed=entry["seed"],
+        label=variant.label,
+        variant=variant.id,
+        seed=planned.seed,
         outcome=trained.outcome,
         reason=trained.reason,
         steps_done=trained.steps_done,
-        tokens_done=trained.steps_done * recipe.batch * variant["model"]["context"],
+        tokens_done=trained.steps_done * train_config.batch * variant.model["context"],
         train_s=trained.train_s,
         peak_memory_bytes=memory,
-        model=variant["model"],
-        train=recipe.model_dump(mode="json"),
-        data=plan["data"]["fingerprint"],
+        model=variant.model,
+        train=train_config.model_dump(mode="json"),
+        data=table.text.fingerprint,
         compute=compute.to_dict(),
         environment=environment(),
         measures=measures,
     )
-    keep = model is not None and trained.outcome == "ok" and settings.keep_weights != "none"
+    keep = model is not None and trained.outcome == "ok" and plan.settings.keep_weights != "none"
     kept = partial(save_weights, model) if model is not None and keep else None
     return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
 
@@ -187,7 +186,7 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
-    tokens = open_tokens(store.table_of(run_id).plan["data"])
+    tokens = open_tokens(store.table_of(run_id).text)
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)

@@ -1,12 +1,14 @@
 """The sealed documents beside the runs: measured once, stated before, or measured of variants."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from llama_ablate.config.experiment import slug
+from pydantic import ValidationError
+
+from llama_ablate.config.experiment import Hypothesis, slug
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed
@@ -30,25 +32,26 @@ class Documents:
         file = self._root / f"{name}.json"
         return dict(self._read(file)) if file.is_file() else {}
 
-    def stated(self) -> list[dict[str, Any]]:
+    def stated(self) -> list[Hypothesis]:
         """Return the hypotheses as they stood before the first run had finished."""
         file = self._root / f"{_STATED}.json"
         try:
-            found = self._read(file) if file.is_file() else []
-        except ConfigError as error:
+            entries = self._read(file)["hypotheses"] if file.is_file() else []
+            return [Hypothesis.model_validate(entry) for entry in entries]
+        except (ConfigError, ValidationError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{error}. What was stated before the first run cannot be made again;"
                 f" to go on without it: rm {quote(str(file))}"
             ) from None
-        return list(found["hypotheses"] if isinstance(found, dict) else found)
 
     def keep_measured(self, lease: Lease, name: str, values: Mapping[str, Any]) -> None:
         """Write what has been measured so far."""
         self._write(lease, self._root / f"{name}.json", values)
 
-    def keep_stated(self, lease: Lease, hypotheses: list[dict[str, Any]]) -> None:
+    def keep_stated(self, lease: Lease, hypotheses: Sequence[Hypothesis]) -> None:
         """Write the hypotheses."""
-        self._write(lease, self._root / f"{_STATED}.json", {"hypotheses": hypotheses})
+        entries = [hypothesis.model_dump(mode="json") for hypothesis in hypotheses]
+        self._write(lease, self._root / f"{_STATED}.json", {"hypotheses": entries})
 
     def add_variant_measure(
         self, lease: Lease, label: str, variant: str, name: str, values: Mapping[str, object]

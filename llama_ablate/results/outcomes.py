@@ -9,25 +9,17 @@ from llama_ablate.results.store import Store
 def outcomes(store: Store) -> list[dict[str, Any]]:
     """Return every run of all tables, once: id, label, seed, outcome and reason.
 
-    One without a record is `running` where somebody is at it, else `pending`.
+    One without a record is `running` where somebody holds its lease, else `pending`.
     """
-    folders, found = store.runs.folders(), {}
-    for table in (table.plan for table in store.tables):
-        labels = {variant["id"]: variant["label"] for variant in table["variants"]}
-        for run in table["runs"]:
-            key = run["id"]
-            if key in found:
-                continue
-            outcome, reason = "pending", ""
-            if key in folders:
-                outcome, reason = store.runs.at(folders[key]).outcome()
-            elif leases.taken(store.working(key)):
-                outcome = "running"
-            found[key] = {
-                "id": key,
-                "label": labels[run["variant"]],
-                "seed": run["seed"],
-                "outcome": outcome,
-                "reason": reason,
-            }
-    return list(found.values())
+    folders, plan = store.runs.folders(), store.plan
+    labels = {v.id: v.label for table in reversed(plan.tables) for v in table.variants}
+    rows = []
+    for run in plan.runs.values():
+        outcome, reason = "pending", ""
+        if run.id in folders:
+            outcome, reason = store.runs.at(folders[run.id]).outcome()
+        elif leases.taken(store.working(run.id)):
+            outcome = "running"
+        row = {"id": run.id, "label": labels[run.variant], "seed": run.seed}
+        rows.append({**row, "outcome": outcome, "reason": reason})
+    return rows

@@ -1,10 +1,15 @@
 """The plan of an experiment: one typed document, which its writer and all its readers share."""
 
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.results.record import ComputeSettings, Settings
+
+#: Of the layout of results: raised when other code would misread what is written.
+FORMAT = 3
 
 
 class _Part(BaseModel):
@@ -49,6 +54,10 @@ class PlannedRun(_Part):
     #: What it changes of the experiment's `train`, the tuned point included.
     train: dict[str, Any] = Field(default_factory=dict)
     tuned: dict[str, Any] = Field(default_factory=dict)
+
+    def train_config(self, experiment: Train) -> Train:
+        """Return what it trains with: the experiment's `train` with its own changes."""
+        return Train.model_validate({**experiment.model_dump(), **self.train})
 
 
 class PlannedText(_Part):
@@ -95,11 +104,31 @@ class PlanDocument(_Part):
     experiment: Experiment
     tables: list[PlannedTable]
     #: How the runs compute, once that has been measured.
-    compute: dict[str, Any] | None = None
+    compute: ComputeSettings | None = None
     #: What the launch decided for all runs.
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: Settings = Settings()
 
-    @property
+    @cached_property
     def runs(self) -> dict[str, PlannedRun]:
         """Every run of all tables once, by id: tables may share some."""
         return {run.id: run for table in self.tables for run in table.runs}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes it another plan: not what a new default would add to either.
+
+        The ids of variants and runs stand for their architectures and train configs.
+        """
+        variants = {"variants": {"__all__": {"model"}}}
+        values = self.model_dump(
+            mode="json", exclude={"experiment": True, "tables": {"__all__": variants}}
+        )
+        experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
+        return {**values, "experiment": experiment}
+
+    def table_of(self, run: str) -> PlannedTable:
+        """Return the first table that has a run. Raises KeyError where none has."""
+        return self._table_of[run]
+
+    @cached_property
+    def _table_of(self) -> dict[str, PlannedTable]:
+        return {run.id: table for table in reversed(self.tables) for run in table.runs}

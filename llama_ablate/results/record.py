@@ -1,7 +1,7 @@
 """What a launch decides for its runs, and what a finished one leaves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
@@ -53,6 +53,28 @@ class Record:
     def unmeasured(self) -> dict[str, str]:
         """Why a metric failed, by metric."""
         return {name: of[ERROR] for name, of in self.measures.items() if ERROR in of}
+
+
+@dataclass(frozen=True)
+class ComputeSettings:
+    """How a machine computes: device, threads, precision and attention kernel."""
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: str = "float32"
+    kernel: str = "fused"
+    #: Processes that share the batches of one run.
+    ranks: int = 1
+    #: The precision in which held-out text is predicted.
+    evaluation: str = "float32"
+    #: FLOP/s of a training step of one layer, measured when this was chosen.
+    flops_per_s: float = 0.0
+    #: Median seconds of that step for every pair of precision and kernel that was tried.
+    tried_s: tuple[tuple[str, float], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

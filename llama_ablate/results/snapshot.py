@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.record import Record
 from llama_ablate.results.store import Store
@@ -31,7 +32,7 @@ class Results:
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned."""
-        return _document(self._store.plan)
+        return self._store.plan
 
     @cached_property
     def records(self) -> Mapping[str, Record]:
@@ -42,7 +43,7 @@ class Results:
         }
 
     @cached_property
-    def stated(self) -> list[dict[str, Any]]:
+    def stated(self) -> list[Hypothesis]:
         """The hypotheses as they stood before the first run had finished."""
         return self._store.stated
 
@@ -62,31 +63,3 @@ class Results:
     def variant_metrics(self, variant: str) -> dict[str, dict[str, Any]]:
         """Return a variant's own metrics by name: `{values, samples, error ...}`."""
         return self._store.variant_measures(variant)
-
-
-def _document(plan: dict[str, Any]) -> PlanDocument:
-    """Convert a plan in the layout of format 2."""
-    tables = []
-    for table in (plan, *plan.get("others", [])):
-        text = dict(table["data"])
-        text["source"] = text.pop("recipe")
-        text["lost"] = text.get("lost") or ""
-        kept = {k: table[k] for k in ("match", "budget", "size", "steps", "tokens_per_run")}
-        tables.append(
-            {
-                **kept,
-                "name": table["table"],
-                "text": text,
-                "variants": table["variants"],
-                "runs": table["runs"],
-            }
-        )
-    return PlanDocument.model_validate(
-        {
-            "format": plan.get("format", 2),
-            "experiment": plan["experiment"],
-            "tables": tables,
-            "compute": plan.get("compute"),
-            "settings": plan.get("settings", {}),
-        }
-    )

@@ -1,4 +1,4 @@
-"""Results as they are at one moment: what a report asks for again and again is read once."""
+"""Format 2's plan for report/, until it reads Results."""
 
 from collections.abc import Callable
 from functools import cached_property, wraps
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_ablate.results.documents import Documents
+from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.plans import PLAN
 from llama_ablate.results.record import Record
 from llama_ablate.results.run_folder import RunFolder
@@ -15,32 +16,54 @@ from llama_ablate.results.store import Store
 T = TypeVar("T")
 
 
-class Still(Store):
-    """A store that goes on saying what it found first: for reading, not for working on.
+def legacy(plan: PlanDocument) -> dict[str, Any]:
+    """Return the plan as format 2 had it."""
+    values = plan.model_dump(mode="json")
+    tables = []
+    for table in values.pop("tables"):
+        text = table.pop("text")
+        text["recipe"] = text.pop("source")
+        tables.append({**table, "table": table.pop("name"), "data": text})
+    first, *others = tables
+    return {**values, "question": values["experiment"]["question"], **first, "others": others}
 
-    The tables of an experiment share what was read: the plan, the folders and the records of runs.
-    """
+
+class Still(Store):
+    """A store as report/ reads it."""
 
     def __init__(self, root: Path, table: int = 0, plan: str = PLAN) -> None:
-        super().__init__(root, table, plan)
-        self.runs = _StillRuns(root, self._unsealed)
-        self._documents = _StillDocuments(root, self._unsealed)
-        #: What functions made of this table, by function: see `once`.
+        super().__init__(root, plan)
+        self._table = table
+        self.runs = _StillRuns(root, lambda: False)
+        self._documents = _StillDocuments(root, lambda: False)
         self.made: dict[Callable[..., Any], Any] = {}
 
     @cached_property
-    def plan(self) -> dict[str, Any]:
-        """What was planned for this table, as plain values."""
-        return super().plan
+    def plan(self) -> Any:
+        found = self._whole_plan
+        return found if self._table == 0 else {**found, **found["others"][self._table - 1]}
 
     @cached_property
     def _whole_plan(self) -> dict[str, Any]:
-        return super()._whole_plan
+        return legacy(Store(self.root, self.plan_file.name).plan)
+
+    def records(self) -> list[Record]:
+        folders = self.runs.folders()
+        planned = [run["id"] for run in self.plan["runs"]]
+        return [self.runs.read(folders[run]) for run in planned if run in folders]
+
+    @property
+    def stated(self) -> Any:
+        return [hypothesis.model_dump(mode="json") for hypothesis in super().stated]
+
+    @property
+    def compute(self) -> Any:
+        return self.plan["compute"]
 
     @cached_property
-    def tables(self) -> list[Store]:
-        """The same results, seen as each of the experiment's tables."""
-        found = super().tables
+    def tables(self) -> list[Any]:
+        count = 1 + len(self._whole_plan["others"])
+        found: list[Any] = [type(self)(self.root, n, self.plan_file.name) for n in range(count)]
         found[self._table] = self
         shared = ("_whole_plan", "runs", "_documents")
         for table in found:
@@ -49,10 +72,7 @@ class Still(Store):
 
 
 class _StillRuns(Runs):
-    """The folders of runs, listed once, and their records, each read once."""
-
     def folders(self) -> dict[str, Path]:
-        """Return the folder of every run that has one, by id: the final one, else the last try."""
         return self._folders
 
     @cached_property
@@ -68,29 +88,23 @@ class _StillRuns(Runs):
         return {}
 
     def at(self, folder: Path) -> RunFolder:
-        """Open a run's folder; what has been read of it is not read again."""
         if folder not in self._opened:
             self._opened[folder] = super().at(folder)
         return self._opened[folder]
 
     def read(self, folder: Path) -> Record:
-        """Return the record of a run's folder. Raises ConfigError where it is damaged."""
         if folder not in self._records:
             self._records[folder] = super().read(folder)
         return self._records[folder]
 
 
 class _StillDocuments(Documents):
-    """The folders of variants, listed once, and their measures, each read once."""
-
     def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
-        """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
         if variant not in self._measured:
             self._measured[variant] = super().variant_measures(variant)
         return self._measured[variant]
 
     def of_variants(self) -> dict[str, list[Path]]:
-        """Return the folders of what was measured of variants, by variant."""
         return self._of_variants
 
     @cached_property
@@ -102,14 +116,9 @@ class _StillDocuments(Documents):
         return super().of_variants()
 
 
-def once(of: Callable[[Store], T]) -> Callable[[Store], T]:
-    """Make what a function returns of a store once for each `Still`, and share it.
-
-    What is shared is not to be changed. Of a store that others work on it is made at every call.
-    """
-
+def once(of: Callable[..., T]) -> Callable[..., T]:
     @wraps(of)
-    def found(store: Store) -> T:
+    def found(store: Any) -> T:
         if not isinstance(store, Still):
             return of(store)
         if of not in store.made:

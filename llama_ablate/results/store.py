@@ -13,32 +13,31 @@ report/
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.results import leases, plans
 from llama_ablate.results.documents import Documents
 from llama_ablate.results.leases import Lease
-from llama_ablate.results.record import FINAL, Record, Settings
+from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.record import FINAL, Record
 from llama_ablate.results.runs import Runs
 
 
 class Store:
     """The folder of one experiment's results."""
 
-    def __init__(self, root: Path, table: int = 0, plan: str = plans.PLAN) -> None:
-        """Look at the results in a folder: as one table, and as the plan in a file of it has it."""
+    def __init__(self, root: Path, plan: str = plans.PLAN) -> None:
+        """Look at the results in a folder, as the plan in a file of it has them."""
         self.root = root
-        self._table = table
         self.plan_file = root / plan
         self.report = root / "report" / ("" if plan == plans.PLAN else self.plan_file.stem)
-        self._unsealed = cache(partial(plans.unsealed, root / plans.PLAN))
-        self.runs = Runs(root, self._unsealed)
-        self._documents = Documents(root, self._unsealed)
+        self.runs = Runs(root, lambda: False)
+        self._documents = Documents(root, lambda: False)
         self._working = root / "working"
         #: What submitit keeps of Slurm's jobs, links among it; closed to other users.
         self.jobs = self._working / "slurm" / "jobs"
@@ -77,37 +76,33 @@ class Store:
         if links:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
-    def create(self, plan: Mapping[str, Any], experiment_text: str) -> None:
+    def create(self, plan: PlanDocument, experiment_text: str) -> None:
         """Write the plan, unless it stands there already.
 
         Raises ConfigError where that cannot be done, where another experiment's plan stands, and
         where others are at work on another plan.
         """
-        wanted = sealed({"format": plans.FORMAT, **plan}, self.plan_file.name)
         try:
             with self.alone("plan") as lease:
-                stands = self.plan_file.read_bytes() if self.plan_file.is_file() else None
-                if stands not in (None, wanted):
+                stands = self.plan_file.is_file()
+                same = stands and plans.same(self.plan_file, plan)
+                if stands and not same:
                     plans.refuse_another_experiment(self.plan_file, plan)
                     if self._at_work(besides=("plan", "report", "mend")):
                         raise ConfigError(
                             f"others are at work in '{self.root}' on another plan: "
                             "wait for them, or choose another --results"
                         )
-                text = experiment_text.encode("utf-8")
-                lease.replace(self.root / "experiment.yaml", text)
-                if stands == wanted:
+                lease.replace(self.root / "experiment.yaml", experiment_text.encode("utf-8"))
+                if same:
                     return
-                if self._unsealed():
-                    self.runs.seal(lease)
-                    self._documents.seal(lease)
                 if not self.runs.folders():  # from the first record on, what was stated stands
-                    stated = plan.get("experiment", {}).get("hypotheses", [])
-                    self._documents.keep_stated(lease, stated)
+                    self._documents.keep_stated(lease, plan.experiment.hypotheses)
                 if stands:
                     plans.keep(self.plan_file, plan, self.runs.final_ids(), lease)
-                lease.replace(self.plan_file, wanted)
-                self._unsealed.cache_clear()
+                lease.replace(
+                    self.plan_file, sealed(plan.model_dump(mode="json"), self.plan_file.name)
+                )
         except leases.LostError:
             self.create(plan, experiment_text)
         except OSError as error:
@@ -125,32 +120,19 @@ class Store:
         return [path for path in self._working.iterdir() if path.is_dir()]
 
     @property
-    def plan(self) -> dict[str, Any]:
-        """What was planned for this table, as plain values."""
-        found = self._whole_plan
-        return found if self._table == 0 else {**found, **found["others"][self._table - 1]}
-
-    @property
-    def _whole_plan(self) -> dict[str, Any]:
+    def plan(self) -> PlanDocument:
+        """What was planned. Raises ConfigError where the file is damaged."""
         return plans.read(self.plan_file)
 
-    @property
-    def tables(self) -> list["Store"]:
-        """The same results, seen as each of the experiment's tables: a text, a size, a budget."""
-        others = self._whole_plan.get("others", [])
-        return [
-            type(self)(self.root, table, self.plan_file.name) for table in range(1 + len(others))
-        ]
-
-    def table_of(self, run: str) -> "Store":
+    def table_of(self, run: str) -> PlannedTable:
         """Return the first table that has a run. Raises ConfigError where none has."""
-        for table in self.tables:
-            if any(planned["id"] == run for planned in table.plan["runs"]):
-                return table
-        raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans")
+        try:
+            return self.plan.table_of(run)
+        except KeyError:
+            raise ConfigError(f"'{run}' is not a run that '{self.plan_file}' plans") from None
 
     @property
-    def stated(self) -> list[dict[str, Any]]:
+    def stated(self) -> list[Hypothesis]:
         """The hypotheses as they stood before the first run had finished."""
         return self._documents.stated()
 
@@ -160,17 +142,7 @@ class Store:
         try:
             return (self.root / "experiment.yaml").read_text("utf-8", "replace")
         except FileNotFoundError:
-            return to_json(self.plan["experiment"])
-
-    @property
-    def settings(self) -> Settings:
-        """What the launch decided for all runs."""
-        return Settings(**self.plan.get("settings", {}))
-
-    @property
-    def compute(self) -> dict[str, Any] | None:
-        """How the planned runs compute, once that has been measured."""
-        return self.plan.get("compute")
+            return to_json(self.plan.experiment.model_dump(mode="json"))
 
     def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
         """Return what was measured once for a key and then kept, in `<name>.json`."""
@@ -249,8 +221,7 @@ class Store:
     def records(self) -> list[Record]:
         """Return the records of the planned runs, in the plan's order, as far as they finished."""
         folders = self.runs.folders()
-        planned = [run["id"] for run in self.plan["runs"]]
-        return [self.runs.read(folders[run]) for run in planned if run in folders]
+        return [self.runs.read(folders[run]) for run in self.plan.runs if run in folders]
 
     def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
         """Set aside the runs whose files are not as they were written; return where they went.

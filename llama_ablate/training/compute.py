@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import psutil
@@ -25,6 +25,7 @@ from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
+from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.optimizer import make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
 
@@ -35,35 +36,26 @@ _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores wo
 
 
 @dataclass(frozen=True)
-class Compute:
-    """What a run computes with. It is part of every record: figures of two differ."""
+class Compute(ComputeSettings):
+    """What a run computes with, and what torch does for it."""
 
-    device: str = "cpu"
-    threads: int = 1
-    precision: str = "float32"
     kernel: Kernel = "fused"
-    #: Processes that share the batches of one run.
-    ranks: int = 1
-    #: What held-out text is predicted in; records from before it was float32 do not say.
-    evaluation: str = "float32"
-    #: FLOP/s of a training step of one layer, measured when this compute was chosen.
-    flops_per_s: float = 0.0
-    #: Median seconds of that step for everything that was tried.
-    tried_s: tuple[tuple[str, float], ...] = ()
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision as torch names it."""
         return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
         """Make the compute that `to_dict` wrote."""
         return cls(**{**values, "tried_s": tuple((n, t) for n, t in values["tried_s"])})
+
+    @classmethod
+    def of(cls, settings: ComputeSettings | None) -> "Compute":
+        """Make the compute that a plan names."""
+        assert settings is not None, "the compute is chosen before anything is launched"
+        return cls.from_dict(settings.to_dict())
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which a forward pass runs in this precision."""
@@ -154,7 +146,7 @@ def choose(
             f"moments alone; {free / 1e9:,.1f} GB are free ({device})",
             ("model",),
         )
-    asked = [spec.to_dict(), train.batch, train.accumulate, train.precision, train.kernel, threads]
+    asked = [spec.identity(), train.batch, train.accumulate, train.precision, train.kernel, threads]
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
     file = cache_folder() / "compute" / f"{digest([_FORMAT, asked, machine], 16)}.json"

@@ -193,7 +193,7 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
     capsys.readouterr()
     root = out / "tiny"
     plan = json.loads((root / "plan.json").read_text("utf-8"))
-    first = plan["runs"][0]["id"]
+    first = plan["tables"][0]["runs"][0]["id"]
     folder = next((root / "runs").glob(f"*{first}"))
     opened = [open_model(path) for path in (root / "baseline", root / first, folder)]
     for other in opened[1:]:

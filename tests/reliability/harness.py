@@ -8,7 +8,6 @@ import sys
 import tempfile
 import traceback
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from llama_ablate.config import experiment
@@ -60,7 +59,7 @@ def grid(file, results, settings=EVERY_STEP):
     store = Store(results / plan.experiment.slug)
     store.prepare()
     compute = store.kept("compute", "cpu", COMPUTE.to_dict)
-    store.create({**plan.to_dict(), "compute": compute, "settings": asdict(settings)}, source.text)
+    store.create(plan.document(Compute.from_dict(compute), settings), source.text)
     store.verify([run.id for run in plan.runs], lambda _done: None)
     store.sweep()
     with Progress("grid", 1) as progress:

@@ -374,7 +374,7 @@ def test_a_new_plan_over_results_of_the_first_format_seals_them_and_keeps_their_
     assert len(before) == 12
     store.prepare()
     store.create({**plan, "runs": [{**run, "id": f"new{run['id']}"} for run in plan["runs"]]}, "")
-    notes.left_out(store, {run["id"] for run in store.plan["runs"]})
+    notes.left_out(store, {*store.plan.runs})
     (earlier,) = root.glob("plan-*.json")
     said = capsys.readouterr().err
     assert "12 finished runs" in said
@@ -429,10 +429,10 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
-    variant = store.plan["variants"][0]
+    variant = store.plan.tables[0].variants[0]
     with store.alone("measure") as lease:
         values = {"values": {"speed": 1.0}, "samples": {}}
-        store.add_variant_measure(lease, variant["label"], variant["id"], "speed", values)
+        store.add_variant_measure(lease, variant.label, variant.id, "speed", values)
     (folder,) = store.runs.folders().values()
     reads = {
         "plan.json": lambda now: now.plan,
@@ -440,7 +440,7 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
         "hypotheses.json": lambda now: now.stated,
         "manifest.json": lambda now: now.records(),
         "measures/perplexity.json": lambda now: now.records(),
-        "measures/speed.json": lambda now: now.variant_measures(variant["id"]),
+        "measures/speed.json": lambda now: now.variant_measures(variant.id),
     }
     for name, read in reads.items():
         (document,) = [p for p in store.root.rglob("*.json") if p.as_posix().endswith(f"/{name}")]
@@ -476,7 +476,7 @@ def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unread
 def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, damage):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     store = grid(file, tmp_path)
-    folder = store.runs.folder(store.plan["runs"][0]["id"])
+    folder = next(iter(store.runs.folder(store.plan.runs)))
     if damage == "no measures":
         shutil.rmtree(folder / "measures")
     elif damage == "a torn letter":
@@ -493,8 +493,8 @@ def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, dam
         ("plan.json", None, []),
         ("plan.json", None, {}),
         ("plan.json", "settings", "all"),
-        ("plan.json", "others", 3),
-        ("plan.json", "runs", [3]),
+        ("plan.json", "tables", 3),
+        ("plan.json", "tables", [3]),
         ("plan.json", "format", "2"),
         ("manifest.json", "measures", 3),
         ("manifest.json", "record.json", 3),
@@ -506,7 +506,7 @@ def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
     experiment_file, tmp_path, unsealed, file, key, value
 ):
     store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
-    folder = store.runs.folder(store.plan["runs"][0]["id"])
+    folder = next(iter(store.runs.folder(store.plan.runs)))
     place = store.plan_file if file == "plan.json" else folder / file
     found = unsealed(place) if file != "record.json" else json.loads(place.read_text("utf-8"))
     place.write_text(json.dumps(value if key is None else {**found, key: value}), "utf-8")

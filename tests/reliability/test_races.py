@@ -319,8 +319,8 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
 
     monkeypatch.setattr(disk, "replace", takes_too_long)
     if what == "plan":
-        store.create(plan.to_dict(), "name: x")
-        assert store.plan["runs"] == plan.to_dict()["runs"]
+        store.create(plan.document(None, Settings()), "name: x")
+        assert store.plan.runs == plan.document(None, Settings()).runs
     else:
         assert store.kept("compute", "cpu", lambda: 7) == 7
         assert store.kept("compute", "cpu", lambda: 8) == 7
@@ -335,7 +335,7 @@ def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_
 
 def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
     store = grid(four, tmp_path)
-    with leases.take(store.working(store.plan["runs"][0]["id"])):
+    with next(iter(leases.take(store.working(store.plan.runs)))):
         other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
         with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
             grid(other, tmp_path)
@@ -346,11 +346,11 @@ def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_
 ):
     """As in a container that is started again, with other options, after it was killed."""
     store = grid(four, tmp_path)
-    run = store.plan["runs"][0]["id"]
+    run = next(iter(store.plan.runs))
     disk.make(store.working(run))
     (store.working(run) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
     grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
-    assert len(store.plan["runs"]) == 6
+    assert len(store.plan.runs) == 6
 
 
 def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
@@ -380,7 +380,7 @@ def test_a_report_in_the_making_keeps_no_other_plan_away(four, experiment_file, 
     store = grid(four, tmp_path)
     with leases.take(store.working("report")):
         grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="3"), tmp_path)
-    assert len(store.plan["runs"]) == 6
+    assert len(store.plan.runs) == 6
 
 
 def test_a_beat_that_fails_costs_no_lease(tmp_path, monkeypatch):
@@ -488,7 +488,7 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
 
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
     root = grid(four, tmp_path).root
-    store, run = Store(root), Store(root).plan["runs"][0]["id"]
+    store, run = Store(root), next(iter(Store(root).plan.runs))
     disk.remove_tree(store.runs.folder(run))
     disk.make(store.working(run))
     (store.working(run) / "lease-1").write_text("elsewhere boot 1 1")
@@ -498,7 +498,7 @@ def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(fo
 
 def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_path):
     root = grid(four, tmp_path).root
-    store, run = Store(root), Store(root).plan["runs"][0]["id"]
+    store, run = Store(root), next(iter(Store(root).plan.runs))
     disk.remove_tree(store.runs.folder(run))
     with store.lease(run):
         assert alone(root, run) == 75

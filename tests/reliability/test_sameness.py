@@ -155,7 +155,7 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
         file.write_text(f"# {chance.random()}\n" + file.read_text())
         before = {f.name: f.stat().st_mtime_ns for f in fsck.folders(tmp_path / "tiny" / "runs")}
         store = grid(file, tmp_path, Settings())
-        planned = {run["id"] for run in store.plan["runs"]}
+        planned = {*store.plan.runs}
         after = {f.name: f.stat().st_mtime_ns for f in fsck.folders(store.root / "runs")}
         changed = [name for name, at in before.items() if after.get(name) != at]
         new = {name.rpartition("--")[2] for name in set(after) - set(before)}
@@ -184,8 +184,8 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         plan, store = make(experiment.load(file)), Store(root)
         precision = plan.experiment.train.precision
         store.prepare()
-        store.create(plan.to_dict(), "")
         compute = Compute(precision=precision, kernel=kernel)
+        store.create(plan.document(compute, Settings()), "")
         measurement.measure_variants(store, plan, compute, lambda *_: None)
         asked = [choice.name for choice in plan.measures]
         return [

@@ -1,0 +1,56 @@
+"""Plans for tests that need results on disk, and no experiment behind them."""
+
+from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.results.plan import (
+    FORMAT,
+    PlanDocument,
+    PlannedRun,
+    PlannedTable,
+    PlannedText,
+    PlannedVariant,
+)
+
+
+def variant(id_="v1", label=None, **changes):
+    """A planned variant; what is not given is plausible."""
+    values = {
+        "id": id_,
+        "label": label or id_,
+        "model": {"dim": 8},
+        "parameters": 1000,
+        "non_embedding": 900,
+        "flops_per_token": 2000,
+        "kv_bytes_per_token": 64,
+    }
+    return PlannedVariant(**{**values, **changes})
+
+
+def run(id_, variant="v1", seed=0, **changes):
+    """A planned run; what is not given is plausible."""
+    seeds = {"seed": seed, "init_seed": seed, "order_seed": seed}
+    return PlannedRun(**{"id": id_, "variant": variant, "steps": 2, **seeds, **changes})
+
+
+def table(variants, runs, text=None, **changes):
+    """A planned table. The first variant is its baseline where none is."""
+    if not any(v.baseline for v in variants):
+        variants = [variants[0].model_copy(update={"baseline": True}), *variants[1:]]
+    tokens = {"train": 1000, "validation": 100, "test": 100}
+    values = {"fingerprint": "f", "corpus": "c", "vocab": 61, "tokens": tokens, "bytes": tokens}
+    text = PlannedText(**{**values, "source": Data(), **(text or {})})
+    size = {"dim": 8, "layers": 1, "heads": 1}
+    common = {"size": size, "text": text, "steps": 2, "tokens_per_run": 64}
+    return PlannedTable(**{**common, "variants": variants, "runs": runs, **changes})
+
+
+def document(*tables, name="x", **experiment):
+    """A plan of some tables; `experiment` are sections of its file."""
+    sections = {"train": {"steps": 2, "batch": 4}, "variants": {}, **experiment}
+    checked = Experiment.check({"name": name, **sections})
+    return PlanDocument(format=FORMAT, experiment=checked, tables=list(tables))
+
+
+def of_runs(*ids, name="x"):
+    """A plan of one table with one variant and runs of these ids, a seed each."""
+    runs = [run(id_, seed=seed) for seed, id_ in enumerate(ids)]
+    return document(table([variant()], runs), name=name)

@@ -1,0 +1,103 @@
+"""The program grows, and finished runs stay finished: new options and keys change no id."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SLOTS
+from llama_ablate.model.decoder import REGISTRIES
+
+ROOT = Path(__file__).parents[1]
+FILE = """
+name: grown
+data: {corpus: python-stdlib, tokenizer: bytes}
+model: {dim: 16, layers: 1, heads: 2, context: 16}
+train: {tokens: 512, batch: 4, evals: 1}
+variants: {axes: {norm: [layernorm]}}
+seeds: 2
+measure: [perplexity, kv_cache]
+"""
+#: (file, what stands there, what a later version has there)
+GROWTH = [
+    ("model/norms.py", "eps: float = 1e-5", "eps: float = 1e-5, shift: float = 0.0"),
+    ("config/sections.py", "    clip: float =", "    patience: int = 3\n    clip: float ="),
+]
+
+
+def llama_ablate(package, *words):
+    """Run a command with the package that lies in a folder."""
+    code = "from llama_ablate.commands.cli import script; script()"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(package)}
+    done = subprocess.run(
+        command, cwd=package, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def files(folder):
+    """Return the content and the time of every file in a folder, by its path."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+
+
+@pytest.fixture
+def grown(tmp_path):
+    """A copy of the package in which a component has one more option, and `train` one more key."""
+    shutil.copytree(ROOT / "llama_ablate", tmp_path / "later" / "llama_ablate")
+    for name, old, new in GROWTH:
+        file = tmp_path / "later" / "llama_ablate" / name
+        text = file.read_text("utf-8")
+        assert old in text, f"{name} has no '{old}' any more: choose another place to grow"
+        file.write_text(text.replace(old, new), "utf-8")
+    return tmp_path / "later"
+
+
+def test_a_new_option_and_a_new_key_change_no_id_train_nothing_and_leave_the_report(
+    tmp_path, grown
+):
+    file, results = tmp_path / "grown.yaml", tmp_path / "results"
+    file.write_text(FILE, "utf-8")
+    llama_ablate(ROOT, "run", file, "--results", results)
+    runs, variants = (files(results / "grown" / name) for name in ("runs", "variants"))
+    report = {path: content for path, (content, _) in files(results / "grown" / "report").items()}
+    assert "shift" in llama_ablate(grown, "components", "norm").stdout
+    done = llama_ablate(grown, "run", file, "--results", results)
+    assert "finished runs" not in done.stderr  # that the new plan would leave out
+    assert files(results / "grown" / "runs") == runs
+    assert files(results / "grown" / "variants") == variants
+    now = {path: content for path, (content, _) in files(results / "grown" / "report").items()}
+    assert now == report
+    llama_ablate(grown, "report", results / "grown")
+    assert {p: content for p, (content, _) in files(results / "grown" / "report").items()} == report
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_an_option_counts_only_where_it_differs_from_its_default(slot):
+    for name in REGISTRIES[slot]:
+        assert REGISTRIES[slot].resolve(name).identity() == {"name": name}
+
+
+def test_an_option_that_is_set_to_its_default_is_as_one_that_is_not_set():
+    registry = Registry("fruit")
+
+    @registry.register("apple")
+    def apple(*, weight: float = 0.2, colours: Sequence[str] = ("red",)) -> None: ...
+
+    said = registry.resolve({"name": "apple", "weight": 0.2, "colours": ["red"]})
+    assert said.identity() == {"name": "apple"}
+    other = registry.resolve({"name": "apple", "colours": ["green", "red"]})
+    assert other.identity() == {"name": "apple", "colours": ("green", "red")}
+
+
+def test_a_key_of_training_counts_only_where_it_differs_from_its_default():
+    assert Train(steps=5).identity("steps") == {}
+    assert Train(steps=5, lr=3e-4, clip=1.0).identity("steps") == {"lr": 3e-4}
