@@ -1,4 +1,4 @@
-"""The one exception for what a user typed, and the nearest-match hint that goes with it."""
+"""ConfigError for mistakes in user input, and nearest-match hints."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -22,12 +22,12 @@ class ConfigError(ValueError):
         self.where = where
 
     def under(self, *prefix: str | int) -> "ConfigError":
-        """Return the same error seen from further out: `prefix` leads to the value checked."""
+        """Return the same error with `prefix` in front of its path."""
         return ConfigError(self.message, (*prefix, *self.where))
 
 
 def dotted(where: Where) -> str:
-    """Write a path as people do: `variants.axes.norm[1]`.
+    """Format a path: `variants.axes.norm[1]`.
 
     >>> dotted(("variants", "axes", "norm", 1))
     'variants.axes.norm[1]'
@@ -36,7 +36,7 @@ def dotted(where: Where) -> str:
     return text.removeprefix(".")
 
 
-def nearest(given: object, allowed: Iterable[str]) -> str:
+def nearest(value: object, allowed: Iterable[str]) -> str:
     """Return what is allowed, and the nearest match where there is one, as the end of a sentence.
 
     Of a long list the nearest are named, and the others counted.
@@ -45,7 +45,7 @@ def nearest(given: object, allowed: Iterable[str]) -> str:
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
     """
     names = sorted(allowed)
-    text = str(given)[:_COMPARED]
+    text = str(value)[:_COMPARED]
     close = get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     if len(names) <= _LISTED:

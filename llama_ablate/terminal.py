@@ -1,4 +1,4 @@
-"""Text on its way to a terminal, which would obey the control characters in it."""
+"""Escape control characters in text before it is printed."""
 
 import re
 
@@ -6,12 +6,12 @@ _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 def visible(text: str) -> str:
-    """Return text with its control characters spelled out; lines and tabs stay."""
-    return _CONTROLS.sub(lambda found: _spelled(found[0]), text)
+    """Return text with control characters escaped, but for line feeds and tabs."""
+    return _CONTROLS.sub(lambda match: _spelled(match[0]), text)
 
 
 def in_one_line(text: str) -> str:
-    """Return text with line feeds and whatever else does not print spelled out."""
+    """Return text in one line, with everything that does not print escaped."""
     return "".join(c if c.isprintable() else _spelled(c) for c in text)
 
 

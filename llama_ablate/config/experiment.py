@@ -1,4 +1,4 @@
-"""The experiment file: one question, as a frozen and validated value.
+"""Load an experiment file: YAML over its base, overrides, validation.
 
 `load` reads the YAML, lays it over its `base` (a preset or another file), applies `--set`, and
 checks every key and type. What it returns still names components as the user wrote them; whether
@@ -42,7 +42,7 @@ _IN_PLACE_OF: dict[Where, Where] = {
 
 
 class Source:
-    """An experiment together with the file that it came from, so that errors can name the line."""
+    """An experiment and its file, so that errors name file, line and column."""
 
     def __init__(self, experiment: Experiment, marked: Marked, text: str) -> None:
         self.experiment = experiment
@@ -112,7 +112,7 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
 
 
 def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
-    """Lay a file's values over those of its base, marks and all."""
+    """Merge a file's values, with their places, over those of its base."""
     name = marked.values.get("base", "llama2-tiny")
     if not isinstance(name, str):
         raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
@@ -142,7 +142,7 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         merged = key in _MERGED and isinstance(value, dict) and isinstance(values.get(key), dict)
         taken |= {(key, inner) for inner in value} if merged else {(key,)}
         values[key] = {**values[key], **value} if merged else value
-    # What is replaced is replaced whole: nothing of the base's entry may shine through.
+    # Replaced as a whole: nothing of the base's entry may remain.
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
     for where, other in _IN_PLACE_OF.items():
         if where in taken and other not in taken:
@@ -151,12 +151,12 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
 
 
 def _override(marked: Marked, text: str) -> None:
-    key, equals, given = text.partition("=")
+    key, equals, value = text.partition("=")
     where = tuple(key.split("."))
     if not equals or not all(where):
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     value = (
-        given if given.startswith(("/", ".")) and not _is_number(given) else _inline(given, text)
+        value if value.startswith(("/", ".")) and not _is_number(value) else _inline(value, text)
     )
     inner: Any = marked.values
     for depth, part in enumerate(where[:-1]):
@@ -183,6 +183,6 @@ def _is_number(text: str) -> bool:
     return isinstance(scalar(text), int | float)
 
 
-def _inline(given: str, text: str) -> Any:
+def _inline(value: str, text: str) -> Any:
     """Read a value as YAML would: a number, a word, `[1, 2]` or `{name: rope, theta: 5e5}`."""
-    return parse(f"value: {given}", f"--set {text}").values["value"]
+    return parse(f"value: {value}", f"--set {text}").values["value"]

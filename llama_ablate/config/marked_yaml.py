@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Marked:
-    """Plain values, where each stood (path of keys -> Mark), and the text that said so."""
+    """Plain values, the place of each (path of keys -> Mark), and the text."""
 
     values: dict[str, Any]
     marks: dict[Where, Mark] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def scalar(text: str) -> Any:
 
 
 class _Reader:
-    """Turns the events of PyYAML's parser into values, as they come, and keeps their places."""
+    """Builds values, with their places, from the events of PyYAML's parser."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -134,7 +134,7 @@ class _Reader:
         return values
 
     def _accept(self, event: Any, where: Where) -> None:
-        """Take note of where a value stands. Raises ConfigError where there should be none."""
+        """Record the place of a value. Raises ConfigError for a repeated key and other mistakes."""
         if isinstance(event, yaml.AliasEvent) or event.anchor:
             raise self._refused(event, "anchors and aliases (& and *) are not accepted")
         if event.tag:
@@ -211,7 +211,7 @@ class _Reader:
 
 
 def _events(text: str, file: str) -> Iterator[Any]:
-    """Yield what PyYAML's parser finds. Raises ConfigError where it stops."""
+    """Yield the events of PyYAML's parser. Raises ConfigError for a syntax error."""
     try:
         loader = yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:

@@ -1,4 +1,4 @@
-"""Components from outside: a file that is named on the command line, or an installed package.
+"""Plug-ins: components in a file named on the command line, or in an installed package.
 
 Nothing in an experiment file, and nothing in results, makes a command load code. What was loaded is
 part of the plan; a worker loads the same again, and only if it is the same byte for byte.
@@ -53,7 +53,7 @@ def loaded() -> dict[str, str]:
 
 
 def code_of(component: Callable[..., object]) -> str:
-    """Return what stands for the code of a component from outside; "" for one of this package."""
+    """Return the hash or version of a plug-in component's code; "" for a built-in one."""
     package = component.__module__.partition(".")[0]
     if package.startswith(_FILE):
         return package  # its name holds the hash of its file
@@ -61,25 +61,27 @@ def code_of(component: Callable[..., object]) -> str:
 
 
 def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -> bool:
-    """Return whether a component's code is what was recorded once, as far as that can be told.
+    """Return whether a component's code is the recorded one, as far as that can be told.
 
     `recorded` is of the form that `loaded` returns.
     """
     code = code_of(component)
-    made = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
+    mark = code.removeprefix(_FILE) if code.startswith(_FILE) else code.partition(" ")[2]
     # Of a file its hash, cut in its module's name; of a package its version.
-    return not made or made in {known for of in recorded.values() for known in (of, of[:_CUT])}
+    return not mark or mark in {
+        known for whole in recorded.values() for known in (whole, whole[:_CUT])
+    }
 
 
 def missing(recorded: Iterable[str]) -> str:
-    """Name what was loaded once and is not loaded now, as the end of a sentence; "" if nothing."""
+    """Name recorded plug-ins that are not loaded, as the end of a sentence; "" if none."""
     names = [name for name in recorded if name not in _loaded]
-    given = [name if name.startswith(_INSTALLED) else f"--plugin {name}" for name in names]
-    return f"; it was made with {' '.join(given)}" if given else ""
+    flags = [name if name.startswith(_INSTALLED) else f"--plugin {name}" for name in names]
+    return f"; it was made with {' '.join(flags)}" if flags else ""
 
 
 def again(recorded: Mapping[str, str]) -> None:
-    """Load what another process has loaded. Raises ConfigError where it has changed since."""
+    """Load the plug-ins of another process. Raises ConfigError where one has changed since."""
     if not recorded:
         return
     load()
@@ -114,7 +116,7 @@ def _import(path: Path, expected: str | None = None) -> str:
 
 
 class _Hashed(SourceLoader):
-    """Gives a module the bytes that were hashed: the file may be another by now, or its `.pyc`."""
+    """Loads a module from the bytes that were hashed, not from the file or its `.pyc`."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path, self._source = path, source
@@ -129,7 +131,7 @@ class _Hashed(SourceLoader):
 def _guarded(run: Callable[[], object], what: str) -> None:
     try:
         run()
-    except ConfigError as error:  # what it registers does not fit
+    except ConfigError as error:  # a component that does not fit its slot
         raise ConfigError(f"{what}: {error.message}") from error
     except (Exception, SystemExit) as error:
         first = (str(error).splitlines() or [""])[0]

@@ -1,4 +1,4 @@
-"""Names -> components. What YAML may set on a component is read from its own signature.
+"""Registries of components by name; a component's signature declares its options.
 
 A component is any callable: its positional parameters are sizes that the model supplies (`dim`,
 `heads`, ...), its keyword-only parameters are the options, with their types and defaults. A class
@@ -29,7 +29,7 @@ class Choice:
 
     name: str
     options: tuple[tuple[str, Any], ...] = ()
-    #: The values that the options have where nothing is said, as the component declares them.
+    #: The declared default of each option.
     defaults: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
@@ -162,14 +162,14 @@ class Registry:
         return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
 
     def build(self, choice: Choice, **sizes: Any) -> Any:
-        """Make the component: of the sizes offered it takes those that it names."""
+        """Build the component with the sizes that its signature names."""
         component = self._components[choice.name]
         wanted = _sizes(component)
-        made = component(*(sizes[name] for name in wanted), **dict(choice.options))
-        wanted_of_it = [*self._methods, *self._attributes]
-        if missing := [name for name in wanted_of_it if not hasattr(made, name)]:
+        part = component(*(sizes[name] for name in wanted), **dict(choice.options))
+        interface = [*self._methods, *self._attributes]
+        if missing := [name for name in interface if not hasattr(part, name)]:
             raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
-        return made
+        return part
 
     def _check(self, component: Callable[..., Any], options: Iterable[str]) -> None:
         """Raise TypeError for a component that does not fit the slot."""
@@ -188,15 +188,15 @@ class Registry:
                 raise TypeError(f"it has no {_quoted(missing)}")
 
 
-def laid_over(base: Entry, given: Any) -> Any:
-    """Return an entry; one that names the base's own component changes only what it gives."""
-    own, level = ({"name": e} if isinstance(e, str) else e for e in (base, given))
-    same = isinstance(level, dict) and level.get("name") == own.get("name")
-    return {**own, **level} if same else given
+def laid_over(base: Entry, level: Any) -> Any:
+    """Return a level laid over the base: the same component keeps the base's other options."""
+    own, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
+    same = isinstance(entry, dict) and entry.get("name") == own.get("name")
+    return {**own, **entry} if same else level
 
 
 def written(value: Any) -> str:
-    """Return a plain value as a label has it."""
+    """Format a plain value for a label."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,44 +12,44 @@ from llama_ablate.config.sections import Data, Model, Train
 from llama_ablate.config.validation import Section, at, shown
 from llama_ablate.files.slugs import slug
 
-#: What one experiment may come to, over all its tables: a plan of that size is made in seconds.
+#: The most runs of one experiment, over all tables: a plan of that size takes seconds.
 MOST_VARIANTS = 2_000
 MOST_RUNS = 20_000
 
 
-def _listed(given: object) -> list[Any]:
-    """Let one value stand for a list of one."""
-    return given if isinstance(given, list) else [given]
+def _listed(value: object) -> list[Any]:
+    """Accept one value as a list of one."""
+    return value if isinstance(value, list) else [value]
 
 
-def _without_repeats(given: list[Any]) -> list[Any]:
-    if not given:
+def _without_repeats(values: list[Any]) -> list[Any]:
+    if not values:
         raise ValueError("[] is empty: name one or more")
-    names = Counter(str(one.get("name") if isinstance(one, dict) else one) for one in given)
+    names = Counter(str(one.get("name") if isinstance(one, dict) else one) for one in values)
     name, times = names.most_common(1)[0]
     if times > 1:
-        raise ValueError(f"{shown(given)} names '{name}' twice")
-    return given
+        raise ValueError(f"{shown(values)} names '{name}' twice")
+    return values
 
 
-def _without_size(given: object) -> object:
-    if any(isinstance(one, dict) for one in _listed(given)):
+def _without_size(value: object) -> object:
+    if any(isinstance(one, dict) for one in _listed(value)):
         raise ValueError(
-            f"{shown(given)} is not accepted: a budget is tokens, flops or seconds, "
+            f"{shown(value)} is not accepted: a budget is tokens, flops or seconds, "
             "without a number; the number is train.tokens or train.steps, of the "
             "baseline"
         )
-    return given
+    return value
 
 
 Match = Literal["parameters", "flops", "kv_bytes", "none"]
 Budget = Literal["tokens", "flops", "seconds"]
-#: What names a variant or a table: as long as the label of a variant that changes everything.
+#: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class Variants(Section):
-    """What varies, and what is held equal while it does."""
+    """The `variants` section: design, axes or entries, baseline, matching."""
 
     design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
     axes: dict[str, list[Any]] = Field(default_factory=dict)
@@ -73,7 +73,7 @@ class Variants(Section):
 
     @property
     def count(self) -> int:
-        """How many variants the design makes; counted, for there may be more than memory holds."""
+        """How many variants the design makes, without making them."""
         levels = [len(values) for values in self.axes.values()]
         return {
             "one-at-a-time": 1 + sum(levels),
@@ -84,25 +84,25 @@ class Variants(Section):
         }[self.design]
 
 
-def _with_unit(given: object) -> object:
-    if given is not None and margins.nats(given) is None:
+def _with_unit(value: object) -> object:
+    if value is not None and margins.nats(value) is None:
         raise ValueError(
-            f"{shown(str(given))}: must be a number above 0 and its unit, as '0.01 nats'"
+            f"{shown(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
         )
-    return given
+    return value
 
 
-def _with_some_unit(given: object) -> object:
-    if given is not None and not margins.read(given)[1]:
+def _with_some_unit(value: object) -> object:
+    if value is not None and not margins.read(value)[1]:
         raise ValueError(
-            f"{shown(str(given))}: must be a number and its unit: '0.01 nats', '5%' "
+            f"{shown(str(value))}: must be a number and its unit: '0.01 nats', '5%' "
             "of the other's, or '0.1 points' of what is neither"
         )
-    return given
+    return value
 
 
 class Hypothesis(Section):
-    """What is claimed before the runs: how two variants compare in a number, and who says so."""
+    """A hypothesis stated before the runs: how two variants compare in a metric."""
 
     variant: Named
     #: Another variant's label; the baseline unless given.
@@ -224,12 +224,12 @@ class Controls(Section):
 
     @field_validator("aa")
     @classmethod
-    def _each_once(cls, given: list[Reseed]) -> list[Reseed]:
-        return _without_repeats(given) if given else given
+    def _each_once(cls, values: list[Reseed]) -> list[Reseed]:
+        return _without_repeats(values) if values else values
 
 
 class Experiment(Section):
-    """One YAML file, one question."""
+    """An experiment file."""
 
     name: str = Field(min_length=1, max_length=80)
     question: str = ""
@@ -258,12 +258,12 @@ class Experiment(Section):
 
     @field_validator("seeds")
     @classmethod
-    def _some_seeds(cls, given: int | list[int]) -> int | list[int]:
-        if isinstance(given, int) and not 0 < given <= 1000:
-            raise ValueError(f"{given} seeds: must be 1 to 1000, or a list of seeds")
-        if isinstance(given, list) and not all(0 <= seed < 2**32 for seed in given):
+    def _some_seeds(cls, seeds: int | list[int]) -> int | list[int]:
+        if isinstance(seeds, int) and not 0 < seeds <= 1000:
+            raise ValueError(f"{seeds} seeds: must be 1 to 1000, or a list of seeds")
+        if isinstance(seeds, list) and not all(0 <= seed < 2**32 for seed in seeds):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
-        return _without_repeats(given) if isinstance(given, list) else given
+        return _without_repeats(seeds) if isinstance(seeds, list) else seeds
 
     _margin = field_validator("margin", mode="before")(_with_unit)
     _one_budget = field_validator("budget", mode="before")(_listed)

@@ -1,4 +1,4 @@
-"""What a recipe may say: an architecture, a text, and how it is trained."""
+"""Sections of an experiment file: `model`, `data`, `train`."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,12 +7,12 @@ from pydantic import Field, field_validator, model_validator
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.validation import Section, at, shown
 
-#: How much of a running mean of gradients is kept from step to step.
+#: A decay rate of AdamW's running means.
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Model(Section):
-    """The recipe of a decoder: sizes, and a component for each slot."""
+    """The architecture of a decoder: sizes, and a component for each slot."""
 
     dim: int = Field(64, gt=0, le=65536)
     layers: int = Field(2, gt=0, le=1024)
@@ -32,30 +32,30 @@ class Model(Section):
 
 
 class About(Section):
-    """Where an architecture comes from, and what is worth knowing about it."""
+    """The source of an architecture, and notes on it."""
 
     source: str = ""
     notes: list[str] = Field(default_factory=list)
 
 
 class Preset(Section):
-    """A published architecture, as `base` and `summary` may name it."""
+    """A published architecture, which `base` and `summary` may name."""
 
     about: About = About()
     model: Model
 
 
 class Data(Section):
-    """The text, and how it becomes tokens. Both are entries of a registry of their own."""
+    """A corpus and a tokenizer, each an entry of its registry."""
 
-    #: What its table is called, where there are several.
+    #: The name of its table, where there are several texts.
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
 
 
 class Train(Section):
-    """The training recipe, the same for every variant."""
+    """The train config, the same for every variant unless an axis changes a key."""
 
     tokens: int | None = Field(None, gt=0, le=10**15)
     steps: int | None = Field(None, gt=0, le=10**12)
@@ -68,13 +68,13 @@ class Train(Section):
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     clip: float = Field(1.0, ge=0)
-    #: How the rate falls after the warm-up: along a cosine, in a line, or flat until the last
-    #: `decay` of the steps and then in a line (warm-up, stable, decay).
+    #: The schedule after warm-up: cosine, linear, or constant until the last `decay` of the steps
+    #: and then linear (warm-up, stable, decay).
     schedule: Literal["cosine", "linear", "wsd"] = "cosine"
     decay: float = Field(0.2, gt=0, le=1)
-    #: Shares of the budget at which a `wsd` run is also cooled down aside and measured.
+    #: Shares of the budget at which a copy of a `wsd` run is cooled down and evaluated.
     branches: list[float] = Field(default_factory=list)
-    #: The weights at the end are the mean over this many of the last hundredths of the run.
+    #: The final weights are the mean over this many of the last hundredths of the run.
     average: int = Field(1, ge=1, le=50)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     kernel: Literal["auto", "math", "fused"] = "auto"
@@ -83,8 +83,8 @@ class Train(Section):
 
     @field_validator("betas", mode="before")
     @classmethod
-    def _list_is_a_pair(cls, given: object) -> object:
-        return tuple(given) if isinstance(given, list) else given
+    def _list_is_a_pair(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Train":
@@ -109,8 +109,8 @@ class Train(Section):
         return self
 
     def identity(self, *without: str) -> dict[str, Any]:
-        """Return what differs from the defaults, as plain JSON, but for some keys: what is hashed.
+        """Return the values that differ from the defaults, as plain JSON: what is hashed.
 
-        So a key that training gains later changes no id.
+        Keys in `without` are left out. So a key that is added later changes no id.
         """
         return self.model_dump(mode="json", exclude_defaults=True, exclude={*without})

@@ -8,7 +8,7 @@ from typing import Any
 
 from llama_ablate.config.registry import Choice
 
-#: What every slot's positional parameters may ask for.
+#: Sizes that the positional parameters of components may name.
 SIZES = (
     "vocab",
     "dim",
@@ -49,7 +49,7 @@ class ModelSpec:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What the model supplies to the components' positional parameters."""
+        """The sizes, by name, for the positional parameters of components."""
         return {name: getattr(self, name) for name in SIZES}
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pydantic's findings, said the project's way: one sentence, what was given, what is allowed."""
+"""Validation errors as one line: the value, what is allowed, the nearest match."""
 
 import re
 import types
@@ -22,63 +22,63 @@ class Section(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            found = [(_path(values, wrong), wrong) for wrong in error.errors()]
-            # An unknown key often *causes* the missing one (a typo in it), so it is told first.
-            first, _ = min(found, key=lambda pair: pair[1]["type"] != "extra_forbidden")
-            # Of a union's members, the one that got furthest is the one that was meant.
-            within = [pair for pair in found if pair[0][: len(first)] == first]
+            errors = [(_path(values, wrong), wrong) for wrong in error.errors()]
+            # An unknown key is often a misspelt required one, so it comes first.
+            first, _ = min(errors, key=lambda pair: pair[1]["type"] != "extra_forbidden")
+            # Of a union's members, take the one that validated furthest.
+            within = [pair for pair in errors if pair[0][: len(first)] == first]
             path, wrong = max(within, key=lambda pair: len(pair[0]))
             raise ConfigError(_sentence(cls, wrong), (*where, *path)) from None
 
 
 def at(message: str, *where: str | int) -> ConfigError:
-    """Return what a validator raises for a mistake that stands at a key of its section."""
+    """Return the error of a validator, located at a key of its section."""
     return ConfigError(message, where)
 
 
-def _path(values: Any, found: ErrorDetails) -> Where:
-    """Return the keys that lead to a mistake; within a union, pydantic's path names a type too."""
+def _path(values: Any, error: ErrorDetails) -> Where:
+    """Return the path of keys to an error, without the type names that pydantic adds in unions."""
     path: list[str | int] = []
-    for key in found["loc"]:
+    for key in error["loc"]:
         try:
             values = values[key]
         except (LookupError, TypeError):
             continue
         path.append(key)
-    if found["type"] == "missing":
-        path.append(found["loc"][-1])
-    cause = found.get("ctx", {}).get("error")
+    if error["type"] == "missing":
+        path.append(error["loc"][-1])
+    cause = error.get("ctx", {}).get("error")
     return (*path, *cause.where) if isinstance(cause, ConfigError) else tuple(path)
 
 
-def _sentence(model: type[BaseModel], found: ErrorDetails) -> str:
-    kind, loc, given = found["type"], found["loc"], found["input"]
+def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
+    kind, loc, value = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
         return f"unknown key '{loc[-1]}'{nearest(loc[-1], _keys_at(model, loc[:-1]))}"
     if kind == "missing":
         short = "is too short: one value more is needed"
         return short if isinstance(loc[-1], int) else f"the key '{loc[-1]}' is needed here"
     if kind == "literal_error":
-        expected = found["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-        return f"{shown(given)} is not allowed here{nearest(given, expected.split(', '))}"
+        expected = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
+        return f"{shown(value)} is not allowed here{nearest(value, expected.split(', '))}"
     if kind == "value_error":
-        return str(found["ctx"]["error"])
-    message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", found["msg"])
+        return str(error["ctx"]["error"])
+    message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", error["msg"])
     message = message.replace(" after validation", "").replace("an instance of Sequence", "a list")
     if kind.startswith("model_type"):
         message = "should be a mapping (key: value)"
-    return f"{shown(given)} ({_kind(given)}) is not accepted: it {message}"
+    return f"{shown(value)} ({_kind(value)}) is not accepted: it {message}"
 
 
-def shown(given: object) -> str:
+def shown(value: object) -> str:
     """Quote a value for a message, cut to a length that fits on a line."""
-    text = repr(given)
+    text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _kind(given: object) -> str:
+def _kind(value: object) -> str:
     names = {dict: "mapping", list: "list", str: "text", type(None): "nothing"}
-    return names.get(type(given), type(given).__name__)
+    return names.get(type(value), type(value).__name__)
 
 
 def _keys_at(model: Any, loc: tuple[str | int, ...]) -> list[str]:
@@ -91,7 +91,7 @@ def _keys_at(model: Any, loc: tuple[str | int, ...]) -> list[str]:
 
 
 def _section_of(annotation: Any) -> Any:
-    """Look through `Section | None` and `list[Section]`."""
+    """Return the section inside `Section | None` or `list[Section]`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, list):
         return next((a for a in typing.get_args(annotation) if a is not type(None)), None)
     return annotation

@@ -10,7 +10,7 @@ from llama_ablate.errors import ConfigError, Where
 
 @dataclass(frozen=True)
 class Change:
-    """One step away from the base: a key, its new value, where the file says so."""
+    """A change of the base: a key, its new value, and its place in the file."""
 
     key: str
     value: Any

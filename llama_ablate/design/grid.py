@@ -1,4 +1,4 @@
-"""Designs -> variants. Every default is filled in here, and budgets are matched.
+"""From a design to its variants: every default filled in, budgets matched, controls added.
 
 The registries and the counting function are handed in, so this needs no torch.
 """
@@ -15,8 +15,8 @@ from llama_ablate.design.matching import Cost, knob_for, solve
 from llama_ablate.errors import ConfigError, Where, nearest
 
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
-#: What of `train` may differ between variants, or be tuned: all but what a run's length is counted
-#: in, how it is computed, and where it is looked at.
+#: Keys of `train` that may differ between variants, or be tuned: all but the length of a run, how
+#: it is computed, and when it is evaluated.
 TRAINED = tuple(
     k
     for k in Train.model_fields
@@ -41,34 +41,35 @@ Role = Literal["", "aa", "positive"]
 
 @dataclass(frozen=True)
 class Variant:
-    """A full recipe with a label for eyes."""
+    """An architecture and what it changes of training, under a label for readers."""
 
     label: str
     spec: ModelSpec
     is_baseline: bool = False
-    #: What matching left of the budget, and what it changed: "feed-forward width 176".
+    #: The relative residual of the matched budget, and what matching changed: "feed-forward
+    #: width 176".
     residual: float = 0.0
     solved: str = ""
     #: What it changes of the experiment's `train`.
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order", ...
+    #: The kind of a control; of an A/A arm, what gets another seed: "init", "order" or "both".
     role: Role = ""
     reseed: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
-    #: Levels of the file that change nothing, so that they are this variant.
+    #: Labels of levels that change nothing, so that they are this variant.
     covers: tuple[str, ...] = field(default=(), compare=False)
-    #: Which keys of `model` vary, and where the file says so.
+    #: Which keys vary, and where they stand in the file.
     varied: Mapping[str, Where] = field(default_factory=dict, compare=False)
 
     @property
     def where(self) -> Where:
-        """The place in the file that makes this variant what it is."""
+        """The place in the file that defines this variant."""
         return next(reversed(list(self.varied.values())), ("model",))
 
     @property
     def id(self) -> str:
-        """The hash of what sets it apart; the label is not part of it."""
+        """The hash of architecture, training changes and reseeding; the label is not part of it."""
         if not self.train and not self.reseed:
             return self.spec.id
         return digest([self.spec.identity(), dict(self.train), self.reseed])
@@ -86,7 +87,7 @@ def variants(
     `cost` counts what `match` holds equal; None matches nothing. Raises ConfigError with the
     path of the offending key.
     """
-    found: list[Variant] = []
+    arms: list[Variant] = []
     covered: list[str] = []
     base = _spec(experiment.model, (), registries, vocab)
     design = experiment.variants.design
@@ -100,30 +101,29 @@ def variants(
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
-        found.append(Variant(label, spec, levels=levels, varied=varied, train=train))
-    baseline = _baseline(experiment, found, base)
-    own = next((v for v in found if v.spec == base and not v.train), None)
-    found = [
-        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is own else ())
-        for v in found
+        arms.append(Variant(label, spec, levels=levels, varied=varied, train=train))
+    baseline = _baseline(experiment, arms, base)
+    same_as_base = next((v for v in arms if v.spec == base and not v.train), None)
+    arms = [
+        replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is same_as_base else ())
+        for v in arms
     ]
-    found.sort(key=lambda v: not v.is_baseline)
-    found += _controls(experiment, found[0], registries)
-    _distinct(found)
+    arms.sort(key=lambda v: not v.is_baseline)
+    arms += _controls(experiment, arms[0], registries)
+    _distinct(arms)
     if cost is not None:
-        target = counted(found[0], cost)
-        found = [
-            v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match)
-            for v in found
+        target = counted(arms[0], cost)
+        arms = [
+            v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
         ]
-        _distinct(found)  # what differs in its width alone is one variant once that is solved
-    return tuple(found)
+        _distinct(arms)  # variants that differ in width alone are equal once it is solved
+    return tuple(arms)
 
 
-def _distinct(found: Sequence[Variant]) -> None:
+def _distinct(variants: Sequence[Variant]) -> None:
     ids: dict[str, Variant] = {}
     labels: dict[str, Variant] = {}
-    for variant in found:
+    for variant in variants:
         if (twin := ids.setdefault(variant.id, variant)) is not variant:
             raise ConfigError(
                 f"'{variant.label}' is the same variant as '{twin.label}'", variant.where
@@ -146,10 +146,10 @@ def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
 
 
 def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
-    """Yield the arms by which the experiment itself is judged."""
-    asked = experiment.controls
-    for reseed in asked.aa:
-        label = "A/A" if len(asked.aa) == 1 else f"A/A {reseed}"
+    """Yield the control arms: A/A arms, and the positive control."""
+    controls = experiment.controls
+    for reseed in controls.aa:
+        label = "A/A" if len(controls.aa) == 1 else f"A/A {reseed}"
         yield replace(
             base,
             label=label,
@@ -159,10 +159,10 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
             levels={},
             varied={"controls": ("controls", "aa")},
         )
-    if not asked.positive:
+    if not controls.positive:
         return
     changes = []
-    for key, value in asked.positive.items():
+    for key, value in controls.positive.items():
         where: Where = ("controls", "positive", key)
         _check_key(key, where)
         changes.append(Change(key, value, where))
@@ -180,14 +180,14 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
 
 
 def _model_of(spec: ModelSpec, model: Model) -> Model:
-    """Return the recipe of a file that would resolve to this one."""
-    given = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
-    return model.model_copy(update=given)
+    """Return the `model` section that resolves to this spec."""
+    values = {k: v for k, v in spec.to_dict().items() if k in Model.model_fields}
+    return model.model_copy(update=values)
 
 
 def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
-    """Return what changes say of training, checked, where it is not what the file says anyway."""
-    said = {
+    """Return the validated changes of `train` that differ from the file's own values."""
+    values = {
         c.key.removeprefix(_TRAIN): trained_value(
             train, c.key.removeprefix(_TRAIN), c.value, c.where
         )
@@ -195,11 +195,11 @@ def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
         if c.key.startswith(_TRAIN)
     }
     own = train.model_dump(mode="json")
-    return {key: value for key, value in said.items() if value != own[key]}
+    return {key: value for key, value in values.items() if value != own[key]}
 
 
 def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
-    """Return a value of a key of `train` as plain JSON. Raises ConfigError where it is none."""
+    """Return the validated value of a key of `train`, as plain JSON. Raises ConfigError."""
     if key not in TRAINED:
         raise ConfigError(
             f"'{key}' is not a key of train that may vary{nearest(key, TRAINED)}",
@@ -212,16 +212,16 @@ def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
 
 
 def _changes(experiment: Experiment) -> list[list[Change]]:
-    """Read the file's axes, or its entries: a list for each, with where each value stands."""
-    found = experiment.variants
+    """Return the changes of each axis, or of each entry, with their places in the file."""
+    section = experiment.variants
     axes: list[list[Change]] = []
-    for key, levels in found.axes.items():
+    for key, levels in section.axes.items():
         at: Where = ("variants", "axes", key)
         _check_key(key, at)
         if not levels:
             raise ConfigError("an axis needs at least one value", at)
         axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
-    for i, entry in enumerate(found.entries):
+    for i, entry in enumerate(section.entries):
         at = ("variants", "entries", i)
         for key, value in entry.items():
             if key == "label":
@@ -245,7 +245,7 @@ def _check_key(key: str, where: Where) -> None:
 
 
 def resolve(model: Model, registries: Registries) -> ModelSpec:
-    """Return a recipe with every default filled in; without a vocabulary it takes bytes.
+    """Return a spec with every default filled in; the vocabulary is 256 where none is given.
 
     Raises ConfigError with the path of the offending key.
     """
@@ -287,9 +287,9 @@ def _spec(
 
 
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
-    given = {change.key: change.value for change in changes}
-    if "label" in given:
-        return str(given["label"])
+    values = {change.key: change.value for change in changes}
+    if "label" in values:
+        return str(values["label"])
     if not changes:
         return "baseline"
     names = [_name(c, registries) for c in changes]
@@ -304,20 +304,20 @@ def _name(change: Change, registries: Registries) -> str:
     return registries[change.key].label(change.value, change.where)
 
 
-def _baseline(experiment: Experiment, found: list[Variant], base: ModelSpec) -> Variant:
-    """Choose whom the others are compared with: as asked, else the base itself, else the first."""
+def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
+    """Return the named baseline, else the unchanged base, else the first variant."""
     named = experiment.variants.baseline
     if named is not None:
-        chosen = [v for v in found if v.label == named]
+        chosen = [v for v in variants if v.label == named]
         if not chosen:
-            hint = nearest(named, [v.label for v in found])
+            hint = nearest(named, [v.label for v in variants])
             raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
         return chosen[0]
-    return next((v for v in found if v.spec == base and not v.train), found[0])
+    return next((v for v in variants if v.spec == base and not v.train), variants[0])
 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
-    """Give a variant the size at which it costs what the baseline costs."""
+    """Solve a variant's size so that it costs what the baseline costs."""
     counted(variant, cost)
     try:
         solved = solve(variant.spec, target, cost, knob_for(match, variant.spec))

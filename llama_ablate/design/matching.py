@@ -1,4 +1,4 @@
-"""Budgets held equal: one size of a variant is solved until it costs what the baseline does."""
+"""Matched budgets: solve one size of a variant so that it costs what the baseline costs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Solved:
-    """A recipe with its budget: what was changed for it, and what of the budget is left over."""
+    """A matched spec, its relative residual, and what was changed to match it."""
 
     spec: ModelSpec
     residual: float
@@ -40,14 +40,14 @@ LATENT = Knob(
 
 
 def knob_for(match: str, spec: ModelSpec) -> Knob:
-    """Return what is solved for a budget: the cache holds no feed-forward network, so not that."""
+    """Return the size that is solved for a budget: head_dim for the cache, else the width."""
     if match != "kv_bytes":
         return WIDTH
     return LATENT if "latent" in dict(spec.attention.options) else HEAD_DIM
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
-    """Return the recipe with the size at which it costs the target.
+    """Return the spec with the size at which it costs the target.
 
     Two counts give an affine cost; the size is rounded to the coarsest multiple that stays within
     the tolerance. A recipe whose own size does as well keeps it. Raises ConfigError where none
@@ -60,12 +60,12 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     exact = 8 + (target - low) * 8 / (high - low)
     for multiple in knob.multiples:
         size = max(multiple, round(exact / multiple) * multiple)
-        made = knob.turned(spec, size)
-        residual = cost(made) / target - 1
+        candidate = knob.turned(spec, size)
+        residual = cost(candidate) / target - 1
         if abs(own) <= min(TOLERANCE, abs(residual)):
             return Solved(spec, own)
         if abs(residual) <= TOLERANCE:
-            return Solved(made, residual, f"{knob.name} {size}")
+            return Solved(candidate, residual, f"{knob.name} {size}")
     raise ConfigError(
         f"cannot be matched to the baseline within {TOLERANCE:.1%}: {knob.name} {size} leaves "
         f"{residual:+.1%}"

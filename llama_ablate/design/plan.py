@@ -1,4 +1,4 @@
-"""From an experiment to its plan: data prepared, variants resolved and counted, runs named."""
+"""Make the plan of an experiment: tokens prepared, variants counted, tables and run ids."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ _COSTS: dict[str, Cost] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is known before a step is trained."""
+    """Everything that is known before training: tables with their variants and runs."""
 
     experiment: Experiment
     tables: tuple[Table, ...]
@@ -52,30 +52,30 @@ class Plan:
     @cached_property
     def arms(self) -> list[tuple[Variant, Table]]:
         """Every variant once, with the first table that has it."""
-        found: dict[str, tuple[Variant, Table]] = {}
+        arms: dict[str, tuple[Variant, Table]] = {}
         for table in self.tables:
             for variant in table.variants:
-                found.setdefault(variant.id, (variant, table))
-        return list(found.values())
+                arms.setdefault(variant.id, (variant, table))
+        return list(arms.values())
 
     @property
     def baseline(self) -> Variant:
-        """The baseline of the first table: what stands for the experiment where one must."""
+        """The baseline of the first table."""
         return self.tables[0].baseline
 
     def paced(self, pace: Pace) -> "Plan":
-        """Return the plan with the time of a step measured where a budget is in seconds."""
+        """Return the plan with measured seconds per step, for tables with a budget in seconds."""
 
         def timed(table: Table) -> Table:
             ids = [variant.id for variant in table.variants]
             seconds = dict(zip(ids, pace(table), strict=True))
             for variant in table.variants:
-                if variant.role == "aa":  # the same recipe takes the same time, whatever was read
+                if variant.role == "aa":  # an A/A arm is the baseline, so it takes the same time
                     seconds[variant.id] = seconds[table.baseline.id]
             return replace(table, seconds=seconds)
 
-        made = (timed(c) if c.budget == "seconds" else c for c in self.tables)
-        return replace(self, tables=tuple(made))
+        tables = (timed(c) if c.budget == "seconds" else c for c in self.tables)
+        return replace(self, tables=tuple(tables))
 
     def document(self, compute: ComputeSettings | None, settings: Settings) -> PlanDocument:
         """Return what `plan.json` holds: enough to read the results without making the plan."""
@@ -141,7 +141,7 @@ def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]
         prepared.append((data, text))
     _check_floor(measures, [text for _, text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
-    found = []
+    tables = []
     for (data, text), (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
     ):
@@ -158,8 +158,8 @@ def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
         name = ", ".join(
-            said
-            for said, several in (
+            part
+            for part, several in (
                 (_named(data), len(prepared) > 1),
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
@@ -168,15 +168,15 @@ def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]
             if several
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
-        found.append(Table(name, at, data, match, budget, text, variants, train))
-        if name in {table.name for table in found[:-1]}:
+        tables.append(Table(name, at, data, match, budget, text, variants, train))
+        if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)
-    return found
+    return tables
 
 
 def _named(data: Data) -> str:
-    """Name a text by its corpus and what it sets of it."""
+    """Name a text by its corpus and options."""
     if data.name or isinstance(data.corpus, str):
         return data.name or str(data.corpus)
     options = [f"{k}={v}" for k, v in data.corpus.items() if k not in ("name", "path")]
@@ -184,7 +184,7 @@ def _named(data: Data) -> str:
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
-    """Return the learning rate of a size, where it follows from the first size's."""
+    """Return the learning rate of a size, where it is scaled from the first size's."""
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
     return {"lr": train.lr * first_dim / at.model.dim}
@@ -196,7 +196,7 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
             CORPORA.resolve(data.corpus, (*where, "corpus")),
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
         )
-    except ConfigError as error:  # what a corpus finds in itself, it says of `data`
+    except ConfigError as error:  # a corpus names its own mistakes under `data`
         raise ConfigError(
             error.message,
             (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,
@@ -212,14 +212,14 @@ def _check_tuned(experiment: Experiment, measures: tuple[Choice, ...]) -> None:
 
 
 def _check_seeds(experiment: Experiment) -> None:
-    for asked, what in (
+    for wanted, what in (
         (experiment.hypotheses, "a hypothesis"),
         (experiment.sizes, "a ladder"),
         (experiment.margin, "a margin"),
         (experiment.controls.aa, "an A/A arm"),
         (experiment.controls.positive, "a positive control"),
     ):
-        if asked and len(experiment.seed_list) < 2:
+        if wanted and len(experiment.seed_list) < 2:
             raise ConfigError(
                 f"{what} needs an interval, and an interval two seeds or more", ("seeds",)
             )
@@ -252,7 +252,7 @@ def _check_measures(measures: tuple[Choice, ...], tables: tuple[Table, ...]) -> 
 
 
 def _check_plugins(tables: tuple[Table, ...]) -> None:
-    """Hold every component from outside to the laws, beside components of this package."""
+    """Check the model laws for every plug-in component, beside built-in ones."""
     checked: set[tuple[str, Choice]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     for variant in (v for c in tables for v in c.variants):

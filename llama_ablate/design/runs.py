@@ -1,4 +1,4 @@
-"""From variants to runs: seeds, what is tuned, how long each trains, and what it is called."""
+"""Runs of a table: each variant with each seed at each tuned point, and the id of each."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from llama_ablate.results.plan import PlannedRun
 #: The version of what a plan's words mean, part of every run's id: raised when the same plan would
 #: train differently, as when a default gets another value.
 MEANING = 2
-_ANEW = 1 << 32  # beyond every seed of a file: what an A/A arm adds to draw anew
+_ANEW = 1 << 32  # added to the seed of an A/A arm: beyond every seed that a file may give
 
 Point = dict[str, Any]
 
@@ -26,23 +26,23 @@ class Run:
     variant: Variant
     seed: int
     steps: int
-    #: What it changes of the experiment's `train`, the tuned point included.
+    #: Changes of the experiment's `train`, the tuned point included.
     train: Mapping[str, Any]
     tuned: Mapping[str, Any]
     id: str
 
     @property
     def init_seed(self) -> int:
-        """What its weights are drawn from."""
+        """The seed of the initial weights."""
         return self.seed + _ANEW * (self.variant.reseed in ("init", "both"))
 
     @property
     def order_seed(self) -> int:
-        """What the order of its text is drawn from."""
+        """The seed of the order of training batches."""
         return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
 
     def planned(self) -> PlannedRun:
-        """Return what the plan says of it."""
+        """Return the plan's entry."""
         return PlannedRun(
             id=self.id,
             variant=self.variant.id,

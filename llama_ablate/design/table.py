@@ -1,4 +1,4 @@
-"""One table of an experiment: arms that share text, size and budget, and the runs they take."""
+"""One table of an experiment: variants that share text, size, matching and budget."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
 
 @dataclass(frozen=True)
 class Table:
-    """What the arms of one table have in common, and those arms."""
+    """Variants that share text, size, matching and budget, and their runs."""
 
     #: What sets this table apart from the experiment's others; empty where it is alone.
     name: str
@@ -29,7 +29,7 @@ class Table:
     budget: str
     tokens: tokens.Tokens
     variants: tuple[Variant, ...]
-    #: What all runs change of `train`: the learning rate, where it is carried over.
+    #: Changes of `train` in all runs: the learning rate, where it is scaled with size.
     train: Mapping[str, Any]
     #: Seconds a step by variant id; a budget of seconds needs them.
     seconds: Mapping[str, float] | None = None
@@ -89,7 +89,7 @@ class Table:
 
     @property
     def text(self) -> PlannedText:
-        """The tokens, as the plan describes them."""
+        """The plan's entry of the text."""
         return PlannedText(
             fingerprint=self.tokens.fingerprint,
             corpus=self.tokens.corpus,
@@ -101,7 +101,7 @@ class Table:
         )
 
     def planned(self) -> PlannedTable:
-        """Return what the plan says of this table."""
+        """Return the plan's entry of the table."""
         sizes = {key: getattr(self.experiment.model, key) for key in ("dim", "layers", "heads")}
         return PlannedTable(
             name=self.name,
@@ -133,7 +133,7 @@ class Table:
 
 
 def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
-    """Raise ConfigError where a component comes from other code than was recorded of runs."""
+    """Raise ConfigError where a plug-in's code is not what runs were made with."""
     for name, component in _components(spec):
         if not plugins.is_recorded(component, recorded):
             raise ConfigError(
@@ -142,11 +142,11 @@ def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) 
 
 
 def _foreign_code(variant: Variant) -> list[str]:
-    """Name the code of a variant's components that come from plugins."""
+    """Return the names of plug-in code that a variant uses."""
     return sorted({plugins.code_of(part) for _name, part in _components(variant.spec)} - {""})
 
 
 def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the name of a spec's component in every slot, and what is registered under it."""
+    """Return the component of every slot of a spec, by name."""
     names = ((slot, getattr(spec, slot).name) for slot in REGISTRIES)
     return [(name, REGISTRIES[slot].get(name)) for slot, name in names]

@@ -1,1 +1,1 @@
-"""Launching: what one process does with a run, and how many processes share a machine."""
+"""Launch runs: the worker of one run, the queue of all, launchers, progress bars."""

@@ -1,4 +1,4 @@
-"""What a record says of the software and the machine that made it."""
+"""The software and hardware of a run: versions, commit, processor, GPU."""
 
 import os
 import platform
@@ -39,7 +39,7 @@ def _version(package: str) -> str | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -51,9 +51,9 @@ def _commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        asked = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=10"]
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603  fixed words
-        return told.stdout.strip()
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=10"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603  fixed words
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -1,4 +1,4 @@
-"""Runs on this machine: a worker a core, or a GPU; one for every few where a run takes several."""
+"""Local launcher: one worker per core or GPU, or per group of them."""
 
 import signal
 import sys
@@ -31,7 +31,7 @@ class _Job:
     run: str
     child: processes.Child
     gpus: str
-    kills: int  # by the system for want of memory, before this job began
+    kills: int  # out-of-memory kills of the system before this job began
     refused: str = ""
 
 
@@ -87,7 +87,7 @@ class Local:
             while any(p.is_alive() for p in working) and time.monotonic() < deadline:
                 wait([process.sentinel for process in working], timeout=0.1)
         except KeyboardInterrupt:
-            sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+            sys.stderr.write("stopping at once\n")  # a second interrupt: do not wait
         finally:
             for job in self._active:
                 job.child.end()

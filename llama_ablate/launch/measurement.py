@@ -1,4 +1,4 @@
-"""What is measured of variants and machines, each time in a fresh process of its own."""
+"""Measure variants and the compute configuration, each in a fresh process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,14 +24,14 @@ _KEY = "measure"  # one process at a time measures: two would slow each other
 
 
 def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
-    """Measure, in a fresh process, how this machine computes the experiment's baseline fastest."""
+    """Choose the fastest compute configuration for the baseline, in a fresh process."""
     spec, train = plan.baseline.spec, plan.experiment.train
-    found: Compute = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
-    return found
+    chosen: Compute = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
+    return chosen
 
 
 def pace(store: Store, compute: Compute) -> Pace:
-    """Return the seconds of a step of each variant, from an interleaved pass that is kept."""
+    """Return the seconds per step of each variant: measured interleaved once, then stored."""
 
     def measured(table: Table) -> list[float]:
         arms = [_arm(v, table) for v in table.variants]
@@ -49,8 +49,8 @@ def pace(store: Store, compute: Compute) -> Pace:
                 for arm, s in zip(arms, speeds, strict=True)
             ]
 
-        found: list[float] = store.kept("pace", key, measure)
-        return found
+        seconds: list[float] = store.kept("pace", key, measure)
+        return seconds
 
     return measured
 
@@ -71,9 +71,9 @@ def measure_variants(
     """
     choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
     arms = [variant for variant, _ in plan.arms]
-    given = [_arm(variant, table) for variant, table in plan.arms]
+    described = [_arm(variant, table) for variant, table in plan.arms]
     entries = [c.entry() for c in choices]
-    mark = digest([[_circumstances(arm) for arm in given], entries, rounds, compute.to_dict()])
+    mark = digest([[_circumstances(arm) for arm in described], entries, rounds, compute.to_dict()])
     with store.alone(_KEY) as lease:
         if not again and all(
             store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
@@ -82,9 +82,9 @@ def measure_variants(
         ):
             return
         total = rounds * len(arms)
-        found = processes.call(
+        measured = processes.call(
             _measure,
-            given,
+            described,
             entries,
             compute.to_dict(),
             rounds,
@@ -92,7 +92,7 @@ def measure_variants(
             report=lambda done: progress(done, total),
         )
         extra = {"pass": mark, "compute": compute.to_dict(), "environment": environment()}
-        for variant, metrics in zip(arms, found, strict=True):
+        for variant, metrics in zip(arms, measured, strict=True):
             for name, values in metrics.items():
                 store.add_variant_measure(
                     lease, variant.label, variant.id, name, {**values, **extra}
@@ -120,14 +120,14 @@ def _circumstances(arm: Mapping[str, Any]) -> list[Any]:
 
 
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
-    """Take metrics of what has finished: per-run ones from the weights, per-variant ones anew.
+    """Measure metrics of finished runs from their weights, and metrics of variants again.
 
     Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
     """
     choices = [METRICS.resolve(name) for name in names]
     experiment, compute_settings = store.plan.experiment, store.plan.compute
-    asked = [*experiment.measure, *(choice.entry() for choice in choices)]
-    checked = make(Source.of(experiment.model_copy(update={"measure": asked})))
+    entries = [*experiment.measure, *(choice.entry() for choice in choices)]
+    checked = make(Source.of(experiment.model_copy(update={"measure": entries})))
     plan = replace(checked, measures=tuple(choices))
     if compute_settings is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
@@ -150,7 +150,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
 
 
 def _refuse_what_has_changed(store: Store, now: Plan) -> None:
-    """Raise ConfigError for other text, or other plugins, than the runs were made with."""
+    """Raise ConfigError where text or plug-ins have changed since the runs were made."""
     store.refuse_links()
     for variant, _condition in now.arms:
         refuse_other_code(variant.spec, store.plan.settings.plugins, f"'{store.root}'")

@@ -1,4 +1,4 @@
-"""Fresh processes, forked from a server that has imported torch once and computed nothing."""
+"""Start processes from a fork server that has imported torch and computed nothing."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from llama_ablate.files import disk
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
 _PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]
 
-#: The exit code of a worker that cannot do what it is told; its last line says why.
+#: Exit code of a worker that refuses its run; its last line says why.
 REFUSED = 2
 
 #: To write a checkpoint in, when asked to stop. Slurm's own patience (KillWait) is 30 by default.
@@ -37,10 +37,10 @@ Task = Callable[..., Any]
 def context() -> BaseContext:
     """Return the way to start processes: a fork server where the system has one."""
     methods = multiprocessing.get_all_start_methods()
-    found = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if hasattr(found, "set_forkserver_preload"):
-        found.set_forkserver_preload(_PRELOADED)
-    return found
+    method = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if hasattr(method, "set_forkserver_preload"):
+        method.set_forkserver_preload(_PRELOADED)
+    return method
 
 
 def warm() -> None:
@@ -66,7 +66,7 @@ def start(task: Task, *arguments: Any, gpus: str = "", log: Path) -> "Child":
     process = context().Process(  # type: ignore[attr-defined]
         target=_child,
         args=(theirs, str(log), gpus, plugins.loaded(), task, arguments),
-        daemon=True,  # told to stop when this one ends, wherever an interrupt found it
+        daemon=True,  # stopped when this process ends
     )
     for _ in range(_TRIES):
         warm()
@@ -118,7 +118,7 @@ class Child:
         self.connection = connection
 
     def messages(self) -> list[Message]:
-        """Return what has been reported and not read yet."""
+        """Return the reports that have not been read yet."""
         found = []
         try:
             while self.connection.poll():
@@ -128,7 +128,7 @@ class Child:
         return found
 
     def end(self) -> None:
-        """Make sure that the process is gone and its resources are freed."""
+        """Kill the process if it is still there, and free its resources."""
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
@@ -137,7 +137,7 @@ class Child:
 
 
 def ended_by(code: int, *, oom: bool) -> str:
-    """Say how a process ended, from its exit code as `subprocess` has it."""
+    """Describe how a process ended, from its exit code."""
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     hint = ": the system had run out of memory" if oom else ""
     return f"the process ended by {name}{hint}"
@@ -150,7 +150,7 @@ def last_words(log: Path) -> str:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes this system has killed so far for want of memory."""
+    """Return how many processes the system has killed because memory ran out."""
     try:
         lines = Path("/proc/vmstat").read_text("ascii").splitlines()
     except OSError:
@@ -166,7 +166,7 @@ def _child(
     task: Task,
     arguments: tuple[Any, ...],
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupts are handled by the parent
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     leave_after(launcher.join)

@@ -1,4 +1,4 @@
-"""What a person sees while a grid runs: a bar for the grid, one for each worker; or plain lines."""
+"""Progress bars: one for the grid and one per worker, or plain lines without a terminal."""
 
 import sys
 import time

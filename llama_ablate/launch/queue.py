@@ -1,7 +1,7 @@
-"""The queue of a grid: what is to be done, who is at it, what is tried again.
+"""The queue of runs: what is pending, what another process has leased, what is retried.
 
-Launchers start processes and say when they are gone, no more. Whether a run is done is read from
-the store, and so is whether another command has it; what is lost goes on from its checkpoint.
+Launchers start processes and report which have ended. Whether a run is done, or leased by another
+command, is read from the store; a lost run is resumed from its checkpoint.
 """
 
 import time
@@ -19,12 +19,12 @@ from llama_ablate.results.leases import Watch, lease_timeout
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
 
-_TRIES = 3  # of a run that is lost without having come further
+_TRIES = 3  # retries of a lost run that made no progress
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A process that ended: why, in words, and whether memory ran out."""
+    """A process that ended: the reason, and whether memory ran out."""
 
     run: str
     why: str = ""
@@ -33,9 +33,9 @@ class Gone:
 
 @dataclass
 class News:
-    """What a launcher tells of its processes: how far they are, and which are gone.
+    """What a launcher reports: the progress of its processes, and which have ended.
 
-    How far is a step and its loss, or None for the loss where only a checkpoint tells the step.
+    Progress is a step and its loss; the loss is None where only a checkpoint tells the step.
     """
 
     steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class News:
 
 
 class Launcher(Protocol):
-    """A launcher: starts the worker for a run somewhere, and says when it is gone."""
+    """Starts the worker of a run, and reports when it has ended."""
 
     slots: int
 
@@ -58,7 +58,7 @@ class Launcher(Protocol):
 
 
 class Queue:
-    """The runs of a plan that have no final record, on their way to one."""
+    """Works off the runs of a plan that have no final record."""
 
     def __init__(
         self, store: Store, plan: Plan, compute: Compute, settings: Settings, progress: Progress
@@ -66,22 +66,22 @@ class Queue:
         self._store, self._plan, self._progress = store, plan, progress
         self._compute, self._settings = compute, settings
         self._runs = {run.id: run for run in plan.runs}
-        #: Runs that somebody is at, and what became of our own process for it, if there was one.
+        #: Runs that are leased elsewhere, and how our own process for it ended, if there was one.
         self._elsewhere: dict[str, Gone | None] = {}
         self._watch = Watch()
         self._slots: dict[str, int] = {}
-        #: Of every submitted run: its failed record before, the tries in vain and since when, how
-        #: far it was.
+        #: For every submitted run: its failed record before, the retries without progress and since
+        #: when, and the step it had reached.
         self._before: dict[str, object] = {}
         self._tries: dict[str, int] = {}
         self._since: dict[str, float] = {}
         self._reached: dict[str, int] = {}
 
     def work(self, launcher: Launcher) -> None:
-        """Bring every run to its record. On an interrupt workers write checkpoints first.
+        """Run everything that has no final record. On an interrupt workers write checkpoints first.
 
-        A run that diverges, fails, runs out of memory or is lost again and again ends with a record
-        that says so, and the others go on.
+        A run that diverges, fails, runs out of memory or is lost too often gets a record with that
+        outcome, and the others continue.
         """
         final = self._store.runs.final_ids()
         pending = deque(run for run in self._runs if run not in final)
@@ -109,11 +109,11 @@ class Queue:
             self._keep_best(variant)
 
     def _choose(self, pending: deque[str], most: int) -> list[str]:
-        """Take the next runs off what is pending, but for those that another command is at."""
+        """Pop the next pending runs that no other command has leased."""
         chosen: list[str] = []
         if not pending or not most:
             return chosen
-        final = self._store.runs.final_ids()  # by now others may have finished some
+        final = self._store.runs.final_ids()  # others may have finished some meanwhile
         while pending and len(chosen) < most:
             run = pending.popleft()
             if run in final or self._watch.waits(self._store.working(run)):
@@ -128,14 +128,14 @@ class Queue:
         self._progress.start(slot, self._label(run), self._runs[run].steps)
 
     def _again(self, gone: Gone) -> bool:
-        """Take note of a process that is gone; return whether its run is to be started again."""
+        """Handle a process that has ended; return whether its run is to be retried."""
         store, run = self._store, gone.run
         if self._watch.waits(
             store.working(run)
         ):  # on another machine also a dead one, for the lease timeout
             self._elsewhere[run] = gone
             return False
-        # Looked at after the lease: who commits a run gives its lease up afterwards.
+        # Read after the lease: a run is committed before its lease is released.
         folder = store.runs.folder(run)
         if folder is not None and folder != self._before.get(run):
             self._finish(store.runs.read(folder))
@@ -165,9 +165,9 @@ class Queue:
         self._keep_best(record.variant)
 
     def _keep_best(self, variant: str) -> None:
-        """Drop the weights of a variant's runs that are the best of no table, where that is asked.
+        """With `keep_weights: best`, drop weights of runs that are the best of no table.
 
-        Losses on other texts, or under other budgets, are not compared.
+        Losses of different texts or budgets are not compared.
         """
         if self._settings.keep_weights == "best":
             tables = [
@@ -182,7 +182,7 @@ class Queue:
         return f"{planned.variant.label} s{planned.seed}{tuned}"
 
     def _returned(self) -> list[str]:
-        """Return the runs that nobody is at any more and that are to be tried again."""
+        """Return the runs whose lease elsewhere has ended and that are to be retried."""
         back = []
         for run, gone in list(self._elsewhere.items()):
             if self._watch.waits(self._store.working(run)):

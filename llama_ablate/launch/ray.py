@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster, or on a Ray of this machine alone: a task for a run.
+"""Ray launcher: one task per run, on a cluster or on a local Ray.
 
 Ray finds room and says what is lost. It tries nothing again: that is the queue's. Ray is told when
 it is imported who may talk to it, so that is done first.
@@ -35,7 +35,7 @@ _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 class Ray:
-    """Workers as tasks of Ray, connected to inside `with`."""
+    """Runs workers as Ray tasks. Connected inside `with`."""
 
     def __init__(
         self, store: Store, device: str, workers: int | None, address: str | None, ranks: int = 1
@@ -78,8 +78,8 @@ class Ray:
             )
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             self._quiet.close()
-            said = str(error).strip().partition("\n")[0]
-            raise ConfigError(f"--launcher ray: {said}") from None
+            why = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"--launcher ray: {why}") from None
         signal.signal(signal.SIGTERM, ends)  # Ray has put its own there
         self._head, self._heard = ray.get_runtime_context().gcs_address, time.monotonic()
         kind = "GPU" if self._cuda else "CPU"
@@ -102,7 +102,7 @@ class Ray:
         self._quiet.close()
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Hand in a task for each of these runs."""
+        """Submit a task for each of these runs."""
         root = str(self._store.root.resolve())
         self._tasks |= {self._work.remote(root, run): run for run in runs}
 
@@ -138,10 +138,10 @@ class Ray:
                 for task in self._ended(_POLL_S):
                     del self._tasks[task]
         except KeyboardInterrupt:
-            sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+            sys.stderr.write("stopping at once\n")  # a second interrupt: do not wait
 
     def _in_words(self, error: Exception) -> str:
-        """Name what happened without the addresses of machines, which Ray's sentences hold."""
+        """Describe an error without the addresses of machines, which Ray's messages hold."""
         if isinstance(error, self._ray.exceptions.RayTaskError):  # of our own code, over there
             return str(error).strip().rpartition("\n")[2]
         return type(error).__name__
@@ -156,7 +156,7 @@ class Ray:
 
 
 def _answers(address: str) -> bool:
-    """Return whether somebody listens at HOST:PORT."""
+    """Return whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()

@@ -1,6 +1,6 @@
-"""The worker of a run as a process of its own, wherever a launcher has found room for it.
+"""Run a worker as a process of its own on a machine of a cluster.
 
-Launchers run this on their machines: it imports nothing that takes long, and is told two strings.
+Launchers run this on their machines: it imports nothing that takes long, and takes two strings.
 """
 
 import os
@@ -45,8 +45,8 @@ def work(root: str, run: str, stop: Callable[[], bool] = lambda: False) -> tuple
         _end(process)
     code = process.returncode
     oom = code == -signal.SIGKILL and out_of_memory_kills() > kills
-    said = f": {last_words(file)}" if code == REFUSED else ""
-    return code, ended_by(code, oom=oom) + said, oom
+    detail = f": {last_words(file)}" if code == REFUSED else ""
+    return code, ended_by(code, oom=oom) + detail, oom
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -65,11 +65,11 @@ def job(root: str, run: str) -> str:
     writes a checkpoint, and the job queues itself again, whether or not there is still a launcher.
     After SIGTERM, which is how a job is cancelled, it does not.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR2):  # in the place of submitit's own handlers
-        signal.signal(number, lambda n, _frame: asked.append(n))
-    code, how, _oom = work(root, run, lambda: bool(asked))
-    if code and asked and signal.SIGTERM not in asked:
+        signal.signal(number, lambda n, _frame: signals.append(n))
+    code, how, _oom = work(root, run, lambda: bool(signals))
+    if code and signals and signal.SIGTERM not in signals:
         # An element of an array is named so: the plain number of one of them is all of the array.
         array, element = (os.environ.get(f"SLURM_ARRAY_{k}_ID") for k in ("JOB", "TASK"))
         itself = f"{array}_{element}" if array else os.environ["SLURM_JOB_ID"]

@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm, in arrays, through submitit.
+"""Slurm launcher: runs as job arrays, through submitit.
 
 Whether a job is there is asked of `squeue`, since accounting may be off, and what submitit pickles
 is not waited for, since a killed job leaves none. A job that is not in the queue is gone; what
@@ -56,11 +56,11 @@ done"""
 
 
 class _Unanswered(Exception):  # noqa: N818  no error yet: controllers are started again
-    """Slurm did not do as it was told."""
+    """A Slurm command failed, which may be temporary."""
 
 
 class Slurm:
-    """Workers as jobs of Slurm. Of launchers on the same results one is at work at a time."""
+    """Runs workers as Slurm jobs. One launcher at a time works on the same results."""
 
     slots = _ARRAY
 
@@ -139,7 +139,7 @@ class Slurm:
         self._turns.close()
 
     def submit(self, runs: Sequence[str]) -> None:
-        """Hand in a job for each of these runs, with the next poll."""
+        """Submit a job for each of these runs, with the next poll."""
         self._unsent += runs
 
     def poll(self) -> News:
@@ -163,8 +163,8 @@ class Slurm:
                 if state == _HELD:
                     with contextlib.suppress(_Unanswered):  # it goes with the others in the end
                         _tell("scancel", job)
-                said = self._last_line(job) if state == "FAILED" else ""
-                why = f"Slurm's job {job}: {state}{said}"
+                detail = self._last_line(job) if state == "FAILED" else ""
+                why = f"Slurm's job {job}: {state}{detail}"
                 news.gone.append(Gone(run, why, state == "OUT_OF_MEMORY"))
             elif state == "RUNNING" and (step := checkpoint.latest(self._store.working(run))):
                 news.steps[run] = (step, None)
@@ -180,7 +180,7 @@ class Slurm:
                 time.sleep(_POLL_S / 4)
             self._left = there
         except KeyboardInterrupt:
-            sys.stderr.write("stopping at once\n")  # a second interrupt: no more waiting
+            sys.stderr.write("stopping at once\n")  # a second interrupt: do not wait
         except _Unanswered as error:
             sys.stderr.write(f"note: jobs could not be cancelled and may go on: {error}\n")
 
@@ -203,9 +203,9 @@ class Slurm:
 
     def _states(self) -> dict[str, str]:
         """Return the state of every job in the queue, and of those that left it a moment ago."""
-        asked = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
-        found = [line.split(maxsplit=2) for line in _tell(*asked).splitlines()]
-        return {job: _HELD if reason == [_HELD] else state for job, state, *reason in found}
+        command = ("squeue", "-h", "-r", "-o", "%i %T %r", "--states=all", f"--name={self._name}")
+        rows = [line.split(maxsplit=2) for line in _tell(*command).splitlines()]
+        return {job: _HELD if reason == [_HELD] else state for job, state, *reason in rows}
 
     def _there(self) -> bool:
         return any(state not in _ENDED for state in self._states().values())
@@ -218,7 +218,7 @@ class Slurm:
 
 
 def _tell(*words: str) -> str:
-    """Give a command of Slurm's, and return what it prints. Raises _Unanswered where it fails."""
+    """Run a Slurm command and return its output. Raises _Unanswered where it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  fixed words
     except (OSError, subprocess.TimeoutExpired) as error:

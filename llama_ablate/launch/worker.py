@@ -1,4 +1,4 @@
-"""One process, one run: build, train, measure, commit. It is told two strings.
+"""The worker: build, train, measure and commit one run. Takes a results folder and a run id.
 
 Everything else is read from the results folder, so that any launcher can start it.
 """
@@ -46,10 +46,10 @@ Report = Callable[[int, float], None]
 
 
 def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> Outcome | None:
-    """Train one run of a planned experiment, and commit its record. Never raises for the run.
+    """Train one planned run and commit its record; a failure becomes the record's outcome.
 
-    A `cancelled` run commits nothing: its checkpoint is what it leaves, for the next process. None
-    where another process has the run, or has taken it over from this one.
+    A `cancelled` run commits nothing and leaves its checkpoint to the next process. Returns None
+    where another process holds the lease, or has taken it over.
     """
     store = Store(root)
     store.table_of(run_id)  # refuses a run that is not planned
@@ -71,9 +71,9 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
 
 
 def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
-    """Start the ranks of a run, and wait for them. If one is lost, all end, and are lost together.
+    """Start the ranks of a run with torchrun, and wait. If one is lost, all end.
 
-    They are started once: what is lost is tried again by the queue, from the checkpoint.
+    There are no retries here: the queue retries the run, from its checkpoint.
     """
     stop = _stop_signal(None)
     words = [
@@ -88,7 +88,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
         str(store.root),
         run_id,
     ]
-    # A rank's parent is torchrun, which does not look whether its own is still there.
+    # A rank's parent is torchrun, which does not watch its own parent.
     ours = {"LLAMA_ABLATE_PARENT": "", "LLAMA_ABLATE_SPREAD": myself()}
     with os.fdopen(disk.append(store.log(run_id)), "ab") as log:
         process = subprocess.Popen(  # noqa: S603  fixed words
@@ -103,7 +103,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
         while process.poll() is None and not stop():
             time.sleep(0.1)
     finally:
-        process.terminate()  # to it alone: it passes the word on, and waits
+        process.terminate()  # to torchrun alone, which ends its ranks
         process.wait()
     if process.returncode and not stop():
         raise ChildProcessError(f"torchrun ended with exit code {process.returncode}")
@@ -114,7 +114,7 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
 def _run(
     store: Store, run_id: str, lease: Lease | None, ranks: Ranks, report: Report
 ) -> Outcome | None:
-    stop = _stop_signal(lease)  # before anything that takes long
+    stop = _stop_signal(lease)  # before anything slow
     plan = store.plan
     planned, table = plan.runs[run_id], plan.table_of(run_id)
     variant = table.variant(planned.variant)
@@ -141,9 +141,9 @@ def _run(
             ranks=ranks,
         )
         if lease is None or trained.outcome == "cancelled":
-            return trained.outcome  # what is left to do is for the first rank, or for the next one
+            return trained.outcome  # the first rank, or the next process, does the rest
         memory = peak.read()
-        if trained.outcome in ("ok", "collapsed"):  # the weights are sound, whatever they know
+        if trained.outcome in ("ok", "collapsed"):  # the weights are finite
             subject = Subject(model, tokens, train_config, compute)
             choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
             measures |= METRICS.measured(
@@ -153,7 +153,7 @@ def _run(
         tokens.check()
     except _TakenOver:
         raise
-    except Exception as error:  # whatever it was, the other runs go on
+    except Exception as error:  # the other runs go on
         if lease is None or is_lost(error):
             raise
         memory = peak.read()
@@ -182,7 +182,7 @@ def _run(
 
 
 def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, Any]]:
-    """Take per-run metrics of a finished run from its weights."""
+    """Measure per-run metrics of a finished run, from its weights."""
     record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
@@ -190,14 +190,14 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
-    found = METRICS.measured(choices, subject)
+    measured = METRICS.measured(choices, subject)
     tokens.check()
-    return found
+    return measured
 
 
 def _failed(error: Exception, saved: Path) -> Trained:
-    """Give an exception its outcome. Running out of memory has several faces in torch."""
-    if isinstance(error, DamagedError):  # the checkpoints may know the damaged text
+    """Return the outcome of an exception. torch reports out-of-memory in several ways."""
+    if isinstance(error, DamagedError):  # the checkpoints may come from damaged tokens
         checkpoint.forget(saved)
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     torch_oom = isinstance(error, RuntimeError) and (
@@ -207,7 +207,7 @@ def _failed(error: Exception, saved: Path) -> Trained:
     )
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or torch_oom:
         return Trained("oom", text)
-    if isinstance(error, ConfigError):  # it says what is wrong, and where
+    if isinstance(error, ConfigError):  # its message is complete
         return Trained("error", text)
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}:{place.lineno}"
@@ -215,24 +215,24 @@ def _failed(error: Exception, saved: Path) -> Trained:
     return Trained("error", f"{type(error).__name__}: {text} ({where})")
 
 
-class _TakenOver(Exception):  # noqa: N818  no error: another process has the run now
-    """Somebody thought that this process was gone."""
+class _TakenOver(Exception):  # noqa: N818  not an error: another process has the run now
+    """Our lease expired, and another process has taken the run over."""
 
 
 def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
-    """Return a function that says whether this process was asked to stop.
+    """Return a function that tells whether this process has received a stop signal.
 
     It raises _TakenOver where the lease is lost: then nothing more may be written.
     """
-    asked: list[int] = []
+    signals: list[int] = []
 
     def remember(number: int, _frame: Any) -> None:
-        asked.append(number)
+        signals.append(number)
 
     def stop() -> bool:
         if lease and not lease.held:
             raise _TakenOver
-        return bool(asked)
+        return bool(signals)
 
     if threading.current_thread() is threading.main_thread():
         # USR2: a queue wants the machine back. HUP: the terminal was closed.
@@ -243,12 +243,12 @@ def _stop_signal(lease: Lease | None) -> Callable[[], bool]:
 
 
 def _parent() -> int:
-    """Return whose child this is: a launcher tells, since it may be gone before anybody looks."""
+    """Return the parent's process id, which a launcher may pass on, since it may end first."""
     return int(os.environ.get("LLAMA_ABLATE_PARENT") or os.getppid())
 
 
 def _orphaned(parent: int, spread: str) -> None:
-    """Wait until the parent of this process has ended, or the worker that started its ranks."""
+    """Block until the parent of this process, or the worker of its ranks, has ended."""
     while os.getppid() == parent and alive(spread) is not False:
         time.sleep(0.2)
 
@@ -266,18 +266,18 @@ def _at_most_every(seconds: float, report: Report) -> Report:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do a run as a program: `python -m llama_ablate.launch.worker RESULTS RUN`.
+    """Process entry point: `python -m llama_ablate.launch.worker RESULTS RUN`.
 
-    Exit codes: 0 it has a record; 2 it cannot be done; 75 it was stopped, or another has it: try
-    again.
+    Exit codes: 0 the run has a record; 2 it is refused; 75 it was stopped or is leased elsewhere:
+    retry.
     """
     prog = "python -m llama_ablate.launch.worker"
     parser = ArgumentParser(prog=prog, description="Train, measure and commit one run of a plan.")
     parser.add_argument("results", type=Path, help="the results of an experiment that was planned")
     parser.add_argument("run", help="the id of a run of its plan")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        return _as_program(Store.open(given.results), given.run)
+        return _as_program(Store.open(options.results), options.run)
     except (ConfigError, OSError) as error:
         sys.stderr.write(f"{prog}: {error}\n")
         return REFUSED
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _as_program(store: Store, run_id: str) -> int:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         run(store.root, run_id)
-        return 0  # else torchrun would call the others lost
+        return 0  # otherwise torchrun would report the other ranks as lost
     _wait_out(store.working(run_id))
     outcome = run(store.root, run_id)
     ended = outcome not in (None, "cancelled") or store.is_final(run_id)
@@ -294,7 +294,7 @@ def _as_program(store: Store, run_id: str) -> int:
 
 
 def _wait_out(folder: Path) -> None:
-    """Wait for the lease of a holder that may have died on another machine to run out."""
+    """Wait until the lease of a dead holder on another machine has expired."""
     watch, until = Watch(), time.monotonic() + 2 * lease_timeout()
     while watch.waits(folder) and time.monotonic() < until:
         time.sleep(lease_timeout() / 10)
