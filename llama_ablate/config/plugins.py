@@ -15,7 +15,7 @@ from types import ModuleType
 from llama_ablate.errors import ConfigError
 
 #: Packages name a module here that registers components when it is imported.
-GROUP = "llama_ablate.config.plugins"
+GROUP = "llama_ablate.plugins"
 _INSTALLED = "package:"
 
 _FILE = "llama_ablate_plugin_"
