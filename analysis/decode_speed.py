@@ -14,8 +14,6 @@ from llama_ablate.report import frames
 from llama_ablate.report.figures import save
 from llama_ablate.results import Store
 
-NAME = r"decode_(?P<cache>cached|uncached)_b(?P<batch>\d+)_c(?P<context>\d+)_tokens_per_s"
-
 
 def main() -> None:
     """Read the per-variant speeds, write one figure."""
@@ -28,8 +26,7 @@ def main() -> None:
         speeds = frames.speeds(Store.open(options.results))
     except (ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    speeds = speeds[speeds["metric"] == "decode_speed"].join(speeds["name"].str.extract(NAME))
-    speeds = speeds.dropna(subset="cache").astype({"batch": int, "context": int})
+    speeds = speeds[speeds["quantity"] == "decode_speed"]
     if options.variant:
         speeds = speeds[speeds["label"].isin(options.variant)]
     if speeds.empty:
@@ -45,7 +42,7 @@ def main() -> None:
         strict=True,
     ):
         sns.lineplot(part, x="context", y="value", hue="label", style="cache", marker="o", ax=axes)
-        axes.set(title=f"batch {batch}", xlabel="context (tokens)", ylabel="tokens per second")
+        axes.set(title=f"batch {batch:.0f}", xlabel="context (tokens)", ylabel="tokens per second")
         axes.set_yscale("log")
     for path in save(figure, options.out):
         print(path)

@@ -103,7 +103,7 @@ def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_
 ):
     file, root = experiment_file(budget="seconds"), tmp_path / "tiny"
     assert run(file, tmp_path) == 0
-    damaged = ["compute.json", "pace.json", *root.glob("variants/*/measures/kv_cache.json")]
+    damaged = ["compute.json", "pace.json", *root.glob("variants/*/metrics/kv_cache.json")]
     for document in damaged:
         (root / document).write_text("{")
     assert main(["report", str(root)]) == 2
@@ -287,7 +287,7 @@ def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tm
 
 @pytest.mark.parametrize("at", ["training", "measuring"])
 def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_path, launch):
-    """Runs and measures that would go on for minutes."""
+    """Runs and metrics that would go on for minutes."""
     steps = {"training": 1_000_000, "measuring": 1}[at]
     file = experiment_file(
         "{}",
@@ -336,12 +336,12 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
 
 def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, book, capsys):
     assert run(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
-    taken = [r.measures["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]
+    taken = [r.metrics["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]
     assert run(experiment_file(measure="[gradients]"), tmp_path) == 0
     store = Store.open(tmp_path / "tiny")
     assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
-    assert [record.measures["perplexity"] for record in store.records()] == taken
-    assert all(store.variant_measures(v.id)["kv_cache"] for v in store.plan.tables[0].variants)
+    assert [record.metrics["perplexity"] for record in store.records()] == taken
+    assert all(store.variant_metrics(v.id)["kv_cache"] for v in store.plan.tables[0].variants)
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2
     assert "did you mean 'perplexity'?" in capsys.readouterr().err

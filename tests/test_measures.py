@@ -15,6 +15,7 @@ from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.training.compute import Compute
 
 COMPUTE = Compute("cpu", 1, "float32", "fused")
@@ -36,8 +37,12 @@ def subject(spec, tokens):
     return make
 
 
-def measure(name, subject, **options):
+def rows(name, subject, **options):
     return METRICS.measure(METRICS.resolve({"name": name, **options}), subject)
+
+
+def measure(name, subject, **options):
+    return {row.name: row.value for row in rows(name, subject, **options)}
 
 
 def test_perplexity_is_that_of_a_model_that_knows_nothing_where_it_knows_nothing(subject):
@@ -119,8 +124,8 @@ def test_every_metric_takes_its_own_defaults(spec, tokens):
 
 
 def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject):
-    values = measure("decode_speed", subject(context=16), batch=[1])
-    assert {key.split("_")[-4] for key in values} == {"c16"}
+    speeds = rows("decode_speed", subject(context=16), batch=[1])
+    assert {row.coordinates["context"] for row in speeds} == {16}
 
 
 @pytest.mark.parametrize("attention", ["mha", "gqa", "mqa"])
@@ -165,15 +170,16 @@ def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monk
 
     def fake(_choice, subject):
         order.append(subject.model.spec.attention.name)
-        return {"x": float(next(taken))}
+        return [Value("x", float(next(taken)), "speed", "tokens/s", {"batch": 8})]
 
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa", "mqa")]
     choice = METRICS.resolve("train_speed")
     found = interleaved(arms(specs, tokens), [choice], COMPUTE, rounds=3)
     assert order == ["mha", "gqa", "mqa"] * 3
-    assert [f["train_speed"]["values"]["x"] for f in found] == [3, 4, 5]
-    assert found[0]["train_speed"]["samples"]["x"] == [0, 3, 6]
+    x = Value("x", 3, "speed", "tokens/s", {"batch": 8}, samples=(0, 3, 6))
+    assert found[0] == {"train_speed": Measurement((x,))}
+    assert [f["train_speed"].numbers["x"] for f in found] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyError, ZeroDivisionError])
@@ -186,17 +192,17 @@ def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
         tries.append((choice.name, subject.model.spec.attention.name))
         if tries[-1] == ("kv_cache", "mha") and len(tries) > 4:  # in the second turn
             raise error("too large\nand more")
-        return {"x": 1.0}
+        return [Value("x", 1.0)]
 
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
     choices = [METRICS.resolve(name) for name in ("kv_cache", "train_speed")]
     found = interleaved(arms(specs, tokens), choices, COMPUTE, rounds=3)
     failed = found[0].pop("kv_cache")
-    assert failed["error"].startswith(f"{error.__name__}: ")
-    assert (failed["values"], failed["samples"]) == ({}, {})
+    assert failed.error.startswith(f"{error.__name__}: ")
+    assert failed.rows == ()
     for metric in (*found[0].values(), *found[1].values()):
-        assert metric == {"values": {"x": 1.0}, "samples": {"x": [1.0] * 3}, "error": ""}
+        assert metric == Measurement((Value("x", 1.0, samples=(1.0, 1.0, 1.0)),))
     assert tries.count(("kv_cache", "mha")) == 2
 
 
@@ -207,12 +213,52 @@ def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(sub
         "perplexity": lambda _: {"x": torch.tensor(2.0)},
     }
     monkeypatch.setattr(METRICS, "get", taken.__getitem__)
-    found = METRICS.measured([METRICS.resolve(name) for name in taken], subject())
-    assert found == {
-        "gradients": {"error": "ZeroDivisionError: division by zero"},
-        "calibration": {"error": "ValueError: could not convert string to float: 'wide'"},
-        "perplexity": {"x": 2.0},
+    measured = METRICS.measure_all([METRICS.resolve(name) for name in taken], subject())
+    assert measured == {
+        "gradients": Measurement(error="ZeroDivisionError: division by zero"),
+        "calibration": Measurement(error="ValueError: could not convert string to float: 'wide'"),
+        "perplexity": Measurement((Value("x", 2.0, quantity="x"),)),
     }
+
+
+def test_coordinates_are_plain_numbers_and_words_and_a_name_stands_once(subject, monkeypatch):
+    def take(*values):
+        monkeypatch.setattr(METRICS, "get", lambda _name: lambda _subject: iter(values))
+        return rows("gradients", subject())
+
+    (value,) = take(Value("x", np.float32(0.5), "loss", "nats", {"layer": np.int64(3)}))
+    assert value == Value("x", 0.5, "loss", "nats", {"layer": 3})
+    assert (type(value.value), type(value.coordinates["layer"])) == (float, int)
+    with pytest.raises(TypeError, match="x: coordinate 'at' is a list, not a text or number"):
+        take(Value("x", 1.0, coordinates={"at": [1, 2]}))
+    with pytest.raises(ValueError, match="gradients has several values of one name"):
+        take(Value("x", 1.0), Value("x", 2.0))
+
+
+def test_names_and_coordinates_of_every_metric_say_the_same(subject):
+    """What used to be glued into a name stands beside it, and no two rows share a place."""
+    places = {
+        "perplexity": {"split"},
+        "calibration": {"split"},
+        "loss_by_position": {"split", "first_position", "last_position"},
+        "length": {"split", "context", "window"},
+        "activations": {"layer"},
+        "gradients": {"layer"},
+        "kv_cache": {"context"},
+        "train_speed": set(),
+        "decode_speed": {"batch", "context", "cache"},
+        "excess_loss": set(),  # there is none of text without a known entropy
+    }
+    assert {*places} == {*METRICS}
+    for name, coordinates in places.items():
+        values = rows(name, subject())
+        assert {key for value in values for key in value.coordinates} == coordinates, name
+        at = [(v.quantity, *sorted(v.coordinates.items())) for v in values]
+        assert len(set(at)) == len(at), name
+        for value in values:
+            for key, coordinate in value.coordinates.items():
+                if key in ("layer", "batch", "first_position", "cache"):
+                    assert str(coordinate) in value.name, value
 
 
 def test_peak_memory_sees_what_was_taken_and_given_back():
@@ -329,7 +375,8 @@ def test_calibration_of_a_model_that_knows_nothing_is_chance_and_flat_on_the_flo
     for parameter in model.head.parameters():
         torch.nn.init.zeros_(parameter)
     choice = METRICS.resolve("calibration")
-    found = METRICS.measure(choice, Subject(model, text, TRAIN, COMPUTE))
+    measured = METRICS.measure(choice, Subject(model, text, TRAIN, COMPUTE))
+    found = {row.name: row.value for row in measured}
     assert found["confidence_mean"] == pytest.approx(1 / 8)
     assert found["calibration_error"] == pytest.approx(abs(found["accuracy"] - 1 / 8))
     assert found["floor_slope"] == pytest.approx(0, abs=1e-6)

@@ -6,18 +6,19 @@ from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
 from llama_ablate.launch import measurement
 from llama_ablate.results import Store
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.training.compute import Compute
 
 
 @pytest.fixture
 def passes(experiment_file, tmp_path, monkeypatch):
-    """Take the measures of an experiment with some settings; return how many passes there were."""
+    """Take the metrics of an experiment with some settings; return how many passes there were."""
     store, file, taken = Store(tmp_path / "r"), experiment_file(measure="[kv_cache]"), []
     store.prepare()
 
     def call(_task, arms, *_given, **_more):
         taken.append(arms)
-        return [{"kv_cache": {"values": {}, "samples": {}, "error": ""}} for _ in arms]
+        return [{"kv_cache": Measurement()} for _ in arms]
 
     monkeypatch.setattr(measurement.processes, "call", call)
 

@@ -1,6 +1,7 @@
 """Components from outside: by an explicit file or an installed package, and recorded."""
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -8,11 +9,13 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
+from safetensors import safe_open
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
+from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
@@ -36,6 +39,25 @@ class Halved(nn.Module):
         return x * self.weight
 '''
 VARIANTS = "{axes: {norm: [halved]}}"
+METRIC_FILE = '''
+"""Metrics of somebody else's: one with coordinates, one of plain numbers."""
+from llama_ablate.measure import METRICS, row
+
+
+@METRICS.add("weight_norms", per="run")
+def weight_norms(subject):
+    """Norm of every layer's weights."""
+    for i, block in enumerate(subject.model.blocks):
+        norm = sum(p.square().sum() for p in block.parameters()) ** 0.5
+        yield row(f"layer_{i}_weights_norm", norm, quantity="weights_norm", layer=i)
+
+
+@METRICS.add("sizes", per="variant")
+def sizes(subject, *, scale: float = 2.0):
+    """The number of parameters, and what cannot be said of it."""
+    parameters = sum(p.numel() for p in subject.model.parameters())
+    return {"scaled_parameters": scale * parameters, "unknown_nats": float("nan")}
+'''
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +72,13 @@ def run(monkeypatch, capsys):
     def command(*words):
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "_loaded", {})
-            for registry, kind in product((NORMS, FEEDFORWARDS), ("_components", "_schemas")):
+            registries = (NORMS, FEEDFORWARDS, METRICS)
+            for registry, kind in product(registries, ("_components", "_schemas")):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
+            patch.setattr(METRICS, "_per", dict(METRICS._per))
             code = main([*map(str, words)])
-        return SimpleNamespace(returncode=code, stderr=capsys.readouterr().err)
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
 
     return command
 
@@ -107,6 +132,7 @@ PLAIN = '''
 """A feed-forward network of torch's own layers."""
 import torch
 from torch import nn
+from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
 
 
@@ -261,3 +287,34 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
     # Only what the plugin has a part in is another run since: the baseline's first one stands.
     assert len(store.runs.final_ids()) == 2 + 3
     assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
+
+
+def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp_path, run):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(METRIC_FILE)
+    measure = "[perplexity, weight_norms, {name: sizes, scale: 3.0}]"
+    file = experiment_file("{}", measure=measure, seeds="1")
+    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "r" / "tiny")
+    (record,) = store.records()
+    norms = record.metrics["weight_norms"].rows
+    assert [(v.quantity, v.coordinates) for v in norms] == [
+        ("weights_norm", {"layer": i}) for i in range(record.model["layers"])
+    ]
+    with safe_open(store.runs.weights(record.id), "pt") as weights:
+        names = [name for name in weights.keys() if "blocks.0." in name]  # noqa: SIM118  no dict
+        square = sum(weights.get_tensor(name).double().square().sum().item() for name in names)
+    assert norms[0].value == pytest.approx(math.sqrt(square), rel=1e-5)
+    (variant,) = store.plan.tables[0].variants
+    scaled, unknown = store.variant_metrics(variant.id)["sizes"].rows
+    expected = 3.0 * variant.parameters
+    assert (scaled.value, scaled.samples, scaled.coordinates) == (expected, (expected,) * 5, {})
+    assert math.isnan(unknown.value)
+    shown = run("show", store.root, record.id).stdout
+    assert f"layer_0_weights_norm: {norms[0].value:.6g}" in shown
+    shown = run("show", store.root, variant.label).stdout
+    assert f"scaled_parameters: {expected:,.4g}" in shown
+    assert "layer_0_weights_norm" in shown
+    page = (store.report / "report.html").read_text("utf-8")
+    assert f"{expected:,.4g}" in page

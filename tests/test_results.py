@@ -11,7 +11,9 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, to_json, write_json
 from llama_ablate.results import CURVE, Record, Store
+from llama_ablate.results.metrics import Measurement, Value
 from tests import plans
+from tests.metrics import measured
 
 RECORD = Record(
     id="0123abcd",
@@ -29,7 +31,7 @@ RECORD = Record(
     data="f",
     compute={"device": "cpu"},
     environment={"python": "3"},
-    measures={"perplexity": {"test_loss_nats": 1.5, "odd": math.inf}},
+    metrics={"perplexity": measured(test_loss_nats=1.5, odd=math.inf)},
 )
 ROW = dict.fromkeys(CURVE, 1.0)
 
@@ -73,7 +75,7 @@ def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
     folder = store.commit(RECORD, [ROW], weights)
     place = folder.relative_to(store.root).as_posix()
     manifest = read_json(folder / "manifest.json", f"{place}/manifest.json", unsealed=False)
-    assert manifest.pop("measures") == {"perplexity": "sealed"}
+    assert manifest.pop("metrics") == {"perplexity": "sealed"}
     assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
     for name, said in manifest.items():
         content = (folder / name).read_bytes()
@@ -158,13 +160,34 @@ def test_writing_replaces_a_file_in_one_step_or_not_at_all(tmp_path, monkeypatch
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_measures_can_be_added_to_a_finished_run_and_to_a_variant(store):
+def test_metrics_can_be_added_to_a_finished_run_and_to_a_variant(store):
+    at = {"batch": 8, "share": 0.5, "cache": "cached"}
+    speed = Measurement(
+        (Value("y", 3.0, "speed", "tokens/s", at, samples=(2.0, 3.0, 4.0)),),
+        circumstances="0a",
+        compute={"device": "cpu", "tried_s": []},
+    )
+    failed = Measurement(error="ValueError: too few")
     store.commit(RECORD, [], None)
     with store.alone("measure") as lease:
-        store.runs.add_measure(lease, RECORD.id, "more", {"x": 2.0})
-        store.add_variant_measure(lease, "a label", "v1", "speed", {"values": {"y": 3.0}})
+        store.runs.add_metric(lease, RECORD.id, "more", measured(x=2.0))
+        store.add_variant_metric(lease, "a label", "v1", "speed", speed)
+        store.add_variant_metric(lease, "a label", "v1", "failed", failed)
     assert store.record(RECORD.id).numbers["x"] == 2.0
-    assert store.variant_measures("v1") == {"speed": {"values": {"y": 3.0}}}
+    assert store.variant_metrics("v1") == {"speed": speed, "failed": failed}
+
+
+def test_values_that_are_empty_or_zero_are_stored_as_such(store):
+    """JSON leaves out what is empty, and never a number."""
+    values = (Value("zero", 0.0, coordinates={"layer": 0}), Value("x", math.nan), Value("y", -0.0))
+    metric = Measurement(values)
+    stored = metric.to_dict()
+    assert [row["value"] for row in stored["rows"]][::2] == [0.0, -0.0]
+    assert stored["rows"][0]["coordinates"] == {"layer": 0}
+    store.commit(replace(RECORD, metrics={"m": metric, "none": Measurement()}), [], None)
+    read = store.record(RECORD.id).metrics
+    assert read["none"] == Measurement()
+    assert repr(read["m"]) == repr(metric)  # NaN is not equal to itself
 
 
 def test_opening_what_holds_no_results_names_those_that_do(tmp_path, store):
@@ -185,8 +208,8 @@ def test_the_best_weights_are_those_of_every_table(store):
     """Losses on two texts say nothing of each other."""
     names = {"a1": 2.0, "a2": 1.0, "b1": 0.2, "b2": 0.1}
     for name, loss in names.items():
-        measures = {"perplexity": {"validation_loss_nats": loss}}
-        store.commit(replace(RECORD, id=name, measures=measures), [], weights)
+        metrics = {"perplexity": measured(validation_loss_nats=loss)}
+        store.commit(replace(RECORD, id=name, metrics=metrics), [], weights)
     store.runs.keep_best([["a1", "a2"], ["b1", "b2"]])
     assert [name for name in names if store.runs.weights(name)] == ["a2", "b2"]
 
@@ -210,9 +233,9 @@ FOREIGN = [
     "record.json~",
     "notes.txt",
     ".ipynb_checkpoints/x.json",
-    "measures/.DS_Store",
-    "measures/._loss.json",
-    "measures/perplexity 2.json",
+    "metrics/.DS_Store",
+    "metrics/._loss.json",
+    "metrics/perplexity 2.json",
 ]
 
 
@@ -321,8 +344,8 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
 def test_weights_that_were_dropped_are_marked_and_no_damage(store):
     other = replace(RECORD, id="4567abcd", seed=1)
     for record, loss in ((RECORD, 1.0), (other, 2.0)):
-        numbers = {"perplexity": {"validation_loss_nats": loss}}
-        store.commit(replace(record, measures=numbers), [ROW], weights)
+        metrics = {"perplexity": measured(validation_loss_nats=loss)}
+        store.commit(replace(record, metrics=metrics), [ROW], weights)
     for _ in range(2):
         store.runs.keep_best([[RECORD.id, other.id]])
     best, worse = (store.runs.folder(run) for run in (RECORD.id, other.id))

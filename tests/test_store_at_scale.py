@@ -19,6 +19,7 @@ from llama_ablate.report import figures, frames
 from llama_ablate.report import planned as forecasts
 from llama_ablate.results import CURVE, Record, Still, Store
 from tests import plans
+from tests.metrics import measured
 from tests.quiet import within
 from tests.reliability.conftest import FULL
 
@@ -83,7 +84,7 @@ def made(tmp_path, monkeypatch):
                 outcome=outcome,
                 variant=of.id,
                 label=of.label,
-                measures={"perplexity": {"test_loss_nats": loss}},
+                metrics={"perplexity": measured(test_loss_nats=loss)},
             )
             curve = [
                 dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
@@ -91,8 +92,8 @@ def made(tmp_path, monkeypatch):
             ]
             store.runs.commit(lease, record, curve, None)
         for of in planned:
-            speed = {"values": {"train_tokens_per_s": 9.0}, "samples": {}, "error": ""}
-            store.add_variant_measure(lease, of.label, of.id, "train_speed", speed)
+            speed = measured(train_tokens_per_s=9.0)
+            store.add_variant_metric(lease, of.label, of.id, "train_speed", speed)
         return store.root
 
     return make

@@ -118,15 +118,15 @@ def sealed(root: Path, path: Path) -> bool | None:
 def own(root: Path) -> set[Path]:
     """Return the files that the results consist of: of a run, what its manifest lists."""
     found = {path for path in root.iterdir() if TOP.fullmatch(path.name)}
-    found |= {*root.glob("variants/*/measures/[!.]*.json")}
+    found |= {*root.glob("variants/*/metrics/[!.]*.json")}
     for folder in run_folders(root):
         manifest = manifested(folder)
-        names = {"manifest.json", "weights.dropped", *manifest} - {"measures", "sha256"}
+        names = {"manifest.json", "weights.dropped", *manifest} - {"metrics", "sha256"}
         found |= {folder / name for name in names}
-        first = manifest.get("measures")  # from format 2 on; one added later bears a seal
+        first = manifest.get("metrics")  # from format 2 on; one added later bears a seal
         found |= {
             path
-            for path in folder.glob("measures/[!.]*.json")
+            for path in folder.glob("metrics/[!.]*.json")
             if first is None or path.stem in mapping(first) or sealed(root, path)
         }
     return found
@@ -150,10 +150,10 @@ def files(root: Path) -> Iterator[Breach]:
         there = {path.name for path in folder.iterdir()}
         manifest.pop("sha256", None)
         # Format 1 has no mark for weights that were dropped.
-        dropped = "measures" not in manifest or "weights.dropped" in there
-        measures = {f"{name}.json" for name in mapping(manifest.pop("measures", {}))}
-        for name in sorted(measures - {path.name for path in folder.glob("measures/*")}):
-            yield "I2", str(folder / "measures" / name), "is missing"
+        dropped = "metrics" not in manifest or "weights.dropped" in there
+        metrics = {f"{name}.json" for name in mapping(manifest.pop("metrics", {}))}
+        for name in sorted(metrics - {path.name for path in folder.glob("metrics/*")}):
+            yield "I2", str(folder / "metrics" / name), "is missing"
         for name in sorted({"record.json", "curve.csv"} - set(manifest)):
             yield "I2", str(folder / name), "is not in the manifest"
         for name in sorted(set(manifest) - there):
@@ -300,10 +300,10 @@ def curve(folder: Path) -> list[dict[str, str]]:
 
 
 def metrics(folder: Path) -> dict[str, Any]:
-    """Return what of a record and its measures repeats."""
+    """Return what of a record and its metrics repeats."""
     record = written(folder)
     found = {k: record.get(k) for k in ("outcome", "reason", "steps_done", "tokens_done", "data")}
-    for file in sorted(folder.glob("measures/[!.]*.json")):
+    for file in sorted(folder.glob("metrics/[!.]*.json")):
         values = document(file)
         found[file.stem] = {name: value for name, value in values.items() if name != "sha256"}
     return found

@@ -17,6 +17,7 @@ from llama_ablate.measure import METRICS
 from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Store
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
 
@@ -40,10 +41,10 @@ def pace(store: Store, compute: Compute) -> Pace:
         speed = METRICS.resolve("train_speed")
 
         def measure() -> list[float]:
-            values: list[dict[str, Any]] = processes.call(
+            metrics: list[dict[str, Measurement]] = processes.call(
                 _measure, arms, [speed.entry()], compute.to_dict(), 5, log=store.log("pace")
             )
-            speeds = [of[speed.name]["values"]["train_tokens_per_s"] for of in values]
+            speeds = [of_arm[speed.name].numbers["train_tokens_per_s"] for of_arm in metrics]
             return [
                 arm["train"]["batch"] * arm["spec"]["context"] / s
                 for arm, s in zip(arms, speeds, strict=True)
@@ -76,13 +77,13 @@ def measure_variants(
     mark = digest([[_circumstances(arm) for arm in described], entries, rounds, compute.to_dict()])
     with store.alone(_KEY) as lease:
         if not again and all(
-            store.variant_measures(v.id).get(c.name, {}).get("pass") == mark
+            store.variant_metrics(v.id).get(c.name, Measurement()).circumstances == mark
             for v in arms
             for c in choices
         ):
             return
-        total = rounds * len(arms)
-        measured = processes.call(
+        total = rounds * len(arms) * len(choices)
+        measured: list[dict[str, Measurement]] = processes.call(
             _measure,
             described,
             entries,
@@ -91,12 +92,13 @@ def measure_variants(
             log=store.log(_KEY),
             report=lambda done: progress(done, total),
         )
-        extra = {"pass": mark, "compute": compute.to_dict(), "environment": environment()}
+        here = environment()
         for variant, metrics in zip(arms, measured, strict=True):
-            for name, values in metrics.items():
-                store.add_variant_measure(
-                    lease, variant.label, variant.id, name, {**values, **extra}
+            for name, metric in metrics.items():
+                whole = replace(
+                    metric, circumstances=mark, compute=compute.to_dict(), environment=here
                 )
+                store.add_variant_metric(lease, variant.label, variant.id, name, whole)
 
 
 def _arm(variant: Variant, table: Table) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
                 raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
             arguments = (str(store.root), record.id, per_run)
             measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
-            for name, values in measured.items():
-                store.runs.add_measure(lease, record.id, name, values)
+            for name, metric in measured.items():
+                store.runs.add_metric(lease, record.id, name, metric)
             progress(done, len(finished))
     if len(per_run) < len(choices):
         measure_variants(store, plan, compute, progress, again=True)
@@ -161,7 +163,7 @@ def _refuse_what_has_changed(store: Store, now: Plan) -> None:
 
 def _measure_run(
     _report: Callable[[Any], None], root: str, run_id: str, entries: list[Any]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Measurement]:
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 
@@ -177,7 +179,7 @@ def _measure(
     entries: list[Any],
     compute: dict[str, Any],
     rounds: int,
-) -> list[dict[str, dict[str, Any]]]:
+) -> list[dict[str, Measurement]]:
     return interleaved(
         [
             Arm(

@@ -34,6 +34,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, lease_timeout
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.processes import alive, myself
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, settle
@@ -123,7 +124,7 @@ def _run(
     settle(compute.threads)
     peak = PeakMemory(compute.device)
     model: Decoder | None = None
-    measures: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, Measurement] = {}
     try:
         tokens = open_tokens(table.text)
         model = init_weights(build(spec_from(variant.model)), planned.init_seed)
@@ -146,10 +147,10 @@ def _run(
         if trained.outcome in ("ok", "collapsed"):  # the weights are finite
             subject = Subject(model, tokens, train_config, compute)
             choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
-            measures |= METRICS.measured(
+            metrics |= METRICS.measure_all(
                 [c for c in choices if METRICS.per(c.name) == "run"], subject
             )
-        measures["training"] = trained.numbers
+        metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
     except _TakenOver:
         raise
@@ -174,14 +175,14 @@ def _run(
         data=table.text.fingerprint,
         compute=compute.to_dict(),
         environment=environment(),
-        measures=measures,
+        metrics=metrics,
     )
     keep = model is not None and trained.outcome == "ok" and plan.settings.keep_weights != "none"
     kept = partial(save_weights, model) if model is not None and keep else None
     return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
 
 
-def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, dict[str, Any]]:
+def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, Measurement]:
     """Measure per-run metrics of a finished run, from its weights."""
     record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
@@ -190,9 +191,9 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, d
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
-    measured = METRICS.measured(choices, subject)
+    metrics = METRICS.measure_all(choices, subject)
     tokens.check()
-    return measured
+    return metrics
 
 
 def _failed(error: Exception, saved: Path) -> Trained:

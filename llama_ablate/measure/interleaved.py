@@ -1,13 +1,10 @@
-"""The exclusive pass: per-variant metrics in turns, A B C A B C, so that their ratios hold.
-
-A shared machine speeds up and slows down by tens of percent over minutes. Within a turn all
-variants meet nearly the same machine, so the ratios of medians over turns are steady.
-"""
+"""Per-variant metrics, interleaved over the variants: medians and samples of each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from statistics import median
-from typing import Any
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
@@ -15,14 +12,14 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.measure.registry import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.training.compute import Compute
-
-Samples = dict[str, list[float]]
+from llama_ablate.training.timing import interleave
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What is measured: a recipe, how it trains, and its text."""
+    """What is measured: an architecture, its train config, and its text."""
 
     spec: ModelSpec
     train: Train
@@ -35,40 +32,40 @@ def interleaved(
     compute: Compute,
     *,
     rounds: int = 5,
-    report: Callable[[int], None] = lambda _done: None,
-) -> list[dict[str, dict[str, Any]]]:
-    """Return for each arm, by metric, `{values: medians, samples: every turn, error: text}`.
+    report: Callable[[int], None] = lambda _calls: None,
+) -> list[dict[str, Measurement]]:
+    """Return the metrics of each arm by name: of every value the median and its samples.
 
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
-    for an arm has no values there and is not tried again; the others go on.
+    for an arm has no values there and is not tried again; the others go on. `report` is told the
+    number of measurements so far, of `rounds * len(arms) * len(choices)`.
     """
-    taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in arms]
-    errors: list[dict[str, str]] = [{} for _ in arms]
-    done = 0
-    for _ in range(rounds):
-        for i, arm in enumerate(arms):
-            for choice in choices:
-                if choice.name in errors[i]:
-                    continue
-                try:
-                    model = compute.prepare(init_weights(build(arm.spec), 0))
-                    values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
-                except Exception as error:  # noqa: BLE001  the pass and its other metrics go on
-                    errors[i][choice.name] = reason(error)
-                    taken[i][choice.name].clear()
-                    continue
-                for key, value in values.items():
-                    taken[i][choice.name].setdefault(key, []).append(value)
-            done += 1
-            report(done)
-    return [
-        {
-            name: {
-                "values": {key: median(sample) for key, sample in samples.items()},
-                "samples": samples,
-                "error": errors[i].get(name, ""),
-            }
-            for name, samples in taken[i].items()
-        }
-        for i in range(len(arms))
-    ]
+
+    def measure(arm: Arm, choice: Choice) -> list[Value]:
+        model = compute.prepare(init_weights(build(arm.spec), 0))
+        return METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
+
+    cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
+    results, errors = interleave(cases, rounds, progress=report)
+    metrics: list[dict[str, Measurement]] = [{} for _ in arms]
+    for i, name in cases:
+        case = i, name
+        failed = case in errors
+        metrics[i][name] = (
+            Measurement(error=reason(errors[case])) if failed else _medians(results[case])
+        )
+    return metrics
+
+
+def _medians(rounds: Sequence[Sequence[Value]]) -> Measurement:
+    """Return the median over rounds of the values of each name, and the samples that made it."""
+    by_name: dict[str, list[Value]] = {}
+    for value in chain(*rounds):
+        by_name.setdefault(value.name, []).append(value)
+    samples = {name: tuple(v.value for v in values) for name, values in by_name.items()}
+    return Measurement(
+        tuple(
+            replace(values[0], value=median(samples[name]), samples=samples[name])
+            for name, values in by_name.items()
+        )
+    )

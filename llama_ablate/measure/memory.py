@@ -10,6 +10,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.results.metrics import Value, row
 
 
 def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> None:
@@ -20,7 +21,7 @@ def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> No
 
 
 @METRICS.add("kv_cache", per="variant", check=_check_cache)
-def kv_cache(subject: Subject, *, context: int | None = None) -> dict[str, float]:
+def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
     """Bytes of the cache after a prefill of one sequence, from its live tensors."""
     model = subject.model.to(subject.compute.dtype)
     length = context or model.spec.context
@@ -28,11 +29,12 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> dict[str, float
     cache = model.new_cache(1, length)
     with torch.inference_mode():
         model(tokens[None].to(subject.compute.device), cache)
-    return {
-        "kv_cache_context_tokens": float(length),
-        "kv_cache_bytes": float(cache.nbytes),
-        "kv_cache_bytes_per_token": cache.nbytes / length,
-    }
+    bytes_per_token = cache.nbytes / length
+    return [
+        row("kv_cache_context_tokens", length, "tokens"),
+        row("kv_cache_bytes", cache.nbytes, "bytes", context=length),
+        row("kv_cache_bytes_per_token", bytes_per_token, "bytes/token", context=length),
+    ]
 
 
 class PeakMemory:

@@ -1,67 +1,66 @@
 """How well a trained model predicts text that it never saw."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.evaluation import losses, predictions, windows
 
 _BINS = 15  # of confidence, as Guo et al. have them
 
 
 @METRICS.add("perplexity", per="run")
-def perplexity(subject: Subject) -> dict[str, float]:
+def perplexity(subject: Subject) -> Iterator[Value]:
     """Held-out loss, perplexity and bits per byte on whole splits, in non-overlapping windows.
 
     Validation is for choosing, test for reporting. `_se_nats` is the standard error over windows:
     the uncertainty from the text's finite length, not from the seed. Bits per byte divide by the
     text's UTF-8 bytes, so they compare across tokenizers; a tokenizer that loses text has none.
     """
-    values: dict[str, float] = {}
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
         cut = windows(subject.tokens.split(split), context)
         nats = losses(subject.model, cut, subject.compute)
         mean = float(nats.mean())
-        tokens, size = subject.tokens.counts[split], subject.tokens.bytes[split]
-        values |= {
-            f"{split}_loss_nats": mean,
-            f"{split}_loss_se_nats": _error(nats, context),
-            f"{split}_perplexity": math.exp(min(mean, 700.0)),
-            f"{split}_predicted_tokens": float(len(nats)),
-        }
+        yield row(f"{split}_loss_nats", mean, "nats", "loss", split=split)
+        yield row(f"{split}_loss_se_nats", _error(nats, context), "nats", "loss_se", split=split)
+        perplexity = math.exp(min(mean, 700.0))
+        yield row(f"{split}_perplexity", perplexity, quantity="perplexity", split=split)
+        name = f"{split}_predicted_tokens"
+        yield row(name, len(nats), "tokens", "predicted_tokens", split=split)
         if not subject.tokens.lost:
-            values[f"{split}_bits_per_byte"] = mean / math.log(2) * tokens / size
-    return values
+            tokens, size = subject.tokens.counts[split], subject.tokens.bytes[split]
+            bits = mean / math.log(2) * tokens / size
+            name = f"{split}_bits_per_byte"
+            yield row(name, bits, "bits/byte", "bits_per_byte", split=split)
 
 
 @METRICS.add("excess_loss", per="run")
-def excess_loss(subject: Subject) -> dict[str, float]:
+def excess_loss(subject: Subject) -> Iterator[Value]:
     """Held-out loss over the best possible, token by token, on a corpus of known entropy.
 
     The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
     the difference, in which most of the text's own chance cancels. An excess below zero by more
     than three of them means that the model knows what it cannot know: a leak.
     """
-    values: dict[str, float] = {}
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = windows(subject.tokens.split(split), subject.model.spec.context)
         nats = losses(subject.model, cut, subject.compute)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
         excess = nats - floor
-        values |= {
-            f"{split}_floor_nats": float(floor.mean()),
-            f"{split}_excess_nats": float(excess.mean()),
-            f"{split}_excess_se_nats": _error(excess, context),
-        }
-    return values
+        error = _error(excess, context)
+        yield row(f"{split}_floor_nats", floor.mean(), "nats", "floor", split=split)
+        yield row(f"{split}_excess_nats", excess.mean(), "nats", "excess_loss", split=split)
+        yield row(f"{split}_excess_se_nats", error, "nats", "excess_loss_se", split=split)
 
 
 @METRICS.add("calibration", per="run")
-def calibration(subject: Subject) -> dict[str, float]:
+def calibration(subject: Subject) -> Iterator[Value]:
     """How far a model's confidence is from how often it is right, and from the truth if known.
 
     The expected calibration error over 15 bins of the likeliest token's probability (Guo et al.
@@ -69,7 +68,8 @@ def calibration(subject: Subject) -> dict[str, float]:
     of the model's losses on the floor's, prediction by prediction: a slope below 1 says that sure
     things are not sure enough to it, one above 1 that unlikely ones are too unlikely.
     """
-    cut = windows(subject.tokens.split(subject.tokens.heldout[-1]), subject.model.spec.context)
+    split = subject.tokens.heldout[-1]
+    cut = windows(subject.tokens.split(split), subject.model.spec.context)
     sure, right, nats = [], [], []
     for logits_NV, came_N in predictions(subject.model, cut, subject.compute):
         logs_NV = logits_NV.log_softmax(-1)
@@ -78,17 +78,15 @@ def calibration(subject: Subject) -> dict[str, float]:
         right.append((likeliest_N == came_N).double().cpu().numpy())
         nats.append(-logs_NV.gather(-1, came_N[:, None])[:, 0].double().cpu().numpy())
     confidence, hit = np.concatenate(sure), np.concatenate(right)
-    values = {
-        "calibration_error": calibration_error(confidence, hit),
-        "confidence_mean": float(confidence.mean()),
-        "accuracy": float(hit.mean()),
-    }
+    yield row("calibration_error", calibration_error(confidence, hit), split=split)
+    yield row("confidence_mean", confidence.mean(), split=split)
+    yield row("accuracy", hit.mean(), split=split)
     if subject.tokens.source:
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         if np.isfinite(floor).all() and floor.std() > 0:
-            slope, start = np.polyfit(floor, np.concatenate(nats), 1)
-            values |= {"floor_slope": float(slope), "floor_intercept_nats": float(start)}
-    return values
+            slope, intercept = np.polyfit(floor, np.concatenate(nats), 1)
+            yield row("floor_slope", slope, split=split)
+            yield row("floor_intercept_nats", intercept, "nats", "floor_intercept", split=split)
 
 
 def calibration_error(confidence: NDArray[np.float64], hit: NDArray[np.float64]) -> float:

@@ -1,8 +1,8 @@
 """The registry of metrics, and what a metric is given."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
@@ -10,14 +10,15 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.results import ERROR
+from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]
 _SECONDS = 600  # of one turn: there are several, of every variant
 #: A metric's own check: of a recipe, its text and the metric's options, before anything is trained.
 Check = Callable[..., None]
-Metric = TypeVar("Metric", bound=Callable[..., dict[str, float]])
+#: Returns rows, or numbers by name where they have no coordinates.
+Metric = TypeVar("Metric", bound=Callable[..., Iterable[Value] | Mapping[str, float]])
 
 
 @dataclass(frozen=True)
@@ -62,21 +63,37 @@ class Metrics(Registry):
         if choice.name in self._checks:
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
-    def measure(self, choice: Choice, subject: Subject) -> dict[str, float]:
+    def measure(self, choice: Choice, subject: Subject) -> list[Value]:
         """Take a metric of a subject. Raises whatever the metric raises."""
         self.check(choice, subject.model.spec, subject.tokens)
-        values = self.get(choice.name)(subject, **dict(choice.options))
-        return {str(name): float(value) for name, value in values.items()}
+        returned = self.get(choice.name)(subject, **dict(choice.options))
+        if isinstance(returned, Mapping):
+            returned = [row(str(name), value) for name, value in returned.items()]
+        values = [_plain(value) for value in returned]
+        if len({value.name for value in values}) < len(values):
+            raise ValueError(f"{choice.name} has several values of one name")
+        return values
 
-    def measured(self, choices: Sequence[Choice], subject: Subject) -> dict[str, dict[str, Any]]:
-        """Take metrics one after another; one that fails leaves its reason under `ERROR`."""
-        found: dict[str, dict[str, Any]] = {}
+    def measure_all(self, choices: Sequence[Choice], subject: Subject) -> dict[str, Measurement]:
+        """Take metrics one after another; one that fails leaves its reason."""
+        metrics: dict[str, Measurement] = {}
         for choice in choices:
             try:
-                found[choice.name] = self.measure(choice, subject)
+                metrics[choice.name] = Measurement(tuple(self.measure(choice, subject)))
             except Exception as error:  # noqa: BLE001  the run and its other metrics stand
-                found[choice.name] = {ERROR: reason(error)}
-        return found
+                metrics[choice.name] = Measurement(error=reason(error))
+        return metrics
+
+
+def _plain(value: Value) -> Value:
+    """Convert scalars of torch and numpy to Python's, which JSON can hold."""
+    coordinates = {k: v.item() if hasattr(v, "item") else v for k, v in value.coordinates.items()}
+    for key, coordinate in coordinates.items():
+        if not isinstance(coordinate, str | int | float):
+            kind = type(coordinate).__name__
+            raise TypeError(f"{value.name}: coordinate '{key}' is a {kind}, not a text or number")
+    quantity = value.quantity or value.name
+    return replace(value, value=float(value.value), quantity=quantity, coordinates=coordinates)
 
 
 def reason(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """How fast a recipe trains and decodes. One call is one turn of an interleaved pass."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -10,8 +10,10 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
+from llama_ablate.results.metrics import Coordinate, Value, row
 from llama_ablate.training.compute import update
 from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.timing import seconds_of
 
 
 def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
@@ -19,7 +21,7 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
 
 
 @METRICS.add("train_speed", per="variant", check=_check_train)
-def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
+def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
     model, train, compute = subject.model, subject.train, subject.compute
     optimizer = make_optimizer(model, train)
@@ -36,10 +38,10 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> dict[str, float]:
 
     tokens_per_s = train.batch * context / _seconds_a_call(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token
-    return {
-        "train_tokens_per_s": tokens_per_s,
-        "train_flops_per_s": tokens_per_s * flops,
-    }
+    return [
+        row("train_tokens_per_s", tokens_per_s, "tokens/s", "train_speed"),
+        row("train_flops_per_s", tokens_per_s * flops, "FLOP/s", "train_flops"),
+    ]
 
 
 def _check_decode(
@@ -85,7 +87,7 @@ def decode_speed(
     context: Sequence[int] = (),
     new: int = 8,
     seconds: float = 0.02,
-) -> dict[str, float]:
+) -> Iterator[Value]:
     """Prefill and decode tokens per second over batch and context, with and without cache.
 
     `context` counts the tokens in the cache when decoding ends (unless given, half of the training
@@ -93,47 +95,57 @@ def decode_speed(
     time, the others are prefilled at once. Without a cache every token costs a forward pass over
     all before it.
     """
-    model, compute = subject.model, subject.compute
-    model = model.to(compute.dtype).eval()
-    values: dict[str, float] = {}
-    for length in _lengths(model.spec, context, new):
+    for length in _lengths(subject.model.spec, context, new):
         for size in batch:
             text = subject.tokens.split("train")[: size * length].astype("int64")
-            tokens = torch.from_numpy(text).view(size, length).to(compute.device)
-            prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
-            name = f"b{size}_c{length}_tokens_per_s"
+            tokens = torch.from_numpy(text).view(size, length)
+            prefill, cached, uncached = _decode_seconds(subject, tokens, new, seconds)
+            at: dict[str, Coordinate] = {"batch": size, "context": length}
+            end = f"b{size}_c{length}_tokens_per_s"
+            prefilled, unit = size * (length - new), "tokens/s"
+            yield row(f"prefill_{end}", prefilled / prefill, unit, "prefill_speed", **at)
+            for cache, seconds_taken in (("cached", cached), ("uncached", uncached)):
+                speed = size * new / seconds_taken
+                yield row(f"decode_{cache}_{end}", speed, unit, "decode_speed", **at, cache=cache)
 
-            def prefill(prompt: torch.Tensor = prompt, length: int = length) -> None:
-                model(prompt, model.new_cache(len(prompt), length))
 
-            def decode(
-                prompt: torch.Tensor = prompt, rest: torch.Tensor = rest, length: int = length
-            ) -> float:
-                cache = model.new_cache(len(prompt), length)
-                model(prompt, cache)
-                compute.synchronize()
-                began = time.perf_counter()
-                for column in rest.unbind(1):
-                    model(column[:, None], cache)
-                compute.synchronize()
-                return time.perf_counter() - began
+@torch.inference_mode()
+def _decode_seconds(
+    subject: Subject, tokens: torch.Tensor, new: int, at_least_s: float
+) -> tuple[float, float, float]:
+    """Return the seconds of the prefill, and of `new` tokens with and without a cache.
 
-            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> float:
-                began = time.perf_counter()
-                for end in range(length - new + 1, length + 1):
-                    model(tokens[:, :end])
-                compute.synchronize()
-                return time.perf_counter() - began
+    `tokens` are whole texts, (batch, context), of which the last `new` columns are decoded.
+    """
+    compute = subject.compute
+    model = subject.model.to(compute.dtype).eval()
+    tokens = tokens.to(compute.device)
+    size, length = tokens.shape
+    prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
 
-            with torch.inference_mode():
-                wait = compute.synchronize
-                decode()  # warms up
-                values |= {
-                    f"prefill_{name}": prompt.numel() / _seconds_a_call(prefill, wait, seconds),
-                    f"decode_cached_{name}": size * new / decode(),
-                    f"decode_uncached_{name}": size * new / uncached(),
-                }
-    return values
+    def prefill() -> None:
+        model(prompt, model.new_cache(size, length))
+
+    def cached_s() -> float:
+        cache = model.new_cache(size, length)
+        model(prompt, cache)
+
+        def decode() -> None:
+            for column in rest.unbind(1):
+                model(column[:, None], cache)
+
+        return seconds_of(decode, compute.synchronize)
+
+    def uncached() -> None:
+        for end in range(length - new + 1, length + 1):
+            model(tokens[:, :end])
+
+    cached_s()  # warms up
+    return (
+        _seconds_a_call(prefill, compute.synchronize, at_least_s),
+        cached_s(),
+        seconds_of(uncached, compute.synchronize),
+    )
 
 
 def _seconds_a_call(

@@ -1,5 +1,6 @@
 """What goes on inside a trained model, layer by layer: scales, dead units, gradients."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import LOGITS, windows
 
@@ -15,7 +17,7 @@ _TOKENS = 16_384  # of held-out text to look at
 
 
 @METRICS.add("activations", per="run")
-def activations(subject: Subject) -> dict[str, float]:
+def activations(subject: Subject) -> Iterator[Value]:
     """Root mean square of the stream after each layer, and the share of dead feed-forward units.
 
     A unit is dead where what it hands to the down projection is zero for every token looked at
@@ -35,16 +37,17 @@ def activations(subject: Subject) -> dict[str, float]:
     with _watched(model, stream, hidden), torch.no_grad(), subject.compute.autocast():
         for tokens in _batches(subject):
             model.hidden(tokens[:, :-1])
-    values = {
-        f"layer_{i}_stream_rms": (sum(found) / len(found)) ** 0.5 for i, found in squares.items()
-    }
+    for i, means in squares.items():
+        rms = (sum(means) / len(means)) ** 0.5
+        yield row(f"layer_{i}_stream_rms", rms, quantity="stream_rms", layer=i)
     dead = {i: 1 - units.float().mean().item() for i, units in alive.items()}
-    values |= {f"layer_{i}_dead_units_share": share for i, share in dead.items()}
-    return values | {"dead_units_share": sum(dead.values()) / len(dead)}
+    for i, share in dead.items():
+        yield row(f"layer_{i}_dead_units_share", share, quantity="dead_units_share", layer=i)
+    yield row("dead_units_share", sum(dead.values()) / len(dead))
 
 
 @METRICS.add("gradients", per="run")
-def gradients(subject: Subject) -> dict[str, float]:
+def gradients(subject: Subject) -> Iterator[Value]:
     """Norm of the loss's gradient with respect to each layer's weights, after training.
 
     Taken in float32 over one batch of held-out text. `first_to_last_ratio` is the first layer's
@@ -62,8 +65,9 @@ def gradients(subject: Subject) -> dict[str, float]:
         for block in model.blocks
     ]
     model.zero_grad()
-    values = {f"layer_{i}_gradient_norm": norm for i, norm in enumerate(norms)}
-    return values | {"first_to_last_ratio": norms[0] / norms[-1] if norms[-1] else float("inf")}
+    for i, norm in enumerate(norms):
+        yield row(f"layer_{i}_gradient_norm", norm, quantity="gradient_norm", layer=i)
+    yield row("first_to_last_ratio", norms[0] / norms[-1] if norms[-1] else math.inf)
 
 
 def _batches(subject: Subject) -> Iterator[Tensor]:

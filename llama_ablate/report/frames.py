@@ -2,9 +2,9 @@
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,7 @@ from llama_ablate.evidence import Ruling, paired_effect, rule, summary
 from llama_ablate.report import tuned
 from llama_ablate.report.steadied import UNSTABLE, verdict
 from llama_ablate.results import Store, once
+from llama_ablate.results.metrics import Measurement, table
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
 
@@ -121,7 +122,8 @@ def comparison(store: Store) -> pd.DataFrame:
     frame = reported(everything)
     uneven = tuned.unfinished(everything)
     split = reported_split(frame)
-    measured = {v["id"]: flat(store.variant_measures(v["id"])) for v in plan["variants"]}
+    metrics = {v["id"]: store.variant_metrics(v["id"]) for v in plan["variants"]}
+    measured = {id_: flat(of_variant) for id_, of_variant in metrics.items()}
     base = baseline(plan)
     by_variant = losses(store, frame)
     reference = by_variant[base["id"]]
@@ -144,7 +146,7 @@ def comparison(store: Store) -> pd.DataFrame:
         quality = summary(list(by_variant[variant["id"]].values()))
         speeds = measured[variant["id"]]
         base_speeds = measured[base["id"]]
-        decode = _decode_key(base_speeds)
+        decode = _decode_name(metrics[base["id"]])
         rows.append(
             {
                 "label": variant["label"],
@@ -235,19 +237,18 @@ def margin_of(plan: dict[str, Any]) -> float | None:
 def speeds(store: Store) -> pd.DataFrame:
     """Return every per-variant number, one row each.
 
-    Columns: `label, metric, name, value, low, high, error`. The last is why a metric failed for a
-    variant: then the row is without a name, and without numbers.
+    Columns: `label, metric, name, quantity, unit, value, low, high, error`, and one for each
+    coordinate. `error` is why a metric failed for a variant: then the row is without a name, and
+    without numbers.
     """
-    rows: list[tuple[Any, ...]] = []
-    for v in store.plan["variants"]:
-        for metric, found in store.variant_measures(v["id"]).items():
-            for name, value in found.get("values", {}).items():
-                turns = found.get("samples", {}).get(name) or [value]
-                rows.append((v["label"], metric, name, value, min(turns), max(turns), ""))
-            if error := found.get("error"):
-                rows.append((v["label"], metric, "", math.nan, math.nan, math.nan, error))
-    columns = ["label", "metric", "name", "value", "low", "high", "error"]
-    return pd.DataFrame(rows, columns=columns)
+    rows = [
+        {**row, "label": v["label"]}
+        for v in store.plan["variants"]
+        for row in table(store.variant_metrics(v["id"]))
+    ]
+    fixed = ["label", "metric", "name", "quantity", "unit", "value", "low", "high", "error"]
+    coordinates = [key for key in dict.fromkeys(chain(*rows)) if key not in fixed]
+    return pd.DataFrame(rows, columns=[*fixed, *coordinates])
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:
@@ -273,17 +274,21 @@ def losses(store: Store, frame: pd.DataFrame) -> dict[str, dict[int, float]]:
     return found
 
 
-def flat(measures: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Return all per-variant numbers of `Store.variant_measures` by name."""
-    return {k: v for found in measures.values() for k, v in found.get("values", {}).items()}
+def flat(metrics: Mapping[str, Measurement]) -> dict[str, float]:
+    """Return all per-variant numbers of `Store.variant_metrics` by name."""
+    return {k: v for metric in metrics.values() for k, v in metric.numbers.items()}
 
 
-def _decode_key(values: dict[str, float]) -> str:
+def _decode_name(metrics: Mapping[str, Measurement]) -> str:
     """Pick the decode speed that the table shows: with cache, largest batch, longest context."""
-    keys = [key for key in values if key.startswith("decode_cached_")]
-    return max(
-        keys, key=lambda key: [int(digits) for digits in re.findall(r"\d+", key)], default=""
-    )
+    values = [
+        value
+        for metric in metrics.values()
+        for value in metric.rows
+        if value.quantity == "decode_speed" and value.coordinates["cache"] == "cached"
+    ]
+    at = {v.name: (float(v.coordinates["batch"]), float(v.coordinates["context"])) for v in values}
+    return max(at, key=lambda name: at[name], default="")
 
 
 def _ratio(values: dict[str, float], base: dict[str, float], key: str) -> float:

@@ -80,9 +80,10 @@ def samples(store: Store, label: str, measure: str | None) -> Samples:
         of = of[of[name].notna()]
         return {int(s): float(v) for s, v in zip(of["seed"], of[name], strict=True)}
     variant = next(v for v in store.plan["variants"] if v["label"] == label)
-    for found in store.variant_measures(variant["id"]).values():
-        if name in found.get("samples", {}):
-            return dict(enumerate(found["samples"][name]))
+    for metric in store.variant_metrics(variant["id"]).values():
+        for value in metric.rows:
+            if value.name == name:
+                return dict(enumerate(value.samples))
     return {}
 
 

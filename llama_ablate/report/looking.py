@@ -19,29 +19,36 @@ def variant(store: Store, chosen: dict[str, Any]) -> Look:
     runs = frames.runs(store)
     every = runs[runs["variant"] == chosen["id"]]
     of = frames.reported(every)
-    measures = store.variant_measures(chosen["id"])
-    values = {**chosen, "runs": every.to_dict("records"), "measures": measures}
+    metrics = store.variant_metrics(chosen["id"])
+    measured = {name: metric.to_dict() for name, metric in metrics.items()}
+    values = {**chosen, "runs": every.to_dict("records"), "metrics": measured}
     numbers = [c for c in of.columns if of[c].dtype.kind == "f"]
     lines = [f"{chosen['label']} ({chosen['id']})", "", _recipe(chosen["model"]), ""]
     sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
     lines += [f"{key}: {chosen[key]:,}" for key in sizes]
     lines += ["", tables.text(every[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
     lines += [f"{name}: {_spread(list(of[name]))}" for name in numbers if of[name].notna().any()]
-    for metric, found in measures.items():
-        lines += ["", f"{metric}:"]
-        lines += [f"  {name}: {value:,.4g}" for name, value in found.get("values", {}).items()]
-        lines += [f"  not measured: {found['error']}"] if found.get("error") else []
+    for name, metric in metrics.items():
+        lines += ["", f"{name}:"]
+        lines += [f"  {value.name}: {value.value:,.4g}" for value in metric.rows]
+        lines += [f"  not measured: {metric.error}"] if metric.error else []
     return "\n".join(lines), values
 
 
 def run(store: Store, run_id: str) -> Look:
-    """Show a run: its record, its measures, and the last points of its curve."""
+    """Show a run: its record, its metrics, and the last points of its curve."""
     record = store.record(run_id)
     if record is None:
         entry = next(r for r in store.plan["runs"] if r["id"] == run_id)
         return f"{run_id}: pending", {**entry, "outcome": "pending"}
     curve = store.runs.curve(run_id)
-    values = {**vars(record), "curve": curve, "folder": str(store.runs.folder(run_id))}
+    metrics = {name: metric.to_dict() for name, metric in record.metrics.items()}
+    values = {
+        **vars(record),
+        "metrics": metrics,
+        "curve": curve,
+        "folder": str(store.runs.folder(run_id)),
+    }
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     last = pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}") if curve else pd.DataFrame()
     lines = [head, f"{store.runs.folder(run_id)}", "", _recipe(record.model), ""]
@@ -81,7 +88,7 @@ def pair(store: Store, a: dict[str, Any], b: dict[str, Any]) -> Look:
     cells = pd.DataFrame(
         rows, columns=["measure", a["label"], b["label"], "difference [95%]", "r over seeds"]
     )
-    measured = [frames.flat(store.variant_measures(v["id"])) for v in (a, b)]
+    measured = [frames.flat(store.variant_metrics(v["id"])) for v in (a, b)]
     speeds = pd.DataFrame(
         [
             (name, f"{x:,.4g}", f"{measured[1][name]:,.4g}", f"{measured[1][name] / x:.3f}")

@@ -1,7 +1,6 @@
 """A ladder of sizes: the losses at each rung, the laws through them, and where the gap is going."""
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pandas as pd
 from llama_ablate.evidence.scaling import Law, fit, fit_law, fit_surface, gap
 from llama_ablate.report import frames
 from llama_ablate.results import Store, once
+from llama_ablate.results.metrics import Measurement
 
 _FURTHER = 10.0  # times the largest size: how far is projected
 _AXES = {"parameters": "parameters", "tokens": "tokens", "compute": "training FLOPs"}
@@ -36,14 +36,16 @@ def points(store: Store) -> pd.DataFrame:
         steps = {run["id"]: run["steps"] for run in plan["runs"]}
         per_step = plan["experiment"]["train"]["batch"] * plan["experiment"]["model"]["context"]
         variants = {v["id"]: v for v in plan["variants"]}
+        records = {record.id: record for record in table.records()}
         for run in frame[frame["outcome"] == "ok"].to_dict("records"):
             variant = variants[run["variant"]]
             at = {steps[run["id"]] * per_step: float(run.get(f"{split}_loss_nats", math.nan))}
             branches = {
-                int(found[1]): float(value)
-                for name, value in run.items()
-                if (found := re.fullmatch(rf"{split}_loss_at_(\d+)_tokens_nats", str(name)))
-                and not math.isnan(value)
+                int(value.coordinates["tokens"]): value.value
+                for value in records[run["id"]].metrics.get("training", Measurement()).rows
+                if value.quantity == "loss"
+                and value.coordinates["split"] == split
+                and not math.isnan(value.value)
             }
             for tokens, loss in (branches | at).items():
                 rows.append(

@@ -105,7 +105,7 @@ def _of_metrics(store: Store, records: list[Record]) -> list[str]:
         f"{name} was not measured of {n} of {runs[label]} finished runs of '{label}': {why}."
         for (name, label, why), n in failed.items()
     ]
-    taken = Counter((name, record.label) for record in ok for name in record.measures)
+    taken = Counter((name, record.label) for record in ok for name in record.metrics)
     taken_at_all = {name for name, _label in taken} - {"training"}  # notes of the loop, no metric
     lacking: dict[tuple[str, int, int], list[str]] = {}
     for name in sorted(taken_at_all):

@@ -14,13 +14,14 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.results.damaged import set_aside
 from llama_ablate.results.leases import Lease
+from llama_ablate.results.metrics import Measurement
 
 _MEASURED = ("compute", "pace")
 _STATED = "hypotheses"
 
 
 class Documents:
-    """`compute.json`, `pace.json`, `hypotheses.json`, and `variants/` with their measures."""
+    """`compute.json`, `pace.json`, `hypotheses.json`, and `variants/` with their metrics."""
 
     def __init__(self, root: Path, unsealed: Callable[[], bool]) -> None:
         """`unsealed` says whether documents may lack seals, as in format 1."""
@@ -53,19 +54,19 @@ class Documents:
         entries = [hypothesis.model_dump(mode="json") for hypothesis in hypotheses]
         self._write(lease, self._root / f"{_STATED}.json", {"hypotheses": entries})
 
-    def add_variant_measure(
-        self, lease: Lease, label: str, variant: str, name: str, values: Mapping[str, object]
+    def add_variant_metric(
+        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
     ) -> None:
-        """Add a per-variant measure: {values, samples, compute}."""
-        folder = self.variants / f"{slug(label)}--{variant}" / "measures"
+        """Add a per-variant metric."""
+        folder = self.variants / f"{slug(label)}--{variant}" / "metrics"
         disk.make(folder)
-        self._write(lease, folder / f"{name}.json", values)
+        self._write(lease, folder / f"{name}.json", metric.to_dict())
 
-    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
-        """Return a variant's own measures, by metric. Raises ConfigError for a damaged one."""
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return a variant's own metrics by name. Raises ConfigError for a damaged one."""
         try:
-            files = self._measures(self.of_variants().get(variant, []))
-            return {file.stem: dict(self._read(file)) for file in files}
+            files = self._metrics(self.of_variants().get(variant, []))
+            return {file.stem: Measurement.from_dict(self._read(file)) for file in files}
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
 
@@ -97,12 +98,12 @@ class Documents:
 
     def _can_be_made_again(self) -> Iterator[Path]:
         yield from (f for name in _MEASURED if (f := self._root / f"{name}.json").is_file())
-        yield from self._measures([folder for of in self.of_variants().values() for folder in of])
+        yield from self._metrics([folder for of in self.of_variants().values() for folder in of])
 
     @staticmethod
-    def _measures(folders: Iterable[Path]) -> list[Path]:
+    def _metrics(folders: Iterable[Path]) -> list[Path]:
         # What begins with a dot is a file manager's.
-        return sorted(file for folder in folders for file in folder.glob("measures/[!.]*.json"))
+        return sorted(file for folder in folders for file in folder.glob("metrics/[!.]*.json"))
 
     def _read(self, file: Path) -> Any:
         return read_json(file, self._place(file), unsealed=self._unsealed())

@@ -1,7 +1,8 @@
-"""A measured value as a row: metric, name, coordinates, value, unit."""
+"""A measured value as a row: metric, name, coordinates, value, unit; and how rows are stored."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | int | float
@@ -20,3 +21,70 @@ class Value:
     unit: str = ""
     #: Where it was measured: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
+    #: Of a per-variant metric: the value of every round, whose median `value` is.
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a metric measured of a run or a variant, or why it failed."""
+
+    rows: tuple[Value, ...] = ()
+    error: str = ""
+    #: Of a per-variant metric: a digest of what it depends on, the compute, and where it ran.
+    circumstances: str = ""
+    compute: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The values by name."""
+        return {row.name: row.value for row in self.rows}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, without what is empty."""
+        rows = [_without_defaults(asdict(value)) for value in self.rows]
+        return {"rows": rows, **_without_defaults({**vars(self), "rows": ()})}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Measurement":
+        """Make the measurement that `to_dict` wrote. Raises TypeError for anything else."""
+        rows = tuple(
+            Value(**{**row, "samples": tuple(row.get("samples", ()))}) for row in stored["rows"]
+        )
+        return cls(**{**stored, "rows": rows})
+
+
+def table(metrics: Mapping[str, Measurement]) -> Iterator[dict[str, Any]]:
+    """Yield one flat row for each value: its metric, name, coordinates, value and unit.
+
+    Columns: `metric, name, quantity, unit, value, low, high, error`, and one for each coordinate;
+    `low` and `high` are of the samples. A metric that failed is a row with its `error`.
+    """
+    for metric, measured in metrics.items():
+        for value in measured.rows:
+            samples = value.samples or (value.value,)
+            yield {
+                **value.coordinates,
+                "metric": metric,
+                "name": value.name,
+                "quantity": value.quantity,
+                "unit": value.unit,
+                "value": value.value,
+                "low": min(samples),
+                "high": max(samples),
+                "error": "",
+            }
+        if measured.error:
+            yield {"metric": metric, "name": "", "error": measured.error}
+
+
+def row(
+    name: str, value: float, unit: str = "", quantity: str = "", **coordinates: Coordinate
+) -> Value:
+    """Return a measured value: `row("test_loss_nats", 1.9, "nats", "loss", split="test")`."""
+    return Value(name, float(value), quantity or name, unit, coordinates)
+
+
+def _without_defaults(stored: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in stored.items() if value not in ("", (), {})}

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from llama_ablate.results.metrics import Measurement
+
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
 FINAL = ("ok", "diverged", "collapsed")
-#: The key under which a metric that failed keeps its reason.
-ERROR = "error"
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a finished run leaves behind, apart from its curve, weights and measures."""
+    """What a finished run leaves behind, apart from its curve, weights and metrics."""
 
     id: str
     label: str
@@ -31,8 +31,7 @@ class Record:
     data: str
     compute: dict[str, Any]
     environment: dict[str, Any]
-    #: Numbers by metric; of a metric that failed, its reason under `ERROR` instead.
-    measures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, Measurement] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -42,17 +41,12 @@ class Record:
     @property
     def numbers(self) -> dict[str, float]:
         """All measured numbers of the run, by name."""
-        return {
-            key: value
-            for measure in self.measures.values()
-            for key, value in measure.items()
-            if key != ERROR
-        }
+        return {k: v for metric in self.metrics.values() for k, v in metric.numbers.items()}
 
     @property
     def unmeasured(self) -> dict[str, str]:
         """Why a metric failed, by metric."""
-        return {name: of[ERROR] for name, of in self.measures.items() if ERROR in of}
+        return {name: metric.error for name, metric in self.metrics.items() if metric.error}
 
 
 @dataclass(frozen=True)

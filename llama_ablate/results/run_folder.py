@@ -13,13 +13,14 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, read_json, sealed
 from llama_ablate.results.leases import Lease
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.record import Record
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 #: Says that the weights were dropped on purpose. Empty.
 DROPPED = "weights.dropped"
-MEASURES = "measures"
+METRICS = "metrics"
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -34,14 +35,14 @@ class RunFolder:
         self.path, self._unsealed = path, unsealed
 
     def record(self) -> Record:
-        """Return the run's record with its measures."""
+        """Return the run's record with its metrics."""
         try:
-            return Record(**self._values, measures=self.measures)
+            return Record(**self._values, metrics=self.metrics)
         except TypeError:
             raise ConfigError(f"{self.path / 'record.json'}: damaged, it is no record") from None
 
     def outcome(self) -> tuple[str, str]:
-        """Return how the run ended, and why, without its measures."""
+        """Return how the run ended, and why, without its metrics."""
         return self._values["outcome"], self._values["reason"]
 
     def curve(self) -> list[dict[str, float]]:
@@ -67,55 +68,56 @@ class RunFolder:
         return self.record()
 
     def seal(self, lease: Lease) -> None:
-        """Seal what format 1 left unsealed: the measures, and then the manifest, which lists them.
+        """Seal what format 1 left unsealed: the metrics, and then the manifest, which lists them.
 
         Format 1 dropped weights without a mark.
         """
-        if MEASURES in self.manifest:
+        if METRICS in self.manifest:
             return
-        for name, values in self.measures.items():
-            lease.replace(*self._sealed(f"{MEASURES}/{name}.json", values))
+        for name, values in self.metrics.items():
+            lease.replace(*self._sealed(f"{METRICS}/{name}.json", values.to_dict()))
         if WEIGHTS in self.manifest and not (self.path / WEIGHTS).exists():
             lease.replace(self.path / DROPPED, b"")
-        listed = {MEASURES: dict.fromkeys(self.measures, "sealed")}
+        listed = {METRICS: dict.fromkeys(self.metrics, "sealed")}
         lease.replace(*self._sealed(MANIFEST, {**self.manifest, **listed}))
 
     @property
     def lacks_weights(self) -> bool:
         """Whether there were weights that are gone, though no command of ours dropped them."""
-        # Format 1, whose manifests list no measures, has no mark for weights that were dropped.
-        return {WEIGHTS, MEASURES} <= {*self.manifest} and not {WEIGHTS, DROPPED} & self._names
+        # Format 1, whose manifests list no metrics, has no mark for weights that were dropped.
+        return {WEIGHTS, METRICS} <= {*self.manifest} and not {WEIGHTS, DROPPED} & self._names
 
     @property
     def foreign(self) -> list[Path]:
         """What others have left in the folder: it is no part of the run."""
-        own = {*self._files, MANIFEST, DROPPED, MEASURES}
-        named = {f"{name}.json" for name in self.manifest.get(MEASURES, {})}
-        added = self._measure_files - named
-        added -= {f"{name}.json" for name in self.measures} if added else set()
-        names = self._names - own | {f"{MEASURES}/{name}" for name in added}
+        own = {*self._files, MANIFEST, DROPPED, METRICS}
+        named = {f"{name}.json" for name in self.manifest.get(METRICS, {})}
+        added = self._metric_files - named
+        added -= {f"{name}.json" for name in self.metrics} if added else set()
+        names = self._names - own | {f"{METRICS}/{name}" for name in added}
         return [self.path / name for name in sorted(names)]
 
     @cached_property
     def manifest(self) -> dict[str, dict[str, Any]]:
-        """What the run's files are: size and hash by name; from format 2 on also its measures."""
+        """What the run's files are: size and hash by name; from format 2 on also its metrics."""
         found = self._json(MANIFEST, unsealed=self._unsealed)
         if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
             raise ConfigError(f"{self.path / MANIFEST}: damaged, it is no manifest")
         return found
 
     @cached_property
-    def measures(self) -> dict[str, dict[str, float]]:
-        """The run's measures by metric. One that was added later counts where its seal stands."""
-        named = self.manifest.get(MEASURES)
-        files = (Path(name) for name in self._measure_files)
+    def metrics(self) -> dict[str, Measurement]:
+        """The run's metrics by name. One that was added later counts where its seal stands."""
+        named = self.manifest.get(METRICS)
+        files = (Path(name) for name in self._metric_files)
         there = {file.stem for file in files if file.suffix == ".json" and file.name[0] != "."}
         if missing := {*(named or {})} - there:
-            raise ConfigError(f"{self.path}: damaged, it lacks the measure {', '.join(missing)}")
+            raise ConfigError(f"{self.path}: damaged, it lacks the metric {', '.join(missing)}")
         found = {}
         for name in sorted(there):
             try:
-                found[name] = dict(self._json(f"{MEASURES}/{name}.json", unsealed=named is None))
+                stored = self._json(f"{METRICS}/{name}.json", unsealed=named is None)
+                found[name] = Measurement.from_dict(stored)
             except ConfigError:
                 if named is None or name in named:
                     raise
@@ -124,15 +126,15 @@ class RunFolder:
     @property
     def _files(self) -> set[str]:
         """The names of the run's files in the folder itself."""
-        return {*self.manifest} - {MEASURES}
+        return {*self.manifest} - {METRICS}
 
     @cached_property
     def _names(self) -> set[str]:
         return {*disk.names(self.path)}
 
     @property
-    def _measure_files(self) -> set[str]:
-        folder = self.path / MEASURES
+    def _metric_files(self) -> set[str]:
+        folder = self.path / METRICS
         return {*disk.names(folder)} if folder.is_dir() else set()
 
     @cached_property

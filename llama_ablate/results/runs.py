@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.results.damaged import set_aside
 from llama_ablate.results.leases import Lease
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.record import CURVE, FINAL, Record
-from llama_ablate.results.run_folder import DROPPED, MANIFEST, MEASURES, WEIGHTS, RunFolder
+from llama_ablate.results.run_folder import DROPPED, MANIFEST, METRICS, WEIGHTS, RunFolder
 
 _CHOSEN_BY = "validation_loss_nats"
 
@@ -50,7 +51,7 @@ class Runs:
             target = kind / (
                 name if kind == self.final else f"{name}--{self._tries(record.id) + 1}"
             )
-            disk.make(partial / MEASURES)
+            disk.make(partial / METRICS)
             disk.make(kind)
             _write(partial, self._place(target), record, curve, save_weights)
             if not lease.held:
@@ -165,12 +166,12 @@ class Runs:
                 disk.sync(folders[run])
             disk.remove(folders[run] / WEIGHTS)
 
-    def add_measure(self, lease: Lease, run: str, name: str, values: Mapping[str, float]) -> None:
-        """Add a measure to a finished run."""
+    def add_metric(self, lease: Lease, run: str, name: str, metric: Measurement) -> None:
+        """Add a metric to a finished run."""
         folder = self.folder(run)
         assert folder is not None, run
-        file = folder / MEASURES / f"{name}.json"
-        lease.replace(file, sealed(values, self._place(file)))
+        file = folder / METRICS / f"{name}.json"
+        lease.replace(file, sealed(metric.to_dict(), self._place(file)))
 
     def _place(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()
@@ -204,8 +205,8 @@ def _write(
     rows = csv.DictWriter(text, CURVE)
     rows.writeheader()
     rows.writerows(curve)
-    values = asdict(record)
-    del values["measures"]
+    values = asdict(replace(record, metrics={}))
+    del values["metrics"]
     contents: dict[str, disk.Content] = {
         "curve.csv": text.getvalue().encode(),
         "record.json": (to_json(values) + "\n").encode(),
@@ -217,8 +218,8 @@ def _write(
         name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(digests.items())
     }
-    manifest[MEASURES] = dict.fromkeys(record.measures, "sealed")
-    for name, numbers in record.measures.items():
-        file = f"{MEASURES}/{name}.json"
-        disk.write(partial / file, sealed(numbers, f"{place}/{file}"))
+    manifest[METRICS] = dict.fromkeys(record.metrics, "sealed")
+    for name, metric in record.metrics.items():
+        file = f"{METRICS}/{name}.json"
+        disk.write(partial / file, sealed(metric.to_dict(), f"{place}/{file}"))
     disk.write(partial / MANIFEST, sealed(manifest, f"{place}/{MANIFEST}"))

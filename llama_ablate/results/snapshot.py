@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.record import Record
 from llama_ablate.results.store import Store
@@ -60,6 +60,6 @@ class Results:
         """Return where a run's files are; None where it has none of its own."""
         return self._store.runs.folder(run)
 
-    def variant_metrics(self, variant: str) -> dict[str, dict[str, Any]]:
-        """Return a variant's own metrics by name: `{values, samples, error ...}`."""
-        return self._store.variant_measures(variant)
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return a variant's own metrics by name."""
+        return self._store.variant_metrics(variant)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_ablate.results.documents import Documents
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.plans import PLAN
 from llama_ablate.results.record import Record
@@ -99,16 +100,16 @@ class _StillRuns(Runs):
 
 
 class _StillDocuments(Documents):
-    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         if variant not in self._measured:
-            self._measured[variant] = super().variant_measures(variant)
+            self._measured[variant] = super().variant_metrics(variant)
         return self._measured[variant]
 
     def of_variants(self) -> dict[str, list[Path]]:
         return self._of_variants
 
     @cached_property
-    def _measured(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def _measured(self) -> dict[str, dict[str, Measurement]]:
         return {}
 
     @cached_property

@@ -3,9 +3,9 @@
 <results>/<experiment>/
 experiment.yaml  plan.json  compute.json  pace.json  hypotheses.json
 plan-<sha256>.json                 a plan that stood before, of finished runs that plan.json has not
-runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json measures/
+runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json metrics/
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th try of a run that is to be tried again
-variants/<label>--<id>/            measures/<metric>.json
+variants/<label>--<id>/            metrics/<metric>.json
 working/<id>/                      leases, checkpoints and log of a run that has not finished
 damaged/                           runs whose files were no more as written
 report/
@@ -23,6 +23,7 @@ from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.results import leases, plans
 from llama_ablate.results.documents import Documents
 from llama_ablate.results.leases import Lease
+from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.record import FINAL, Record
 from llama_ablate.results.runs import Runs
@@ -256,12 +257,12 @@ class Store:
     def _take(self, key: str) -> Lease | None:
         return leases.take(self.working(key))
 
-    def add_variant_measure(
-        self, lease: Lease, label: str, variant: str, name: str, values: Mapping[str, object]
+    def add_variant_metric(
+        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
     ) -> None:
-        """Add a per-variant measure: {values, samples, compute}."""
-        self._documents.add_variant_measure(lease, label, variant, name, values)
+        """Add a per-variant metric."""
+        self._documents.add_variant_metric(lease, label, variant, name, metric)
 
-    def variant_measures(self, variant: str) -> dict[str, dict[str, Any]]:
-        """Return a variant's own measures, by metric."""
-        return self._documents.variant_measures(variant)
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return a variant's own metrics by name."""
+        return self._documents.variant_metrics(variant)

@@ -16,6 +16,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results import Outcome
+from llama_ablate.results.metrics import Value, row
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import losses, unigram_loss, windows
@@ -28,14 +29,14 @@ from llama_ablate.training.optimizer import (
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.spikes import steadiness
 
-_ROWS = 100  # of a learning curve
+_POINTS = 100  # of a learning curve
 #: How near to the unigram entropy a run has ended that learned no more, in nats; runs that sit
 #: there were seen within 0.013 of it.
 _PLATEAU = 0.05
 _VANISHED = 1e-8  # a gradient's norm, which AdamW's own epsilon hides
 _CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
 
-Row = dict[str, float]
+Point = dict[str, float]
 Progress = Callable[[int, float], None]
 Stop = Callable[[], bool]
 
@@ -48,9 +49,9 @@ class Trained:
     reason: str = ""
     steps_done: int = 0
     train_s: float = 0.0
-    curve: list[Row] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
     #: How steadily it trained, and what its branches reached.
-    numbers: dict[str, float] = field(default_factory=dict)
+    values: list[Value] = field(default_factory=list)
 
 
 @dataclass
@@ -62,11 +63,12 @@ class _State:
     #: Of every step so far.
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    curve: list[Row] = field(default_factory=list)
+    curve: list[Point] = field(default_factory=list)
     #: The sum of the weights that are averaged, and how many it is of.
     summed: dict[str, torch.Tensor] = field(default_factory=dict)
     summands: int = 0
-    branches: dict[str, float] = field(default_factory=dict)
+    #: Held-out loss at the end of each branch, by its steps and by split.
+    branches: dict[tuple[int, str], float] = field(default_factory=dict)
 
 
 def train(
@@ -103,22 +105,22 @@ def train(
             run.save(saved, state)
             last_saved = now
         if stopping:
-            return _ended("cancelled", f"stopped at step {state.step}", state)
+            return run.ended("cancelled", f"stopped at step {state.step}", state)
         if late:
             reason = f"step {state.step} of {steps} after timeout_s {recipe.timeout_s:g}"
-            return _ended("timeout", reason, state)
+            return run.ended("timeout", reason, state)
         if run.branch(state, stop):
             continue  # a stop that was asked for aside is answered above
         run.step(state)
-        if state.step % run.row_every == 0 or state.step == steps:
-            row = run.row(state)
-            progress(state.step, row["train_loss_nats"])
-            if not all(math.isfinite(row[k]) for k in ("train_loss_nats", "grad_norm")):
-                return _ended(
+        if state.step % run.point_every == 0 or state.step == steps:
+            point = run.add_point(state)
+            progress(state.step, point["train_loss_nats"])
+            if not all(math.isfinite(point[k]) for k in ("train_loss_nats", "grad_norm")):
+                return run.ended(
                     "diverged", f"loss or gradient not finite by step {state.step}", state
                 )
     run.average(state)
-    return _ended(*run.outcome(state), state)
+    return run.ended(*run.outcome(state), state)
 
 
 class _Run:
@@ -137,8 +139,8 @@ class _Run:
         self.ranks, self.trained = ranks, ranks.wrap(model)
         self.tokens, self.recipe, self.steps, self.seed = tokens, recipe, steps, seed
         self.context = model.spec.context
-        self.row_every = -(-steps // _ROWS)
-        self.eval_every = self.row_every * max(1, -(-steps // recipe.evals) // self.row_every)
+        self.point_every = -(-steps // _POINTS)
+        self.eval_every = self.point_every * max(1, -(-steps // recipe.evals) // self.point_every)
         self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
@@ -159,10 +161,10 @@ class _Run:
         parts = batch.to(self.compute.device).chunk(self.recipe.accumulate)
         return update(self.trained, self.optimizer, parts, self.recipe, self.compute, self.ranks)
 
-    def row(self, state: _State) -> Row:
-        """Add a row to the curve: means since the last one, and held-out loss now and then."""
+    def add_point(self, state: _State) -> Point:
+        """Add a point to the curve: means since the last one, and held-out loss now and then."""
         since = int(state.curve[-1]["step"]) if state.curve else 0
-        row = {
+        point = {
             "step": state.step,
             "tokens": state.step * self.recipe.batch * self.context,
             "lr": learning_rate(self.recipe, state.step - 1, self.steps),
@@ -171,19 +173,19 @@ class _Run:
             "train_s": state.train_s,
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            row["validation_loss_nats"] = float(
+            point["validation_loss_nats"] = float(
                 losses(self.model, self.sample, self.compute).mean()
             )
-        state.curve.append(row)
+        state.curve.append(point)
         if (
             self.recipe.average > 1
-            and self.steps - state.step < self.recipe.average * self.row_every
+            and self.steps - state.step < self.recipe.average * self.point_every
         ):
             for name, value in self.model.state_dict().items():
                 before = state.summed[name].to(value.device) if state.summands else 0
                 state.summed[name] = before + value
             state.summands += 1
-        return row
+        return point
 
     def average(self, state: _State) -> None:
         """Give the model the mean of its last rows' weights (Kaddour 2022, arXiv:2209.14981)."""
@@ -219,9 +221,7 @@ class _Run:
         for share in self.recipe.branches:
             steps = round(share * self.steps)
             fall = cooldown(self.recipe, steps)
-            tokens = steps * self.recipe.batch * self.context
-            names = {s: f"{s}_loss_at_{tokens}_tokens_nats" for s in self.tokens.heldout}
-            if state.step != steps - fall or names[self.tokens.heldout[0]] in state.branches:
+            if state.step != steps - fall or (steps, self.tokens.heldout[0]) in state.branches:
                 continue
             kept = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
             for step in range(steps - fall, steps):
@@ -229,11 +229,21 @@ class _Run:
                     self._put_back(*kept)
                     return True
                 self._update(step, learning_rate(self.recipe, step, steps))
-            for split, name in names.items():
+            for split in self.tokens.heldout:
                 cut = windows(self.tokens.split(split), self.context)
-                state.branches[name] = float(losses(self.model, cut, self.compute).mean())
+                loss = losses(self.model, cut, self.compute).mean()
+                state.branches[steps, split] = float(loss)
             self._put_back(*kept)
         return False
+
+    def ended(self, outcome: Outcome, reason: str, state: _State) -> Trained:
+        """Return how the run ended, with what was measured while it trained."""
+        values = steadiness(state.losses, state.norms)
+        for (steps, split), loss in state.branches.items():
+            tokens, share = steps * self.recipe.batch * self.context, steps / self.steps
+            name = f"{split}_loss_at_{tokens}_tokens_nats"
+            values.append(row(name, loss, "nats", "loss", split=split, share=share, tokens=tokens))
+        return Trained(outcome, reason, state.step, state.train_s, state.curve, values)
 
     def _put_back(self, weights: dict[str, Any], optimizer: dict[str, Any]) -> None:
         self.model.load_state_dict(weights)
@@ -269,8 +279,3 @@ def _resume(
     model.load_state_dict(values.pop("model"))
     optimizer.load_state_dict(values.pop("optimizer"))
     return _State(**values)
-
-
-def _ended(outcome: Outcome, reason: str, state: _State) -> Trained:
-    numbers = {**steadiness(state.losses, state.norms), **state.branches}
-    return Trained(outcome, reason, state.step, state.train_s, state.curve, numbers)

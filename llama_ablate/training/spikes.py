@@ -5,19 +5,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llama_ablate.results.metrics import Value, row
+
 _WINDOW = 100  # steps that a step is held against
 _FAR = 7.0  # standard deviations
 
 
-def steadiness(losses: Sequence[float], norms: Sequence[float]) -> dict[str, float]:
+def steadiness(losses: Sequence[float], norms: Sequence[float]) -> list[Value]:
     """Return the share of spikes of both series, and the size of the gradient's norm."""
     finite = [norm for norm in norms if math.isfinite(norm)]
-    return {
-        "loss_spike_share": spikes(losses),
-        "grad_norm_spike_share": spikes(norms),
-        "grad_norm_median": float(np.median(finite)) if finite else math.nan,
-        "grad_norm_max": max(finite, default=math.nan),
-    }
+    return [
+        row("loss_spike_share", spikes(losses), quantity="spike_share", series="loss"),
+        row("grad_norm_spike_share", spikes(norms), quantity="spike_share", series="grad_norm"),
+        row("grad_norm_median", float(np.median(finite)) if finite else math.nan),
+        row("grad_norm_max", max(finite, default=math.nan)),
+    ]
 
 
 def spikes(values: Sequence[float]) -> float:

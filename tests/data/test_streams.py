@@ -93,9 +93,10 @@ def test_a_loss_below_the_floor_is_reported_as_a_leak(unsealed, experiment_file,
     data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
     assert run(experiment_file, tmp_path, data=data) == 0
     root = tmp_path / "results" / "tiny"
-    file = next(root.glob("runs/*/measures/excess_loss.json"))
+    file = next(root.glob("runs/*/metrics/excess_loss.json"))
     values = unsealed(file)
-    values["test_excess_nats"] = -4 * values["test_excess_se_nats"]
+    rows = {row["name"]: row for row in values["rows"]}
+    rows["test_excess_nats"]["value"] = -4 * rows["test_excess_se_nats"]["value"]
     file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
     assert any("something leaks" in warning for warning in warned.warnings(Store(root)))
 

@@ -20,6 +20,7 @@ from llama_ablate.launch import worker
 from llama_ablate.results import Store, processes
 from llama_ablate.training import checkpoint
 from tests.commands import command
+from tests.metrics import measured
 from tests.quiet import within
 
 from .harness import Settings, breaches, fsck, grid, in_child, there
@@ -134,7 +135,7 @@ def test_a_damaged_run_is_set_aside_and_trained_again_and_the_others_are_not(
     before = [(f / "record.json").stat().st_mtime_ns for f in folders]
     damaged = folders[1] / "weights.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    (folders[2] / "measures" / "perplexity.json").write_text("{}")
+    (folders[2] / "metrics" / "perplexity.json").write_text("{}")
     grid(file, tmp_path)
     assert not breaches(store.root, reference)
     after = [(f / "record.json").stat().st_mtime_ns for f in folders]
@@ -419,9 +420,9 @@ def as_in_format_1(root):
     for folder in (root / "runs").iterdir():
         content = (folder / "record.json").read_bytes()
         record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        unseal(folder / "manifest.json", **{"measures": None, "record.json": record})
-        for measure in (folder / "measures").glob("*.json"):
-            unseal(measure)
+        unseal(folder / "manifest.json", **{"metrics": None, "record.json": record})
+        for metric in (folder / "metrics").glob("*.json"):
+            unseal(metric)
 
 
 def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_checker(
@@ -431,16 +432,15 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
     store = grid(file, tmp_path)
     variant = store.plan.tables[0].variants[0]
     with store.alone("measure") as lease:
-        values = {"values": {"speed": 1.0}, "samples": {}}
-        store.add_variant_measure(lease, variant.label, variant.id, "speed", values)
+        store.add_variant_metric(lease, variant.label, variant.id, "speed", measured(speed=1.0))
     (folder,) = store.runs.folders().values()
     reads = {
         "plan.json": lambda now: now.plan,
         "compute.json": lambda now: now.kept("compute", "cpu", dict),
         "hypotheses.json": lambda now: now.stated,
         "manifest.json": lambda now: now.records(),
-        "measures/perplexity.json": lambda now: now.records(),
-        "measures/speed.json": lambda now: now.variant_measures(variant.id),
+        "metrics/perplexity.json": lambda now: now.records(),
+        "metrics/speed.json": lambda now: now.variant_metrics(variant.id),
     }
     for name, read in reads.items():
         (document,) = [p for p in store.root.rglob("*.json") if p.as_posix().endswith(f"/{name}")]
@@ -451,7 +451,7 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
         assert found == [str(document.relative_to(store.root))]
         document.write_bytes(whole)
     assert not breaches(store.root)
-    unseal(folder / "manifest.json", measures=None)  # a run made to look like one of format 1
+    unseal(folder / "manifest.json", metrics=None)  # a run made to look like one of format 1
     assert not Store(store.root).runs.stands(folder)
 
 
@@ -472,13 +472,13 @@ def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unread
     assert processes.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
 
 
-@pytest.mark.parametrize("damage", ["no measures", "no curve", "a torn letter", "no manifest"])
+@pytest.mark.parametrize("damage", ["no metrics", "no curve", "a torn letter", "no manifest"])
 def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, damage):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     store = grid(file, tmp_path)
     folder = next(iter(store.runs.folder(store.plan.runs)))
-    if damage == "no measures":
-        shutil.rmtree(folder / "measures")
+    if damage == "no metrics":
+        shutil.rmtree(folder / "metrics")
     elif damage == "a torn letter":
         (folder / "curve.csv").write_bytes(b"\xff" + (folder / "curve.csv").read_bytes())
     else:
@@ -496,7 +496,7 @@ def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, dam
         ("plan.json", "tables", 3),
         ("plan.json", "tables", [3]),
         ("plan.json", "format", "2"),
-        ("manifest.json", "measures", 3),
+        ("manifest.json", "metrics", 3),
         ("manifest.json", "record.json", 3),
         ("record.json", "steps_done", "x"),
         ("record.json", None, 3),
@@ -533,7 +533,7 @@ def test_files_that_others_left_among_the_results_are_a_note_of_the_checker_and_
         ".nfs0001",
         "record.json~",
         ".ipynb_checkpoints/x.json",
-        "measures/._x.json",
+        "metrics/._x.json",
     ]
     left = [runs[0] / name for name in names]
     left += [store.root / name for name in ("notes.json", "runs/.DS_Store", "runs/copy/x.json")]

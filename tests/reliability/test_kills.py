@@ -212,7 +212,7 @@ def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_other
     assert [r.outcome for r in records if r.label == "fat"] == ["oom"] * seeds, done.stderr
     healthy = [r for r in records if r.label != "fat"]
     assert [r.outcome for r in healthy] == ["ok"] * (2 * seeds)
-    wrong = [r.id for r in healthy if r.measures != reference.record(r.id).measures]
+    wrong = [r.id for r in healthy if r.metrics != reference.record(r.id).metrics]
     tally(
         "R12",
         "runs out of memory (limited address space) among twice as many healthy ones",

@@ -109,7 +109,7 @@ def _wrong(root, reference, committed):
                 found.append((run, "committed, and damaged"))
             continue
         original = true.record(run)
-        if (record.measures, record.steps_done) != (original.measures, original.steps_done):
+        if (record.metrics, record.steps_done) != (original.metrics, original.steps_done):
             found.append((run, "believed, and wrong"))
     return [*found, *((run, "lost") for run in committed - set(store.runs.folders()))]
 

@@ -21,6 +21,7 @@ from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Gone, News, Queue
 from llama_ablate.results import Store, leases, processes
 from tests.commands import PYTHON
+from tests.metrics import measured
 from tests.quiet import until, within
 
 from .harness import COMPUTE, Disk, Settings, breaches, grid, in_child, there
@@ -361,7 +362,7 @@ def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
     for write in (
         lambda: lease.replace(tmp_path / "file", b""),
         lambda: store._documents.keep_measured(lease, "compute", {}),
-        lambda: store.add_variant_measure(lease, "a", "b", "c", {}),
+        lambda: store.add_variant_metric(lease, "a", "b", "c", measured()),
     ):
         with pytest.raises(leases.LostError, match="was taken over by another process"):
             write()

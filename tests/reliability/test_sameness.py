@@ -175,7 +175,7 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
     def call(_task, arms, entries, compute, *_given, **_more):
         def values(arm, name):
             at = [arm["train"]["batch"], arm["spec"], name, compute]
-            return {"values": {"x": digest(at)}, "samples": {}, "error": ""}
+            return measured(x=int(digest(at), 16))
 
         names = [METRICS.resolve(entry).name for entry in entries]
         return [{name: values(arm, name) for name in names} for arm in arms]
@@ -188,9 +188,7 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         store.create(plan.document(compute, Settings()), "")
         measurement.measure_variants(store, plan, compute, lambda *_: None)
         asked = [choice.name for choice in plan.measures]
-        return [
-            store.variant_measures(v.id)[name]["values"] for v, _ in plan.arms for name in asked
-        ]
+        return [store.variant_metrics(v.id)[name].numbers for v, _ in plan.arms for name in asked]
 
     monkeypatch.setattr(processes, "call", call)
     chance, wrong, edits = random.Random(0), [], volume(20, 200)

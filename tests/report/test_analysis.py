@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.results import Record, Store
+from tests.metrics import measured
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
 
@@ -59,7 +60,7 @@ def results(tmp_path):
                 data="f",
                 compute={},
                 environment={},
-                measures={"perplexity": {"test_loss_nats": 1.0, "test_perplexity": 2.7}},
+                metrics={"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)},
             ),
             [],
             None,

@@ -21,6 +21,8 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Record, Store
+from llama_ablate.results.metrics import Measurement, Value
+from tests.metrics import measured
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
 LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2.4]}
@@ -28,17 +30,11 @@ LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2
 
 def record(variant, seed, loss, **changes):
     diverged = math.isnan(loss)
-    measures = (
-        {}
-        if diverged
-        else {
-            "perplexity": {
-                "test_loss_nats": loss,
-                "test_perplexity": math.exp(loss),
-                "test_bits_per_byte": loss / math.log(2),
-                "test_loss_se_nats": 0.01,
-            },
-        }
+    perplexity = measured(
+        test_loss_nats=loss,
+        test_perplexity=math.exp(loss),
+        test_bits_per_byte=loss / math.log(2),
+        test_loss_se_nats=0.01,
     )
     values = {
         "id": f"{variant}{seed}",
@@ -56,7 +52,7 @@ def record(variant, seed, loss, **changes):
         "data": "f",
         "compute": {"device": "cpu", "threads": 1, "precision": "float32", "kernel": "math"},
         "environment": {"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
-        "measures": measures,
+        "metrics": {} if diverged else {"perplexity": perplexity},
     }
     return Record(**{**values, **changes})
 
@@ -112,29 +108,21 @@ def store(tmp_path):
             found.commit(record(key, seed, loss), curve, None)
         speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
         with found.alone("measure") as claim:
-            found.add_variant_measure(
-                claim,
-                LABELS[key],
-                key,
-                "train_speed",
-                {
-                    "values": {"train_tokens_per_s": speed},
-                    "samples": {"train_tokens_per_s": [speed]},
-                    "error": "",
-                },
-            )
-            cached = {
-                f"decode_cached_b{b}_c{c}_tokens_per_s": speed * b / c
+            train = Value("train_tokens_per_s", speed, samples=(speed,))
+            cached = [
+                Value(
+                    f"{b} sequences, {c} tokens",  # a name that says nothing to the program
+                    speed * b / c,
+                    "decode_speed",
+                    "tokens/s",
+                    {"batch": b, "context": c, "cache": "cached"},
+                    (speed * b / c,) * 2,
+                )
                 for b in (1, 8)
                 for c in (64, 128)
-            }
-            found.add_variant_measure(
-                claim,
-                LABELS[key],
-                key,
-                "decode_speed",
-                {"values": cached, "samples": {k: [v, v] for k, v in cached.items()}, "error": ""},
-            )
+            ]
+            for name, rows in (("train_speed", [train]), ("decode_speed", cached)):
+                found.add_variant_metric(claim, LABELS[key], key, name, Measurement(tuple(rows)))
     return found
 
 
@@ -206,7 +194,7 @@ def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
 
 
 def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
-    monkeypatch.setattr(type(store), "variant_measures", lambda _store, _variant: {})
+    monkeypatch.setattr(type(store), "variant_metrics", lambda _store, _variant: {})
     text = page.write(store, sections.sections(store)).read_text("utf-8")
     assert "quality vs training cost" not in text
     assert text.count("data:image/svg+xml;base64,") == len(figures.FIGURES) - 1
@@ -376,7 +364,7 @@ def replaced(store, run, **changes):
 
 
 def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(store):
-    replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", measures={})
+    replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", metrics={})
     row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
     assert row["verdict"] == "collapsed"  # of its other two runs both are better
     assert row["outcome"] == "2 ok, 1 collapsed"
@@ -398,7 +386,9 @@ def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):
     plan = store.plan
     plan["data"]["vocab"] = 256
     planned_anew(store, plan)
-    replaced(store, "bb1", outcome="collapsed", measures={"perplexity": {"test_loss_nats": 3.4}})
+    replaced(
+        store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=3.4)}
+    )
     others = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "bb"]
     base = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "aa"]
     found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
@@ -410,7 +400,7 @@ def test_a_hypothesis_may_ask_how_often_a_variant_collapses(store):
     plan = store.plan
     plan["data"]["vocab"] = 256
     planned_anew(store, plan)
-    replaced(store, "bb1", outcome="collapsed", measures={})
+    replaced(store, "bb1", outcome="collapsed", metrics={})
     found = hypothesized_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
     assert found["difference"] == pytest.approx(1 / 3)
     found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
@@ -424,7 +414,7 @@ def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
     for seed in range(3):
         shutil.rmtree(store.runs.folder(f"bb{seed}"))
         if outcome:
-            lost = record("bb", seed, 2.0, outcome=outcome, reason="why", measures={})
+            lost = record("bb", seed, 2.0, outcome=outcome, reason="why", metrics={})
             store.commit(lost, [], None)
     frame = frames.comparison(store)
     verdict = "failed" if outcome else "pending"
@@ -440,11 +430,12 @@ def test_what_old_plans_matched_is_read_from_where_they_have_it(store):
 
 
 def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
-    measures = record("bb", 1, 2.0).measures | {"calibration": {"error": "ValueError: too few"}}
-    replaced(store, "bb1", measures=measures)
+    failed = Measurement(error="ValueError: too few")
+    metrics = {**record("bb", 1, 2.0).metrics, "calibration": failed}
+    replaced(store, "bb1", metrics=metrics)
     with store.alone("measure") as claim:
-        failed = {"values": {}, "samples": {}, "error": "OutOfMemoryError: 8 GiB"}
-        store.add_variant_measure(claim, LABELS["bb"], "bb", "decode_speed", failed)
+        failed = Measurement(error="OutOfMemoryError: 8 GiB")
+        store.add_variant_metric(claim, LABELS["bb"], "bb", "decode_speed", failed)
     row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
     assert math.isnan(row["decode_speed_ratio"])
     assert row["train_speed_ratio"] == pytest.approx(1.25)
@@ -465,8 +456,9 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
 
 
 def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
-    measures = record("bb", 1, 2.0).measures | {"calibration": {"calibration_error": 0.1}}
-    replaced(store, "bb1", measures=measures)
+    calibration = measured(calibration_error=0.1)
+    metrics = {**record("bb", 1, 2.0).metrics, "calibration": calibration}
+    replaced(store, "bb1", metrics=metrics)
     told = warned.warnings(store)
     rest = f"`llama-ablate measure {store.root} calibration` measures the rest."
     label = LABELS["bb"]
