@@ -73,11 +73,10 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A number or a word of the source documents beside what was measured here."""
+class Ratio:
+    """How many times longer one case took than another, in words."""
 
-    claim: str
-    said: str
+    ratio: str
     measured: str
 
 
