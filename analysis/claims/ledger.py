@@ -10,7 +10,7 @@ import yaml
 from analysis.claims import findings
 from llama_ablate.errors import ConfigError
 from llama_ablate.report import frames, hypothesized, tables
-from llama_ablate.results import Store, folders
+from llama_ablate.results import Still, folders
 
 HERE = Path(__file__).parent
 #: The sources by the first three digits of a claim's id.
@@ -29,6 +29,11 @@ def read(name: str) -> dict[str, Any]:
     return values
 
 
+def experiments(folder: Path) -> list[Still]:
+    """Return the results of every experiment in a folder, by name."""
+    return [Still(store.root) for store in folders.experiments(folder)]
+
+
 def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
     """Return what experiments and audits of a folder of results found, one row a finding.
 
@@ -37,7 +42,7 @@ def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]
     interval and unit. Raises ConfigError where an experiment has other hypotheses.
     """
     rows: list[dict[str, Any]] = []
-    for store in folders.experiments(folder):
+    for store in experiments(folder):
         rows += _of_experiment(store, sources.get(store.root.name, ()))
     for name, audit in findings.measured(folder).items():
         for row in audit["findings"]:
@@ -47,7 +52,7 @@ def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]
     return pd.DataFrame(rows, columns=["experiment", "claim", "claims", "measured", "finding"])
 
 
-def _of_experiment(store: Store, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _of_experiment(store: Still, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     experiment = store.plan["experiment"]
     hypotheses = experiment.get("hypotheses", [])
     check_variants(store.root.name, [entry["variant"] for entry in hypotheses], sources)

@@ -6,9 +6,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.claims import findings
-from analysis.claims.ledger import DOCUMENTS, counted, findings_of, ledger, markdown, read
+from analysis.claims.ledger import (
+    DOCUMENTS,
+    counted,
+    experiments,
+    findings_of,
+    ledger,
+    markdown,
+    read,
+)
 from llama_ablate.report import frames, tables, tested
-from llama_ablate.results import Store, folders
+from llama_ablate.results import Still
 
 _LINK = "../results/reference/claims"
 #: Columns as the report has them; speeds only where they were measured.
@@ -36,7 +44,7 @@ def systems_parts(reference: Path) -> dict[str, str]:
     return {"compared": _compared(reference / "systems"), "benches": _benches(reference / "bench")}
 
 
-def beside(sources: dict[str, str], store: Store) -> pd.DataFrame:
+def beside(sources: dict[str, str], store: Still) -> pd.DataFrame:
     """Return a row for each variant: what sources say of its label, and what was measured."""
     comparison = frames.comparison(store)
     cells = tables.comparison_cells(comparison)
@@ -59,7 +67,7 @@ def _experiments(folder: Path) -> str:
         f"[report]({_LINK}/{name}/report.md) |"
         for name, audit in findings.measured(folder).items()
     }
-    for store in folders.experiments(folder):
+    for store in experiments(folder):
         hold = [tested.believed(table)[0] for table in store.tables]
         held = f"hold in {sum(hold)} of {len(hold)}" if len(hold) > 1 else "hold"
         rows[store.root.name] = (
@@ -73,7 +81,7 @@ def _experiments(folder: Path) -> str:
 
 def _compared(folder: Path) -> str:
     lines = []
-    by_name = {store.root.name: store for store in folders.experiments(folder)}
+    by_name = {store.root.name: store for store in experiments(folder)}
     for name, sources in read("variants").items():
         if store := by_name.get(name):
             lines += [f"**{name}**: {store.plan['question']}", ""]
