@@ -81,7 +81,7 @@ def measure_variants(
             for c in choices
         ):
             return
-        total = rounds * len(arms)
+        total = rounds * len(arms) * len(choices)
         measured = processes.call(
             _measure,
             described,

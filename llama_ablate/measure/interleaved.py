@@ -1,11 +1,8 @@
-"""The exclusive pass: per-variant metrics in turns, A B C A B C, so that their ratios hold.
-
-A shared machine speeds up and slows down by tens of percent over minutes. Within a turn all
-variants meet nearly the same machine, so the ratios of medians over turns are steady.
-"""
+"""Per-variant metrics, interleaved over the variants: medians and samples of each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -16,8 +13,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.measure.registry import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute
-
-Samples = dict[str, list[float]]
+from llama_ablate.training.timing import interleave
 
 
 @dataclass(frozen=True)
@@ -39,36 +35,34 @@ def interleaved(
 ) -> list[dict[str, dict[str, Any]]]:
     """Return for each arm, by metric, `{values: medians, samples: every turn, error: text}`.
 
+    `report` is told the number of measurements so far, of `rounds * arms * choices`.
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
     for an arm has no values there and is not tried again; the others go on.
     """
-    taken: list[dict[str, Samples]] = [{c.name: {} for c in choices} for _ in arms]
-    errors: list[dict[str, str]] = [{} for _ in arms]
-    done = 0
-    for _ in range(rounds):
-        for i, arm in enumerate(arms):
-            for choice in choices:
-                if choice.name in errors[i]:
-                    continue
-                try:
-                    model = compute.prepare(init_weights(build(arm.spec), 0))
-                    values = METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
-                except Exception as error:  # noqa: BLE001  the pass and its other metrics go on
-                    errors[i][choice.name] = reason(error)
-                    taken[i][choice.name].clear()
-                    continue
-                for key, value in values.items():
-                    taken[i][choice.name].setdefault(key, []).append(value)
-            done += 1
-            report(done)
+
+    def taken(arm: Arm, choice: Choice) -> dict[str, float]:
+        model = compute.prepare(init_weights(build(arm.spec), 0))
+        return METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
+
+    cases = {(i, c.name): partial(taken, arm, c) for i, arm in enumerate(arms) for c in choices}
+    rows, errors = interleave(cases, rounds, progress=report)
+    samples = {case: _by_name(turns) for case, turns in rows.items()}
     return [
         {
-            name: {
-                "values": {key: median(sample) for key, sample in samples.items()},
-                "samples": samples,
-                "error": errors[i].get(name, ""),
+            c.name: {
+                "values": {k: median(v) for k, v in samples.get((i, c.name), {}).items()},
+                "samples": samples.get((i, c.name), {}),
+                "error": reason(errors[i, c.name]) if (i, c.name) in errors else "",
             }
-            for name, samples in taken[i].items()
+            for c in choices
         }
         for i in range(len(arms))
     ]
+
+
+def _by_name(turns: list[dict[str, float]]) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {}
+    for values in turns:
+        for name, value in values.items():
+            samples.setdefault(name, []).append(value)
+    return samples

@@ -12,6 +12,7 @@ from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
 from llama_ablate.training.compute import update
 from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.timing import seconds_of
 
 
 def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
@@ -106,32 +107,29 @@ def decode_speed(
             def prefill(prompt: torch.Tensor = prompt, length: int = length) -> None:
                 model(prompt, model.new_cache(len(prompt), length))
 
-            def decode(
+            def decode_s(
                 prompt: torch.Tensor = prompt, rest: torch.Tensor = rest, length: int = length
             ) -> float:
                 cache = model.new_cache(len(prompt), length)
                 model(prompt, cache)
-                compute.synchronize()
-                began = time.perf_counter()
-                for column in rest.unbind(1):
-                    model(column[:, None], cache)
-                compute.synchronize()
-                return time.perf_counter() - began
 
-            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> float:
-                began = time.perf_counter()
+                def decode() -> None:
+                    for column in rest.unbind(1):
+                        model(column[:, None], cache)
+
+                return seconds_of(decode, compute.synchronize)
+
+            def uncached(tokens: torch.Tensor = tokens, length: int = length) -> None:
                 for end in range(length - new + 1, length + 1):
                     model(tokens[:, :end])
-                compute.synchronize()
-                return time.perf_counter() - began
 
             with torch.inference_mode():
                 wait = compute.synchronize
-                decode()  # warms up
+                decode_s()  # warms up
                 values |= {
                     f"prefill_{name}": prompt.numel() / _seconds_a_call(prefill, wait, seconds),
-                    f"decode_cached_{name}": size * new / decode(),
-                    f"decode_uncached_{name}": size * new / uncached(),
+                    f"decode_cached_{name}": size * new / decode_s(),
+                    f"decode_uncached_{name}": size * new / seconds_of(uncached, wait),
                 }
     return values
 

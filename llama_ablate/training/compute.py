@@ -6,10 +6,11 @@ import math
 import os
 import platform
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
 from typing import Any, get_args
 
 import psutil
@@ -28,6 +29,7 @@ from llama_ablate.model.kernels import Kernel
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.optimizer import make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
+from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
@@ -170,21 +172,24 @@ def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: in
     tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(device)
     model = init_weights(build(one), 0)
     optimizer = make_optimizer(model.to(device), train)
-    times: dict[Compute, list[float]] = {compute: [] for compute in candidates}
-    for turn in range(rounds + 1):
-        for compute in candidates:
-            compute.prepare(model)
-            compute.synchronize()
-            began = time.perf_counter()
+
+    def step_s(compute: Compute) -> float:
+        compute.prepare(model)
+
+        def step() -> None:
             with compute.autocast():
                 loss = loss_of(model, tokens)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-            compute.synchronize()
-            if turn:  # the first turn warms up
-                times[compute].append(time.perf_counter() - began)
-    medians = {compute: sorted(taken)[len(taken) // 2] for compute, taken in times.items()}
+
+        return seconds_of(step, compute.synchronize)
+
+    cases = {compute: partial(step_s, compute) for compute in candidates}
+    seconds, errors = interleave(cases, rounds, warm_up=1)
+    for error in errors.values():
+        raise error
+    medians = {compute: median(samples) for compute, samples in seconds.items()}
     best = min(candidates, key=medians.__getitem__)
     flops = count(one).train_flops_per_token * batch * one.context
     return replace(

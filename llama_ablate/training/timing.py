@@ -1,0 +1,52 @@
+"""Interleaved timing: cases take turns, A B C A B C, so that drift of the machine hits all alike.
+
+A shared machine speeds up and slows down by tens of percent over minutes. Within a round all cases
+meet nearly the same machine, so ratios of their medians are steady.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+Case = TypeVar("Case")
+Result = TypeVar("Result")
+
+
+def interleave(
+    cases: Mapping[Case, Callable[[], Result]],
+    rounds: int,
+    *,
+    warm_up: int = 0,
+    progress: Callable[[int], None] = lambda _calls: None,
+) -> tuple[dict[Case, list[Result]], dict[Case, Exception]]:
+    """Call every case once a round; return the results of each case, and the errors.
+
+    Results of the first `warm_up` rounds, which come before the others, are dropped. A case that
+    raises is not called again: it has an error and no results. `progress` is told the number of
+    calls that are over, skipped ones included.
+    """
+    results: dict[Case, list[Result]] = {case: [] for case in cases}
+    errors: dict[Case, Exception] = {}
+    calls = 0
+    for turn in range(warm_up + rounds):
+        for case, call in cases.items():
+            if case in results:
+                try:
+                    result = call()
+                except Exception as error:  # noqa: BLE001  the other cases go on
+                    errors[case] = error
+                    del results[case]
+                else:
+                    results[case] += [result] if turn >= warm_up else []
+            calls += 1
+            progress(calls)
+    return results, errors
+
+
+def seconds_of(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Return the seconds of one call, until the device has done all that it queued."""
+    synchronize()
+    start = time.perf_counter()
+    call()
+    synchronize()
+    return time.perf_counter() - start
