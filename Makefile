@@ -42,21 +42,22 @@ torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), 
 	rm -f $(TORTURE)
 	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/launchers \
 	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 lint: $(STAMP)   ## mend what ruff can mend, then check
 	$(BIN)/ruff check --fix .
 	$(BIN)/mypy
 
 claims: $(STAMP) ## run the claims suite (about an hour on two cores) and write docs/claims.md
+	$(BIN)/python -m analysis.claims analysis/claims/audits/*.yaml --results results/reference/claims
 	@for file in experiments/claims/e*.yaml; do \
 	  echo "== $$file"; \
 	  $(BIN)/llama-ablate run $$file --results results/reference/claims || test $$? -eq 1 || exit 2; \
 	done
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 docs: $(STAMP)   ## write the generated parts of the pages again
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 bench: $(STAMP)  ## time a training step beside other libraries (minutes)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -16,11 +16,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make as plan
+from llama_ablate.training.timing import interleave, seconds_of
 
 YAML = """\
 name: grid
@@ -53,28 +54,35 @@ def main() -> None:
     if options.plain:
         plain_loop(options.plain)
         return
-    times: dict[str, list[float]] = {"llama_ablate": [], "transformers": []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(YAML.format(steps=options.steps, **SHAPES[options.shape]), "utf-8")
-        (made,) = plan(experiment.load(file)).conditions  # its tokens are in the cache from here on
-        total = len(made.runs) * made.tokens_per_run
-        for turn in range(options.rounds):
-            results = Path(folder) / f"results-{turn}"
-            for name, arguments in {
-                "llama_ablate": ["-m", "llama_ablate", "run", file, "--results", results],
-                "transformers": [__file__, "--plain", file],
-            }.items():
-                began = time.perf_counter()
-                command = [sys.executable, *map(str, arguments)]
-                subprocess.run(command, check=True, capture_output=True)  # noqa: S603  our own words
-                times[name].append(time.perf_counter() - began)
+        (table,) = plan(experiment.load(file)).tables  # its tokens are in the cache from here on
+        total = len(table.runs) * table.tokens_per_run
+
+        def afresh() -> float:
+            results = tempfile.mkdtemp(dir=folder)
+            return _seconds("-m", "llama_ablate", "run", str(file), "--results", results)
+
+        contestants = {
+            "llama_ablate": afresh,
+            "transformers": lambda: _seconds(__file__, "--plain", str(file)),
+        }
+        times, errors = interleave(contestants, options.rounds)
+        if errors:
+            raise next(iter(errors.values()))
     medians = {name: statistics.median(taken) for name, taken in times.items()}
     for name, seconds in medians.items():
         print(f"{name:14s} {seconds:7.1f} s  {total / seconds:9,.0f} tokens/s")
     ratio = medians["transformers"] / medians["llama_ablate"]
-    print(f"{options.shape}: ratio {ratio:.2f}  ({total:,} tokens in {len(made.runs)} runs)")
+    print(f"{options.shape}: ratio {ratio:.2f}  ({total:,} tokens in {len(table.runs)} runs)")
     print(json.dumps({"tokens": total, "seconds": times, "ratio": ratio}))
+
+
+def _seconds(*arguments: str) -> float:
+    command = [sys.executable, *arguments]
+    run = partial(subprocess.run, command, check=True, capture_output=True)
+    return seconds_of(run, lambda: None)
 
 
 def plain_loop(file: Path) -> None:
@@ -82,9 +90,9 @@ def plain_loop(file: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    (made,) = plan(experiment.load(file)).conditions
-    train = made.experiment.train
-    for run in made.runs:
+    (table,) = plan(experiment.load(file)).tables
+    train = table.experiment.train
+    for run in table.runs:
         spec = run.variant.spec
         torch.manual_seed(run.seed)
         kv_heads = {"mha": spec.heads, "gqa": 2, "mqa": 1}[spec.attention.name]
@@ -100,8 +108,8 @@ def plain_loop(file: Path) -> None:
         )
         model = LlamaForCausalLM(config)
         optimizer = torch.optim.AdamW(model.parameters(), lr=train.lr)
-        for k in range(made.steps):
-            batch = torch.from_numpy(made.tokens.batch(run.seed, k, train.batch, spec.context))
+        for k in range(table.steps):
+            batch = torch.from_numpy(table.tokens.batch(run.seed, k, train.batch, spec.context))
             loss = model(batch[:, :-1], labels=batch[:, :-1]).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), train.clip)

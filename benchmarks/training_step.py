@@ -12,8 +12,8 @@ import argparse
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import settle
+from llama_ablate.training.timing import interleave, seconds_of
 
 SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
 CONTEXT, VOCAB = 256, 256
@@ -126,14 +127,11 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
         name: stepper(model, batch, precision, options.device)
         for name, model in contestants.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step(), step()
-    for _ in range(options.rounds):
-        for name, step in steps.items():
-            began = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - began)
+    synchronize = torch.cuda.synchronize if options.device != "cpu" else lambda: None
+    timed = {name: partial(seconds_of, step, synchronize) for name, step in steps.items()}
+    times, errors = interleave(timed, options.rounds, warm_up=2)
+    if errors:
+        raise next(iter(errors.values()))
     medians = {name: statistics.median(values) for name, values in times.items()}
     ours_s = min(value for name, value in medians.items() if name.startswith("llama_ablate"))
     peer_s = min(value for name, value in medians.items() if not name.startswith("llama_ablate"))
@@ -165,8 +163,6 @@ def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callab
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if device != "cpu":
-            torch.cuda.synchronize()
 
     return step
 

@@ -1,22 +1,17 @@
 """Write the generated parts of the documentation again, from registries and reference results.
 
-    python docs/generate.py
+    python -m docs.generate
 
 A test fails while a page holds anything else.
 """
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
-import yaml
-
+from analysis.claims import pages as audit
 from llama_ablate.commands import summaries
 from llama_ablate.commands.catalogue import markdown
 from llama_ablate.evidence.intervals import wilson
-from llama_ablate.report import claimed, tables, tested
-from llama_ablate.results import Store
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -28,8 +23,8 @@ def pages() -> dict[Path, str]:
     claims = ROOT / "docs" / "claims.md"
     parts = {
         readme: {"components": markdown(), "summary": _summary()},
-        systems: {"compared": _compared(), "benches": _benches()},
-        claims: _claims(),
+        systems: audit.systems_parts(REFERENCE),
+        claims: audit.claims_parts(REFERENCE),
         ROOT / "docs" / "reliability.md": {"torture": _torture()},
     }
     return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
@@ -48,84 +43,6 @@ def _summary() -> str:
     values = summaries.summarize("llama3-8b", spec, batch=16)
     shown = summaries.text(values, about)
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
-
-
-def _compared() -> str:
-    script = _script(ROOT / "analysis" / "said_and_measured.py")
-    said = yaml.safe_load((ROOT / "docs" / "said.yaml").read_text("utf-8"))
-    lines = []
-    for name in said:
-        store = Store(REFERENCE / "systems" / name)
-        if store.plan_file.is_file():
-            lines += [f"**{name}**: {store.plan['question']}", ""]
-            lines += [tables.markdown(script.table(said[name], store)).rstrip(), ""]
-    return "\n".join(lines)
-
-
-_DOCUMENTS = {
-    "000": "Llama 2 by hand",
-    "001": "From Transformer to GPT",
-    "002": "LLaMA 1 to 3",
-    "003": "Llama 3 from scratch",
-    "004": "LLM Foundry architecture guide",
-}
-
-
-def _claims() -> dict[str, str]:
-    """Return the verdict on every claim, how many have which, and the experiments behind them."""
-    stated = yaml.safe_load((ROOT / "experiments/claims/ledger.yaml").read_text("utf-8"))
-    folder = REFERENCE / "claims"
-    found = claimed.findings(folder)
-    ledger = claimed.ledger(stated, found)
-    lines = []
-    for document, title in _DOCUMENTS.items():
-        of = ledger[ledger["id"].str.startswith(document)]
-        lines += [f"### {document}: {title}", ""]
-        lines += [claimed.markdown(of, "../results/reference/claims"), ""]
-    counts = claimed.counted(ledger)
-    total = sum(counts.values())
-    decided = total - counts.get("undecided", 0) - counts.get("no verdict", 0)
-    said = ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
-    headline = f"Of {total} empirical claims {decided} are decided: {said}.\n"
-    return {"counts": headline, "ledger": "\n".join(lines), "experiments": _experiments(folder)}
-
-
-def _experiments(folder: Path) -> str:
-    lines = ["| experiment | question | controls | report |", "|---|---|---|---|"]
-    for place in sorted(folder.iterdir()):
-        link = f"[report](../results/reference/claims/{place.name}/report"
-        inquiry = place / "inquiry.json"
-        if inquiry.is_file():
-            values = json.loads(inquiry.read_text("utf-8"))
-            lines.append(
-                f"| {values['name']} | {values['question']} | in the check itself | {link}.md) |"
-            )
-        elif (place / "plan.json").is_file():
-            store = Store(place)
-            hold = [tested.believed(table)[0] for table in store.tables]
-            said = f"hold in {sum(hold)} of {len(hold)}" if len(hold) > 1 else "hold"
-            lines.append(
-                f"| {store.plan['experiment']['name']} | {store.plan['question']} | "
-                f"{said if any(hold) else 'fail'} | {link}/report.md) |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def _benches() -> str:
-    lines = []
-    for file in sorted((REFERENCE / "bench").glob("*.json")):
-        values = json.loads(file.read_text("utf-8"))
-        setup, where = values["setup"], values["environment"]
-        lines += [
-            f"`llama-ablate bench {values['bench']}` on {setup['device']}, "
-            f"{setup['threads']} thread, {setup['dtype']}, torch {where['packages']['torch']}",
-            "",
-            "| claim | source said | measured |",
-            "|---|---|---|",
-            *(f"| {s['claim']} | {s['said']} | {s['measured']} |" for s in values["said"]),
-            "",
-        ]
-    return "\n".join(lines)
 
 
 def _torture() -> str:
@@ -151,15 +68,6 @@ def _torture() -> str:
         + f"\n\nTogether {took / 60:.0f} minutes of tests, two at a time, on two cores shared with "
         "others.\n"
     )
-
-
-def _script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None, path
-    assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""A component timed alone and inside a training step: naive, fused and compiled, side by side.
+"""Micro-benchmarks of components, alone and in a training step: naive, fused and compiled.
 
-What the source documents said stands beside what was measured. All cases of a table take turns in
-one process, with a control that tells what the machine's memory or arithmetic allows.
+All cases of a table take turns in one process, with a control that tells what the machine's memory
+or arithmetic allows.
 """
 
 import psutil
 
 from llama_ablate.bench import decode, feedforward, norms
-from llama_ablate.bench.timing import Said, Setup, Table
+from llama_ablate.bench.timing import Ratio, Setup, Table
 from llama_ablate.errors import ConfigError
 from llama_ablate.training.compute import settle
 
 BENCHES = {"norms": norms.run, "feedforward": feedforward.run, "decode": decode.run}
 
 
-def run(name: str, setup: Setup) -> tuple[list[Table], list[Said]]:
-    """Return what was measured, and what was said of it.
+def run(name: str, setup: Setup) -> tuple[list[Table], list[Ratio]]:
+    """Return the tables of a benchmark, and the ratios that it was made for.
 
     Raises ConfigError where that would need more memory than is free.
     """

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from llama_ablate.bench.timing import Said, Setup, Table, Work, in_turns
+from llama_ablate.bench.timing import Ratio, Setup, Table, Work, in_turns
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
@@ -16,12 +16,12 @@ _ATTENTIONS = ("mha", "gqa", "mqa", "mla")
 _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
 
 
-def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
     """Time the generation of n tokens after one, without a cache, with it, and by attention.
 
     Nothing is compiled here: each token has other shapes than the one before.
     """
-    tables, said = [], []
+    tables, ratios = [], []
     model = _model("mha", setup)
     for new in _NEW:
         cases = {
@@ -32,11 +32,9 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
         table = in_turns(f"{new} tokens, mha", cases, setup, against="with cache, fused")
         tables.append(table)
         r = table.ratio("without cache", "with cache, fused")
-        told = "50.5x, 'tens of times' (001 L217, L232)" if new == 100 else "grows with length"
-        said.append(
-            Said(
+        ratios.append(
+            Ratio(
                 f"{new} tokens: time without / with cache",
-                told,
                 f"{r.times(1)}; K and V of {(new + 1) / 2:.1f} times as many tokens computed",
             )
         )
@@ -47,10 +45,8 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     tables.append(table)
     for name in ("gqa", "mqa"):
         r = table.ratio("mha", name)
-        said.append(
-            Said(f"mha / {name}, decoding a batch of 8", "medium, fast (004 L172)", r.times())
-        )
-    return tables, said
+        ratios.append(Ratio(f"mha / {name}, decoding a batch of 8", r.times()))
+    return tables, ratios
 
 
 def _model(attention: str, setup: Setup) -> Decoder:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from llama_ablate.bench.step import steps
 from llama_ablate.bench.timing import (
-    Said,
+    Ratio,
     Setup,
     Table,
     both_ways,
@@ -48,7 +48,7 @@ _FUSED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
     """Time activations alone, networks of equal parameters, and training steps."""
     x = setup.tensor(setup.rows, setup.dim)
     control = "copy (control)"
@@ -76,7 +76,7 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
     swaps |= {"swiglu, without rope": {**swaps["swiglu"], "position": "none"}}
     step = steps("training step", swaps, setup, against="relu")
     widths = _by_width(setup)
-    return [alone, network, widths, step], _said(alone, network, widths, step)
+    return [alone, network, widths, step], _ratios(alone, network, widths, step)
 
 
 def _activations(setup: Setup) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -128,42 +128,16 @@ def _products(setup: Setup) -> nn.Module:
     return nn.Sequential(up, down).to(setup.device, setup.torch_dtype)
 
 
-def _said(alone: Table, network: Table, widths: Table, step: Table) -> list[Said]:
-    def times(table: Table, case: str, to: str) -> str:
-        return table.ratio(case, to).times()
-
+def _ratios(alone: Table, network: Table, widths: Table, step: Table) -> list[Ratio]:
     return [
-        Said(
-            "GELU / ReLU alone, fused",
-            "slightly slower (001 L557)",
-            times(alone, "gelu, fused", "relu, fused"),
-        ),
-        Said(
-            "SiLU / GELU alone, fused",
-            "Swish is cheaper (003 L921)",
-            times(alone, "silu, fused", "gelu, fused"),
-        ),
-        Said(
-            "SwiGLU / GELU, networks of equal parameters",
-            "cheaper (003 L921)",
-            times(network, "swiglu", "gelu"),
-        ),
-        Said(
-            "SwiGLU / ReLU, networks of equal parameters",
-            "the same (004 L280)",
-            times(network, "swiglu", "relu"),
-        ),
-        Said(
-            "SwiGLU of width 704 / 682 (3% more work)",
-            "rounded up for the hardware (000 L385)",
-            times(widths, "width 704", "width 682"),
-        ),
-        Said(
-            "SwiGLU / ReLU in a training step", "the same (004 L280)", times(step, "swiglu", "relu")
-        ),
-        Said(
-            "RoPE / none in a training step",
-            "efficient (000 L129); 1.01x to 1.03x elsewhere",
-            times(step, "swiglu", "swiglu, without rope"),
-        ),
+        Ratio(name, table.ratio(case, to).times())
+        for name, table, case, to in (
+            ("GELU / ReLU alone, fused", alone, "gelu, fused", "relu, fused"),
+            ("SiLU / GELU alone, fused", alone, "silu, fused", "gelu, fused"),
+            ("SwiGLU / GELU, networks of equal parameters", network, "swiglu", "gelu"),
+            ("SwiGLU / ReLU, networks of equal parameters", network, "swiglu", "relu"),
+            ("SwiGLU of width 704 / 682 (3% more work)", widths, "width 704", "width 682"),
+            ("SwiGLU / ReLU in a training step", step, "swiglu", "relu"),
+            ("RoPE / none in a training step", step, "swiglu", "swiglu, without rope"),
+        )
     ]

@@ -1,4 +1,4 @@
-"""LayerNorm beside RMSNorm: how much faster the second is, in which implementation."""
+"""Micro-benchmark of LayerNorm and RMSNorm: written out, fused and compiled."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from llama_ablate.bench.step import steps
 from llama_ablate.bench.timing import (
-    Said,
+    Ratio,
     Setup,
     Table,
     both_ways,
@@ -21,7 +21,7 @@ from llama_ablate.model.norms import LayerNorm, RMSNorm
 
 
 class NaiveLayerNorm(nn.Module):
-    """LayerNorm as the primer writes it: an operation for each symbol of its formula."""
+    """LayerNorm written out: an operation for each symbol of its formula."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NaiveLayerNorm(nn.Module):
 
 
 class NaiveRMSNorm(nn.Module):
-    """RMSNorm as the primer writes it."""
+    """RMSNorm written out."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class TorchRMSNorm(NaiveRMSNorm):
         return F.rms_norm(x, self.gain.shape, self.gain, 1e-6)
 
 
-def run(setup: Setup) -> tuple[list[Table], list[Said]]:
+def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
     """Time both norms alone, forward and both ways, and in a training step."""
     x = setup.tensor(setup.rows, setup.dim)
     makers = _makers(setup)
@@ -68,7 +68,7 @@ def run(setup: Setup) -> tuple[list[Table], list[Said]]:
         tables.append(in_turns(title, cases, setup, against="copy (control)", note=note))
     swaps = {name: {"norm": make} for name, make in makers.items()}
     tables.append(steps("training step", swaps, setup, against="RMSNorm, fused"))
-    return tables, _said(tables)
+    return tables, _ratios(tables)
 
 
 def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
@@ -86,16 +86,12 @@ def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
     return made
 
 
-def _said(tables: list[Table]) -> list[Said]:
+def _ratios(tables: list[Table]) -> list[Ratio]:
     forward, _, step = tables
-    found = []
-    for kind in ("naive", "fused", "compiled"):
-        slow, quick = f"LayerNorm, {kind}", f"RMSNorm, {kind}"
-        for table, claim, said in (
-            (forward, f"LayerNorm / RMSNorm alone, {kind}", "1.13x (001 L837)"),
-            (step, f"LayerNorm / RMSNorm in a training step, {kind}", "1.05x to 1.10x (001 L757)"),
-        ):
-            if slow in table.seconds and quick in table.seconds:
-                r = table.ratio(slow, quick)
-                found.append(Said(claim, said, r.times()))
-    return found
+    return [
+        Ratio(f"LayerNorm / RMSNorm {where}, {kind}", table.ratio(layernorm, rmsnorm).times())
+        for kind in ("naive", "fused", "compiled")
+        for layernorm, rmsnorm in [(f"LayerNorm, {kind}", f"RMSNorm, {kind}")]
+        for table, where in ((forward, "alone"), (step, "in a training step"))
+        if {layernorm, rmsnorm} <= table.seconds.keys()
+    ]

@@ -1,9 +1,9 @@
-"""Timing in turns: A B C A B C, so that what the machine does meanwhile hits all alike."""
+"""Tables of interleaved timings, and the calls that they time."""
 
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import nn
 from tqdm import tqdm
 
 from llama_ablate.evidence.medians import Median, median, ratio
+from llama_ablate.training.timing import interleave, seconds_of
 
+_WARM_UP = 2  # rounds: the first call compiles, the second may still allocate
 Work = Callable[[], object]
 
 
@@ -35,27 +37,27 @@ class Setup:
     def tensor(self, *shape: int) -> torch.Tensor:
         """Return random numbers that gradients flow to."""
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(shape, generator=generator).to(self.device, self.torch_dtype)
-        return drawn.requires_grad_()
+        numbers = torch.randn(shape, generator=generator).to(self.device, self.torch_dtype)
+        return numbers.requires_grad_()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Table:
-    """Seconds a call of every case, turn by turn, and what could not be measured."""
+    """Seconds a call of every case, round by round, and why a case could not be timed."""
 
     title: str
     #: The case that ratios are to.
     against: str
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    note: str = ""
+    seconds: dict[str, list[float]]
+    failed: dict[str, str]
+    note: str
 
     def median_s(self, case: str) -> Median:
         """Return the median seconds of a call."""
         return median(self.seconds[case])
 
     def ratio(self, case: str, to: str | None = None) -> Median:
-        """Return how many times longer a case takes than another, turn by turn."""
+        """Return how many times longer a case takes than another, round by round."""
         return ratio(self.seconds[case], self.seconds[to or self.against])
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,11 +75,10 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A number or a word of the source documents beside what was measured here."""
+class Ratio:
+    """How many times longer one case took than another, in words."""
 
-    claim: str
-    said: str
+    ratio: str
     measured: str
 
 
@@ -88,34 +89,20 @@ def in_turns(
 
     A case that cannot run at all (a compiler that is not there, say) is left out and says why.
     """
-    table = Table(title, against, note=note)
-    ready: dict[str, Work] = {}
-    calls = len(cases) * (setup.rounds + 1)
+    synchronize = torch.cuda.synchronize if setup.device == "cuda" else lambda: None
+    calls = len(cases) * (_WARM_UP + setup.rounds)
     with tqdm(total=calls, desc=title, file=sys.stderr, leave=False, disable=None) as bar:
-        for case, work in cases.items():
-            try:
-                work()
-                work()
-            except Exception as error:  # noqa: BLE001  compilers fail in ways of their own
-                table.failed[case] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-                continue
-            ready[case] = work
-            bar.update()
-        for _ in range(setup.rounds):
-            for case, work in ready.items():
-                wait(setup.device)
-                began = time.perf_counter()
-                work()
-                wait(setup.device)
-                table.seconds.setdefault(case, []).append(time.perf_counter() - began)
-                bar.update()
-    return table
-
-
-def wait(device: str) -> None:
-    """Wait until the device has done what it was given."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+        seconds, errors = interleave(
+            {case: partial(seconds_of, work, synchronize) for case, work in cases.items()},
+            setup.rounds,
+            warm_up=_WARM_UP,
+            progress=lambda done: bar.update(done - bar.n),
+        )
+    failed = {
+        case: f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        for case, error in errors.items()
+    }
+    return Table(title, against, seconds, failed, note)
 
 
 def both_ways(module: nn.Module | Callable[..., torch.Tensor], x: torch.Tensor) -> Work:

@@ -30,10 +30,6 @@ def plan(options: Namespace) -> Answer:
     from llama_ablate.report import planned
     from llama_ablate.training.compute import choose, pick_device
 
-    if experiment.is_inquiry(options.file):
-        from llama_ablate.commands.inquiries import outline
-
-        return outline(options)
     device = pick_device(options.device)
     source = experiment.load(options.file, tuple(options.sets))
     made = make(source)

@@ -171,13 +171,13 @@ def bench(options: Namespace) -> Answer:
         rounds=options.rounds,
         compiled=not options.no_compile,
     )
-    tables, said = run(options.what, setup)
+    tables, ratios = run(options.what, setup)
     values = {
         "bench": options.what,
         "setup": asdict(setup),
         "environment": environment(),
         "tables": [table.to_dict() for table in tables],
-        "said": [asdict(line) for line in said],
+        "ratios": [asdict(ratio) for ratio in ratios],
     }
     return Answer(benches.text(values), values)
 

@@ -35,10 +35,6 @@ def run(options: Namespace) -> Answer:
 
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: must be 1 or more")
-    if experiment.is_inquiry(options.file):
-        from llama_ablate.commands.inquiries import inquire
-
-        return inquire(options)
     _check_launcher(options)
     source = experiment.load(options.file, tuple(options.sets))
     processes.warm()  # before the imports below, which take as long as the server's own

@@ -82,11 +82,6 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
     return Source(experiment, marked, marked.text)
 
 
-def is_inquiry(path: Path) -> bool:
-    """Return whether a file asks without training. Raises ConfigError where it cannot be read."""
-    return "findings" in load_yaml(path).values
-
-
 def presets() -> dict[str, str]:
     """List the presets that `base` may name: name -> the YAML text."""
     folder = resources.files("llama_ablate.config") / "presets"

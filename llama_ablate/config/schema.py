@@ -127,10 +127,9 @@ class Hypothesis(Section):
     table: Named | None = None
     #: A table whose difference is taken from this one's: does the effect depend on the table?
     minus: Named | None = None
+    #: Who says so, such as a paper, and what it says.
     source: str = ""
     said: str = ""
-    #: The ids of the ledger's claims that this puts to the test.
-    claims: list[str] = Field(default_factory=list)
 
     _margin = field_validator("margin", mode="before")(_with_some_unit)
 

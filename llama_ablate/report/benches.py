@@ -1,4 +1,4 @@
-"""Micro-benchmarks as tables: what was said beside what was measured, and every case."""
+"""Micro-benchmarks as tables for a terminal."""
 
 import math
 from typing import Any
@@ -19,10 +19,9 @@ def text(values: dict[str, Any]) -> str:
         note = f" ({table['note']})" if table["note"] else ""
         lines += [f"{table['title']}{note}", "", tables.text(cells), ""]
         lines += [f"not measured: {case}: {why}" for case, why in table["failed"].items()]
-    said = pd.DataFrame(values["said"], columns=["claim", "said", "measured"])
     setup = values["setup"]
     lines += [
-        tables.text(said.rename(columns={"said": "source said"})),
+        tables.text(pd.DataFrame(values["ratios"], columns=["ratio", "measured"])),
         "",
         f"{setup['device']}, {setup['threads']} threads, {setup['rounds']} rounds, cases in turns; "
         "medians with 95% intervals, ratios turn by turn",

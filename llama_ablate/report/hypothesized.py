@@ -17,10 +17,9 @@ Samples = dict[int, float]
 def hypotheses(store: Store) -> pd.DataFrame:
     """Return one row for each hypothesis of the file: what was said, and what was found.
 
-    Columns: `claim, claims, table, source, said, unit, difference, low, high, finding, why,
-    p_for, p_against, seeds_needed, n`. The correction is over the whole list. Where a hypothesis
-    names a claim of the ledger and the experiment's controls are not both there and in order, its
-    finding is `no verdict`.
+    Columns: `claim, table, source, said, unit, difference, low, high, finding, why,
+    p_for, p_against, seeds_needed, n`. The correction is over the whole list. Where a control of
+    a table that a hypothesis is about fails, its finding is `no verdict`.
     """
     entries = store.plan["experiment"].get("hypotheses", [])
     stated = [Hypothesis.model_validate(entry) for entry in entries]
@@ -39,11 +38,9 @@ def hypotheses(store: Store) -> pd.DataFrame:
     for entry, name, found in zip(stated, asked, examine(claims), strict=True):
         scale = _shares if entry.relative else float
         failing = [n for n in (name, entry.minus) if n is not None and not held[n][0]]
-        denied = bool(entry.claims and failing)
         rows.append(
             {
                 "claim": _claimed(entry, frames.baseline(tables[name].plan)["label"]),
-                "claims": ", ".join(entry.claims),
                 "table": name,
                 "source": entry.source,
                 "said": entry.said,
@@ -51,8 +48,8 @@ def hypotheses(store: Store) -> pd.DataFrame:
                 "difference": scale(found.effect.mean),
                 "low": scale(found.effect.low),
                 "high": scale(found.effect.high),
-                "finding": "no verdict" if denied else found.finding,
-                "why": held[failing[0]][1] if denied else "",
+                "finding": "no verdict" if failing else found.finding,
+                "why": held[failing[0]][1] if failing else "",
                 "p_for": found.p_for,
                 "p_against": found.p_against,
                 "seeds_needed": found.seeds_needed or math.nan,

@@ -42,8 +42,7 @@ _WINNERS = """The lowest mean loss of each table. A winner that is inconclusive 
 baseline is only the lowest number seen; where the winner flips, the budget decides the answer."""
 _HYPOTHESES = """Stated in the file before the runs. Supported and refuted are one-sided t tests
 over paired seeds (or turns, of a speed), corrected over the list (Holm); what neither shows is
-undecided. Where a claim of the ledger is tested, the controls must be there and hold: else
-there is no verdict."""
+undecided. Where a control fails, there is no verdict."""
 _CONTROLS = """An A/A arm is the baseline once more, with other weights or another order of the
 text: it must not differ. The positive control is known to harm: it must."""
 _FACTORS = """What a factor does to the loss on average over all others, and what two do

@@ -87,7 +87,7 @@ def losses_of_text(data: Mapping[str, Any]) -> list[str]:
 
 def _tested(stated: dict[str, Any]) -> dict[str, Any]:
     """Leave out of a hypothesis what it says of its source: that is not what is tested."""
-    about = ("source", "said", "claims")
+    about = ("source", "said")
     return {k: v for k, v in stated.items() if k not in about and v is not None}
 
 

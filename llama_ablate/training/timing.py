@@ -17,7 +17,7 @@ def interleave(
     rounds: int,
     *,
     warm_up: int = 0,
-    progress: Callable[[int], None] = lambda _calls: None,
+    progress: Callable[[int], object] = lambda _calls: None,
 ) -> tuple[dict[Case, list[Result]], dict[Case, Exception]]:
     """Call every case once a round; return the results of each case, and the errors.
 

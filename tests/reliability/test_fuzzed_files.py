@@ -112,11 +112,7 @@ def memory_mb(*, afresh=False):
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cached_texts")
 def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, volume, tally):
-    files = [
-        f.read_text("utf-8")
-        for f in sorted(EXPERIMENTS.rglob("*.yaml"))
-        if f.name != "ledger.yaml" and not experiment.is_inquiry(f)
-    ]
+    files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.rglob("*.yaml"))]
     trials, plans, failed = volume(2_000, 10_000), 0, 0
     for number in range(trials):
         data = mutant(number, files)

@@ -88,7 +88,6 @@ WRONG = {
     "no results": ("comparison_table.py", "{here}", "holds no results"),
     "no results to draw": ("draw.py", "effects", "{here}", "holds no results"),
     "no results with speeds": ("decode_speed.py", "{here}", "holds no results"),
-    "no results beside": ("said_and_measured.py", "{here}/said.yaml", "{here}", "holds no results"),
     "no maps": ("attention_maps.py", "{here}", "holds no attention maps"),
     "no frequencies": ("rope_frequencies.py", "{here}", "holds no frequencies"),
     "frequencies of another form": ("rope_frequencies.py", "{here}/rates.json", "no frequencies"),
@@ -99,30 +98,15 @@ WRONG = {
         "{x}",
         "nothing that quality_vs_training_cost shows",
     ),
-    "text that is no mapping": ("said_and_measured.py", "{here}/text", "{x}", "is no mapping"),
-    "no text": ("said_and_measured.py", "{here}/none", "{x}", "No such file"),
-    "text that is broken": ("said_and_measured.py", "{here}/broken", "{x}", "while parsing"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results, tmp_path):
     (tmp_path / "rates.json").write_text(json.dumps({"radians_per_position": 3, "context": 1}))
-    (tmp_path / "said.yaml").write_text("x: {other: better}")
-    (tmp_path / "text").write_text("some text")
-    (tmp_path / "broken").write_text("[1,\n 2")
     before = sorted(tmp_path.rglob("*"))
     name, *words, message = WRONG[case]
     code, out, err = script(name, *(word.format(here=tmp_path, x=results) for word in words))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_columns_of_speeds_are_left_out_where_none_were_measured(script, results, tmp_path):
-    (tmp_path / "said.yaml").write_text("x: {other: better}")
-    code, out, err = script("said_and_measured.py", tmp_path / "said.yaml", results)
-    assert (code, err) == (0, "")
-    head, _, _, row = out.strip().splitlines()
-    assert head.split(" | ")[-3:] == ["verdict", "parameters", "KV bytes/token |"]
-    assert row.startswith("| other | better | ")

@@ -5,8 +5,8 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.inquiry.checks import CHECKS
-from llama_ablate.inquiry.identities import drawn
+from analysis.claims.checks import CHECKS
+from analysis.claims.identities import drawn
 from llama_ablate.model.decoder import REGISTRIES
 
 

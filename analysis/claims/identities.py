@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llama_ablate.inquiry.checks import CHECKS
-from llama_ablate.inquiry.counted import small
+from analysis.claims.checks import CHECKS
+from analysis.claims.counts import small
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 
 Dtype = Literal["float64", "float32", "bfloat16"]

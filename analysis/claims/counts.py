@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 import torch
 
+from analysis.claims.checks import CHECKS
 from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design.grid import resolve
-from llama_ablate.inquiry.checks import CHECKS
 from llama_ablate.model.counts import count, parts
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 

@@ -1,0 +1,251 @@
+"""Audit files: what a source says of identities, counts and timings, and what is measured.
+
+Nothing is trained. A finding bounds one number: that of a check, or a ratio of times of the file's
+micro-benchmark.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import Field, model_validator
+
+from analysis.claims import counts, identities, norms  # noqa: F401  registers the checks
+from analysis.claims.checks import CHECKS
+from llama_ablate.bench import BENCHES
+from llama_ablate.bench import run as run_bench
+from llama_ablate.bench.timing import Setup, Table
+from llama_ablate.config.experiment import slug
+from llama_ablate.config.marked_yaml import Marked
+from llama_ablate.config.marked_yaml import load as load_yaml
+from llama_ablate.config.registry import Choice, Entry
+from llama_ablate.config.validation import Section
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, write_json, write_text
+from llama_ablate.launch.environment import environment
+from llama_ablate.report import tables
+from llama_ablate.training.compute import pick_device
+
+FILE = "findings.json"
+
+
+class Bench(Section):
+    """A micro-benchmark, and at what size it runs."""
+
+    name: str
+    dim: int = Field(1024, gt=0, le=65536)
+    rows: int = Field(4096, gt=0, le=1 << 20)
+    rounds: int = Field(30, ge=6, le=1000)
+    threads: int = Field(1, gt=0, le=256)
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class Finding(Section):
+    """A number, and the bounds that a source puts on it."""
+
+    #: A check by name, with its options; or a ratio of times of the file's benchmark.
+    number: Entry | None = None
+    table: str | None = None
+    case: str | None = None
+    to: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    claims: list[str] = Field(default_factory=list)
+    source: str = ""
+    said: str = ""
+
+    @model_validator(mode="after")
+    def _one_number_and_a_bound(self) -> "Finding":
+        ratio = (self.table, self.case, self.to)
+        if (self.number is None) == (None in ratio):
+            raise ValueError("takes either a 'number', or 'table', 'case' and 'to' of a benchmark")
+        least, most = self.at_least, self.at_most
+        if least is None and most is None:
+            raise ValueError("needs 'at_least', 'at_most' or both: what the source says")
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"at_least {least:g} is above at_most {most:g}")
+        return self
+
+    @property
+    def statement(self) -> str:
+        """The claim as a sentence: "future_seen is at most 0"."""
+        if self.number is None:
+            what = f"time of '{self.case}' / '{self.to}' ({self.table})"
+        elif isinstance(self.number, str):
+            what = self.number
+        else:
+            options = (f"{k}={v}" for k, v in self.number.items() if k != "name")
+            what = " ".join([str(self.number["name"]), *options])
+        if self.at_least == self.at_most:
+            return f"{what} is {self.at_least:.15g}"
+        bounds = [f"at least {self.at_least:g}"] if self.at_least is not None else []
+        bounds += [f"at most {self.at_most:g}"] if self.at_most is not None else []
+        return f"{what} is " + " and ".join(bounds)
+
+    def verdict(self, value: float, low: float, high: float) -> str:
+        """Return supported where all of the interval lies within the bounds, refuted outside."""
+        if math.isnan(value):
+            return "undecided"
+        least = -math.inf if self.at_least is None else self.at_least
+        most = math.inf if self.at_most is None else self.at_most
+        low, high = (value, value) if math.isnan(low) else (low, high)
+        if least <= low and high <= most:
+            return "supported"
+        return "refuted" if high < least or low > most else "undecided"
+
+
+class Audit(Section):
+    """One file of findings."""
+
+    name: str = Field(min_length=1, max_length=80)
+    question: str = ""
+    bench: Bench | None = None
+    findings: list[Finding] = Field(min_length=1)
+
+
+def load(path: Path) -> tuple[Audit, Marked]:
+    """Read an audit file, and where everything stands in it.
+
+    Raises ConfigError with file, line and column.
+    """
+    marked = load_yaml(path)
+    try:
+        audit = Audit.check(marked.values)
+        _check_names(audit)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+    return audit, marked
+
+
+def _check_names(audit: Audit) -> None:
+    if audit.bench and audit.bench.name not in BENCHES:
+        name = audit.bench.name
+        raise ConfigError(f"'{name}' is not a benchmark{nearest(name, BENCHES)}", ("bench", "name"))
+    for i, finding in enumerate(audit.findings):
+        if finding.number is not None:
+            CHECKS.resolve(finding.number, ("findings", i, "number"))
+        elif audit.bench is None:
+            raise ConfigError("a ratio of times needs a 'bench' in the file", ("findings", i))
+
+
+def measure(audit: Audit, timed: list[Table]) -> list[dict[str, Any]]:
+    """Return a row for each finding: `claim, claims, source, said, measured, low, high, finding`.
+
+    `timed` are the tables of the audit's benchmark.
+    """
+    rows = []
+    for i, finding in enumerate(audit.findings):
+        if finding.number is None:
+            value, low, high = _ratio(timed, finding)
+        else:
+            try:
+                value = low = high = _number(CHECKS.resolve(finding.number))
+            except ConfigError as error:
+                raise error.under("findings", i, "number") from None
+        rows.append(
+            {
+                "claim": finding.statement,
+                "claims": ", ".join(finding.claims),
+                "source": finding.source,
+                "said": finding.said,
+                "measured": value,
+                "low": low,
+                "high": high,
+                "finding": finding.verdict(value, low, high),
+            }
+        )
+    return rows
+
+
+def _ratio(timed: list[Table], finding: Finding) -> tuple[float, float, float]:
+    """Return a ratio of times with its interval; NaN where one of both was not timed."""
+    table = next((t for t in timed if t.title == finding.table), None)
+    case, to = str(finding.case), str(finding.to)
+    if table is None or not {case, to} <= table.seconds.keys():
+        return math.nan, math.nan, math.nan
+    ratio = table.ratio(case, to)
+    return ratio.value, ratio.low, ratio.high
+
+
+def _number(choice: Choice) -> float:
+    """Return a check's number. Raises ConfigError where its options lead nowhere."""
+    try:
+        return float(CHECKS.get(choice.name)(**dict(choice.options)))
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"{choice}: {type(error).__name__}: {why}") from None
+
+
+def run(path: Path, results: Path, device: str = "auto") -> tuple[str, Path]:
+    """Measure all findings of an audit file and write them to a folder of `results`.
+
+    Returns the findings as a table for a terminal, and the path of the report. Raises ConfigError.
+    """
+    audit, marked = load(path)
+    timed: list[Table] = []
+    setup: Setup | None = None
+    try:
+        if audit.bench:
+            setup = Setup(device=pick_device(device), **audit.bench.model_dump(exclude={"name"}))
+            try:
+                timed = run_bench(audit.bench.name, setup)[0]
+            except ConfigError as error:
+                raise error.under("bench") from None
+        rows = measure(audit, timed)
+    except ConfigError as error:
+        raise marked.locate(error) from None
+    cells = pd.DataFrame(
+        {
+            "claim": [row["claim"] for row in rows],
+            "source": [row["source"] for row in rows],
+            "source said": [row["said"] for row in rows],
+            "measured": [written(row) for row in rows],
+            "finding": [row["finding"] for row in rows],
+        }
+    )
+    values = {
+        "name": audit.name,
+        "question": audit.question,
+        "findings": rows,
+        "setup": asdict(setup) if setup else None,
+        "tables": [table.to_dict() for table in timed],
+        "environment": environment(),
+    }
+    folder = results / slug(audit.name)
+    report = folder / "report.md"
+    try:
+        disk.make(folder)
+        write_json(folder / FILE, values)
+        write_text(report, f"# {audit.name}\n\n{audit.question}\n\n{tables.markdown(cells)}")
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"the results folder '{folder}' cannot be written: {why}") from None
+    return tables.text(cells), report
+
+
+def measured(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what every audit file in a folder of results found, by the folder's name."""
+    return {file.parent.name: read_json(file) for file in sorted(folder.glob(f"*/{FILE}"))}
+
+
+def written(row: Mapping[str, Any]) -> str:
+    """Write what was measured, with its interval where it has one."""
+    value, low, high = (
+        math.nan if row[key] is None else float(row[key]) for key in ("measured", "low", "high")
+    )
+    if math.isnan(value):
+        return "not measured"
+    if low == high or math.isnan(low):
+        return f"{value:,.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
+    return f"{value:.2f}x [{low:.2f}, {high:.2f}]"

@@ -1,0 +1,154 @@
+"""The ledger of claims: every claim of the sources beside all that was found of it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from analysis.claims import findings
+from llama_ablate.errors import ConfigError
+from llama_ablate.report import frames, hypothesized, tables
+from llama_ablate.results import Still, folders
+
+HERE = Path(__file__).parent
+#: The sources by the first three digits of a claim's id.
+DOCUMENTS = {
+    "000": "Llama 2 by hand",
+    "001": "From Transformer to GPT",
+    "002": "LLaMA 1 to 3",
+    "003": "Llama 3 from scratch",
+    "004": "LLM Foundry architecture guide",
+}
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return a YAML file of this folder: `ledger`, `hypotheses`, `variants` or `benches`."""
+    values: dict[str, Any] = yaml.safe_load((HERE / f"{name}.yaml").read_text("utf-8"))
+    return values
+
+
+def experiments(folder: Path) -> list[Still]:
+    """Return the results of every experiment in a folder, by name."""
+    return [Still(store.root) for store in folders.experiments(folder)]
+
+
+def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
+    """Return what experiments and audits of a folder of results found, one row a finding.
+
+    `sources` says by experiment what its hypotheses test, as hypotheses.yaml does. Columns:
+    `experiment, claim, claims, measured, finding`; `claims` are ids, `measured` is text with
+    interval and unit. Raises ConfigError where an experiment has other hypotheses.
+    """
+    rows: list[dict[str, Any]] = []
+    for store in experiments(folder):
+        rows += _of_experiment(store, sources.get(store.root.name, ()))
+    for name, audit in findings.measured(folder).items():
+        for row in audit["findings"]:
+            claims = [id_ for id_ in row["claims"].split(", ") if id_]
+            found = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
+            rows.append({"experiment": name, "measured": findings.written(row), **found})
+    return pd.DataFrame(rows, columns=["experiment", "claim", "claims", "measured", "finding"])
+
+
+def _of_experiment(store: Still, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    experiment = store.plan["experiment"]
+    hypotheses = experiment.get("hypotheses", [])
+    check_variants(store.root.name, [entry["variant"] for entry in hypotheses], sources)
+    # A source is not refuted by an experiment that might have seen nothing, or anything.
+    controlled = all(experiment["controls"].values())
+    frame = hypothesized.hypotheses(store)
+    return [
+        {
+            "experiment": store.root.name,
+            "claim": row.claim,
+            "claims": source.get("claims", []),
+            "measured": tables.measured(row),
+            "finding": row.finding if controlled else "no verdict",
+        }
+        for row, source in zip(frames.rows(frame), sources, strict=True)
+    ]
+
+
+def check_variants(
+    experiment: str, variants: Sequence[str], sources: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise ConfigError where the hypotheses of an experiment are not those that sources name."""
+    named = [source["variant"] for source in sources]
+    if named != list(variants):
+        raise ConfigError(
+            f"hypotheses.yaml: {experiment} has hypotheses on {', '.join(variants) or 'nothing'}; "
+            f"the file names {', '.join(named) or 'none'}"
+        )
+
+
+def verdict(found: Sequence[str]) -> str:
+    """Return one word for the findings of a claim.
+
+    What is supported here and refuted there is mixed; what nothing decided is undecided, or has no
+    verdict where controls failed.
+    """
+    decided = {word for word in found if word in ("supported", "refuted")}
+    if len(decided) == 1:
+        return next(iter(decided))
+    if decided:
+        return "mixed"
+    return "undecided" if "undecided" in found else "no verdict" if found else ""
+
+
+def ledger(claims: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each claim: `id, kind, says, verdict, note, measured, experiments`.
+
+    `claims` maps ids to `kind`, `says`, `settled` for what no run decides and why, and a `note` on
+    how a verdict is to be read. Raises ConfigError for a finding that names a claim which is not
+    there.
+    """
+    by_claim: dict[str, list[Any]] = {id_: [] for id_ in claims}
+    for row in frames.rows(found):
+        for id_ in row.claims:
+            if id_ not in by_claim:
+                raise ConfigError(f"{row.experiment} tests '{id_}', which the ledger does not have")
+            by_claim[id_].append(row)
+    return pd.DataFrame(
+        {
+            "id": id_,
+            "kind": claim["kind"],
+            "says": claim["says"],
+            "verdict": verdict([row.finding for row in by_claim[id_]])
+            or claim.get("settled", "untested"),
+            "note": claim.get("note", ""),
+            "measured": "; ".join(
+                f"{row.claim}: {row.measured} ({row.finding})" for row in by_claim[id_]
+            ),
+            "experiments": list(dict.fromkeys(row.experiment for row in by_claim[id_])),
+        }
+        for id_, claim in claims.items()
+    )
+
+
+def markdown(frame: pd.DataFrame, results: str) -> str:
+    """Return the ledger as Markdown; `results` is the path from the page to the results."""
+    cells = pd.DataFrame(
+        {
+            "id": frame["id"],
+            "kind": frame["kind"],
+            "the source says": frame["says"],
+            "verdict": [
+                f"{row.verdict}: {row.note}" if row.note else row.verdict
+                for row in frames.rows(frame)
+            ],
+            "measured": frame["measured"],
+            "records": [
+                ", ".join(f"[{name.split('-')[0]}]({results}/{name})" for name in names)
+                for names in frame["experiments"]
+            ],
+        }
+    )
+    return tables.markdown(cells, written=["records"])
+
+
+def counted(frame: pd.DataFrame) -> dict[str, int]:
+    """Return how many empirical claims have which verdict."""
+    empirical = frame[frame["kind"].str.contains("E")]
+    return {str(word): int(n) for word, n in empirical["verdict"].value_counts().items()}

@@ -1,0 +1,104 @@
+"""Audit files: findings beside what was claimed, and mistakes in one line."""
+
+import math
+import sys
+
+import pytest
+
+from analysis.claims import findings
+from analysis.claims.__main__ import main
+from llama_ablate.files.strict_json import read_json
+
+FILE = """name: some audit
+question: Does it hold?
+findings:
+  - {number: {name: kv_computations, what: mean}, at_least: 99, claims: [001-02], said: 99 times}
+  - {number: future_seen, at_most: 0, claims: [001-01]}
+"""
+
+
+@pytest.fixture
+def audit(tmp_path, monkeypatch):
+    """Run an audit file as the command does: a function from its text to the exit code."""
+
+    def run(text=FILE):
+        file = tmp_path / "audit.yaml"
+        file.write_text(text, "utf-8")
+        monkeypatch.setattr(sys, "argv", ["", str(file), "--results", str(tmp_path / "out")])
+        try:
+            main()
+        except SystemExit as stopped:
+            return stopped.code
+        return 0
+
+    return run
+
+
+def test_what_was_measured_stands_beside_what_was_claimed(audit, tmp_path, capsys):
+    assert audit() == 0
+    assert "99 times" in capsys.readouterr().out
+    rows = read_json(tmp_path / "out" / "some-audit" / "findings.json")["findings"]
+    assert [row["finding"] for row in rows] == ["refuted", "supported"]
+    assert rows[0]["measured"] == 49.5
+    assert "| refuted |" in (tmp_path / "out" / "some-audit" / "report.md").read_text("utf-8")
+    assert findings.measured(tmp_path / "out")["some-audit"]["findings"] == rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kv_computations", "kv_computation", "is not a check; allowed"),
+        ("what: mean", "waht: mean", "unknown key 'waht'"),
+        (", at_least: 99", "", "needs 'at_least', 'at_most' or both"),
+        ("number: future_seen", "table: a, case: b, to: c", "needs a 'bench' in the file"),
+        ("number: future_seen, ", "", "takes either a 'number'"),
+        ("question:", "bench: {name: nroms}\nquestion:", "did you mean 'norms'?"),
+        ("name: kv_computations, what: mean", "name: preset_value, key: foo", "KeyError: 'foo'"),
+        ("name: kv_computations, what: mean", "name: kv_computations, new: 0", "ZeroDivisionErr"),
+        ("at_least: 99", "at_least: 99, at_most: 1", "at_least 99 is above at_most 1"),
+        ("question:", "bench: {name: norms, dtype: foo}\nquestion:", "allowed: bfloat16, float32"),
+        (
+            "question:",
+            "bench: {name: norms, dim: 65536, rows: 1048576}\nquestion:",
+            "bench: dim 65536 x rows 1048576 need some 10,240 GiB, more than is free",
+        ),
+        ("question:", "bench: {name: norms, rounds: 2}\nquestion:", "bench.rounds"),
+    ],
+)
+def test_an_audit_that_makes_no_sense_is_one_line(audit, tmp_path, capsys, old, new, message):
+    assert audit(FILE.replace(old, new)) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert "audit.yaml:" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_case_that_could_not_be_timed_is_undecided():
+    audit = findings.Audit.check(
+        {
+            "name": "x",
+            "bench": {"name": "norms"},
+            "findings": [{"table": "forward", "case": "a", "to": "b", "at_least": 1.0}],
+        }
+    )
+    (row,) = findings.measure(audit, [])
+    assert math.isnan(row["measured"])
+    assert row["finding"] == "undecided"
+    assert findings.written(row) == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.06, 1.09, "supported"),
+        (1.05, 1.10, "supported"),
+        (1.04, 1.09, "undecided"),
+        (1.06, 1.11, "undecided"),
+        (1.11, 1.20, "refuted"),
+        (0.90, 1.04, "refuted"),
+    ],
+)
+def test_an_interval_within_the_bounds_supports_and_one_outside_refutes(low, high, verdict):
+    finding = findings.Finding.check({"number": "future_seen", "at_least": 1.05, "at_most": 1.10})
+    assert finding.verdict((low + high) / 2, low, high) == verdict
