@@ -9,8 +9,8 @@ from llama_ablate.commands import notes
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import read_json, to_json, write_json
-from llama_ablate.results import CURVE, Record, Store
+from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
+from llama_ablate.results import CURVE, Record, Results, Store
 from llama_ablate.results.metrics import Measurement, Value
 from tests import plans
 from tests.metrics import measured
@@ -74,7 +74,7 @@ def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
 
     folder = store.commit(RECORD, [ROW], weights)
     place = folder.relative_to(store.root).as_posix()
-    manifest = read_json(folder / "manifest.json", f"{place}/manifest.json", unsealed=False)
+    manifest = read_json(folder / "manifest.json", f"{place}/manifest.json")
     assert manifest.pop("metrics") == {"perplexity": "sealed"}
     assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
     for name, said in manifest.items():
@@ -247,7 +247,7 @@ def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, nam
     assert store.verify([RECORD.id], lambda _done: None) == []
     assert store.record(RECORD.id) == RECORD
     assert (folder / name).read_text() == "{}"
-    notes.tell(store)
+    notes.tell(Results(store))
     named = name.split("/x.json")[0]
     assert capsys.readouterr().err == (
         f"note: not part of any run, and left alone: 'runs/{folder.name}/{named}'\n"
@@ -258,7 +258,7 @@ def test_of_many_foreign_files_a_note_names_a_few_and_counts_the_others(store, c
     folder = store.commit(RECORD, [ROW], weights)
     for number in range(5):
         (folder / f"{number}.txt").touch()
-    notes.tell(store)
+    notes.tell(Results(store))
     error = capsys.readouterr().err
     assert error.endswith("2.txt' and 2 more\n")
     assert error.count("\n") == 1
@@ -270,10 +270,10 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
     other = replace(RECORD, id="4567abcd", seed=1)
     folder = store.commit(RECORD, [ROW], weights)
     store.commit(other, [ROW], None)
-    notes.tell(store)
+    notes.tell(Results(store))
     assert capsys.readouterr().err == ""
     (folder / "weights.safetensors").unlink()
-    notes.tell(store)
+    notes.tell(Results(store))
     error = capsys.readouterr().err
     assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
     assert "they were deleted; delete" in store.runs.why_no_weights(RECORD.id)
@@ -282,7 +282,7 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
 
 def test_a_run_that_proves_sound_at_the_second_look_stays(store, monkeypatch):
     folder, looks = store.commit(RECORD, [ROW], None), iter([False, True])
-    monkeypatch.setattr(store.runs, "stands", lambda _folder: next(looks))
+    monkeypatch.setattr(store.runs, "intact", lambda _folder: next(looks))
     assert store.verify([RECORD.id], lambda _done: None) == []
     assert folder.is_dir()
 
@@ -303,7 +303,7 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere" / "mine").write_text("mine")
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.refuse_links, lambda: reported(store)):
+    for enter in (store.prepare, store.refuse_links, lambda: reported(Results(store))):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself
@@ -336,9 +336,32 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
     for damaged in ("{", "[]", '{"runs": 3, "experiment": 3}'):  # it is written anew
         store.plan_file.write_text(damaged)
         store.create(plans.of_runs("0a", name="two"), "name: two\n")
-    write_json(store.plan_file, {"format": 4, "experiment": {}})
-    with pytest.raises(ConfigError, match="is of format 4: a later version wrote it"):
-        store.create(plans.of_runs("0a", name="two"), "name: two\n")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"format": 4, "tables": []}, "of format 4: a later version wrote it, and this one reads"),
+        ({"format": 2, "runs": []}, "of format 2: an earlier version wrote it, and this one reads"),
+        ({"runs": []}, "of format 1: an earlier version wrote it"),
+    ],
+)
+def test_results_of_another_format_are_refused_by_its_number_and_left_as_they_are(
+    store, document, said
+):
+    content = to_json(document).encode()
+    if "format" in document:
+        content = sealed(document, "plan.json")
+    store.plan_file.write_bytes(content)
+    for read in (
+        lambda: store.plan,
+        lambda: Results.open(store.root).plan,
+        lambda: store.create(plans.of_runs(), "name: x\n"),
+        store.mend,
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read()
+    assert store.plan_file.read_bytes() == content
 
 
 def test_weights_that_were_dropped_are_marked_and_no_damage(store):
@@ -351,4 +374,4 @@ def test_weights_that_were_dropped_are_marked_and_no_damage(store):
     best, worse = (store.runs.folder(run) for run in (RECORD.id, other.id))
     assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
     assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
-    assert store.runs.stands(worse)
+    assert store.runs.intact(worse)

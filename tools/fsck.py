@@ -1,10 +1,10 @@
-"""Check the results of an experiment, from the outside: nothing of the package is imported.
+"""Check the stored results of an experiment; imports nothing of the package.
 
     python tools/fsck.py results/quickstart
     python tools/fsck.py results/quickstart --against elsewhere/quickstart --json
 
-It holds the results of a grid that has finished to six invariants, and prints one line for each
-breach; of a grid that was stopped these say what is still to do:
+Checks the results of a finished grid against six invariants, and prints a line for each breach. For
+a grid that was stopped, the breaches show what is left to do:
 
 I1  every run of the plan has exactly one folder, and every folder is that of a finished run
 I2  every file is as it was written, by the manifests and the seals
@@ -13,13 +13,15 @@ I4  nothing is left of work in progress: no temporary file, no lease, no process
 I5  every learning curve has each of its steps once, in order
 I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
 
-A file that is not one of the results is a note and no breach: `.DS_Store` in a run's folder.
+A file that is not one of the results, such as `.DS_Store` in a run's folder, is a note, no breach.
+Of a pack I1, I2, I5 and I6 are checked.
 
 Exit codes: 0 all hold, 1 some do not, 2 there is nothing to check.
 """
 
 import argparse
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -30,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+PACK = "pack.json"
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
 TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|hypotheses)\.json")
 RUN = re.compile(r"(?P<label>[a-z0-9-]+?)--s(?P<seed>\d+)--(?P<id>[0-9a-z]+)(--(?P<number>\d+))?")
@@ -41,26 +44,63 @@ Breach = tuple[str, str, str]  # invariant, path, what is wrong
 
 
 def check(root: Path, against: Path | None = None) -> list[Breach]:
-    """Return every breach of the invariants in a results folder."""
-    plan = document(root / "plan.json")
-    tables = listed(plan.get("tables"))
-    runs = [
-        {"steps": mapping(table).get("steps"), **mapping(run)}  # the first runs had no number each
-        for table in tables
-        for run in listed(mapping(table).get("runs"))
-    ]
-    planned = {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
-    found = [
-        *([] if runs else [("I1", str(root / "plan.json"), "plans no run")]),
-        *commits(root, planned),
-        *documents(root, seals=True),
-        *files(root),
-        *leftovers(root),
-        *curves(root, planned),
-    ]
-    if against:
-        found += differences(root, against, planned)
-    return [(name, str(Path(path).relative_to(root)), what) for name, path, what in found]
+    """Return every breach of the invariants in a results folder or a pack."""
+    if is_pack(root):
+        breaches = list(packed(root))
+    else:
+        planned = planned_runs(document(root / "plan.json"))
+        breaches = [
+            *([] if planned else [("I1", str(root / "plan.json"), "plans no run")]),
+            *commits(root, planned),
+            *documents(root),
+            *files(root),
+            *leftovers(root),
+            *curves(root, planned),
+        ]
+        if against:
+            breaches += differences(root, against, planned)
+    return [(name, str(Path(path).relative_to(root)), what) for name, path, what in breaches]
+
+
+def is_pack(root: Path) -> bool:
+    """Return whether a folder holds packed results."""
+    return (root / PACK).is_file()
+
+
+def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the runs of a plan by id."""
+    tables = [mapping(table) for table in listed(plan.get("tables"))]
+    runs = [mapping(run) for table in tables for run in listed(table.get("runs"))]
+    return {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
+
+
+def packed(root: Path) -> Iterator[Breach]:
+    """I1, I2, I5 and I6 of a pack."""
+    file, path = root / PACK, root / "runs.jsonl.gz"
+    values = document(file)
+    if not sealed(root, file):
+        yield "I2", str(file), "is not what its seal says"
+    raw = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(raw).hexdigest() != mapping(values.get("runs")).get("sha256"):
+        yield "I2", str(path), "is not what the pack says"
+        return
+    ids: Counter[str] = Counter()
+    planned = planned_runs(mapping(values.get("plan")))
+    for number_, line in enumerate(gzip.decompress(raw).splitlines(), 1):
+        try:
+            run = mapping(strict(line))
+        except ValueError as error:
+            yield "I6", str(path), f"line {number_} is no strict JSON: {error}"
+            continue
+        ids[str(run.get("id"))] += 1
+        steps = [int(step) for step in listed(mapping(run.get("curve")).get("step"))]
+        if steps != curve_steps(run, planned):
+            yield "I5", str(path), f"run {run.get('id')} has the steps {steps[:3]}...{steps[-3:]}"
+    for id_ in planned:
+        if ids[id_] != 1:
+            yield "I1", str(file), f"run {id_} is there {ids[id_]} times"
+    for id_ in ids.keys() - planned:
+        yield "I1", str(path), f"run {id_} is not planned"
 
 
 def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
@@ -84,7 +124,7 @@ def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
             yield "I1", str(folder), "is of a run that was finished since"
 
 
-def documents(root: Path, *, seals: bool) -> Iterator[Breach]:
+def documents(root: Path) -> Iterator[Breach]:
     """I6, and I2 of what bears a seal."""
     for path in sorted(root.rglob("*")):
         if path.is_symlink():
@@ -101,7 +141,7 @@ def documents(root: Path, *, seals: bool) -> Iterator[Breach]:
         holds = sealed(root, path)
         if holds is False:
             yield "I2", str(path), "is not what its seal says"
-        if seals and holds is None:
+        if holds is None:
             yield "I2", str(path), "bears no seal"
 
 
@@ -123,11 +163,11 @@ def own(root: Path) -> set[Path]:
         manifest = manifested(folder)
         names = {"manifest.json", "weights.dropped", *manifest} - {"metrics", "sha256"}
         found |= {folder / name for name in names}
-        first = manifest.get("metrics")  # from format 2 on; one added later bears a seal
+        first = mapping(manifest.get("metrics"))  # a metric that was added later bears a seal
         found |= {
             path
             for path in folder.glob("metrics/[!.]*.json")
-            if first is None or path.stem in mapping(first) or sealed(root, path)
+            if path.stem in first or sealed(root, path)
         }
     return found
 
@@ -149,8 +189,7 @@ def files(root: Path) -> Iterator[Breach]:
         manifest = manifested(folder)
         there = {path.name for path in folder.iterdir()}
         manifest.pop("sha256", None)
-        # Format 1 has no mark for weights that were dropped.
-        dropped = "metrics" not in manifest or "weights.dropped" in there
+        dropped = "weights.dropped" in there
         metrics = {f"{name}.json" for name in mapping(manifest.pop("metrics", {}))}
         for name in sorted(metrics - {path.name for path in folder.glob("metrics/*")}):
             yield "I2", str(folder / "metrics" / name), "is missing"
@@ -202,14 +241,20 @@ def curves(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             yield "I5", str(folder / "curve.csv"), f"cannot be read: {type(error).__name__}"
             continue
-        done = number(written(folder).get("steps_done"))
-        total = number(planned[run].get("steps")) if run in planned else done
-        every = -(-total // ROWS)
-        expected = [*range(every, done + 1, every)] if every > 0 else []
-        if done and (not expected or expected[-1] != done) and done == total:
-            expected.append(done)
-        if steps != expected:
+        if steps != curve_steps({**written(folder), "id": run}, planned):
             yield "I5", str(folder / "curve.csv"), f"has the steps {steps[:3]}...{steps[-3:]}"
+
+
+def curve_steps(record: dict[str, Any], planned: dict[str, Any]) -> list[int]:
+    """Return the steps that a run's learning curve should have."""
+    done = number(record.get("steps_done"))
+    run = planned.get(str(record.get("id")))
+    total = number(run.get("steps")) if run else done
+    every = -(-total // ROWS)
+    steps = [*range(every, done + 1, every)] if every > 0 else []
+    if done and (not steps or steps[-1] != done) and done == total:
+        steps.append(done)
+    return steps
 
 
 def strict(raw: bytes, default: Any = None) -> Any:
@@ -322,14 +367,18 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()
     for folder in (options.folder, options.against or options.folder):
-        if not (folder / "plan.json").is_file():
+        plan = folder / (PACK if is_pack(folder) else "plan.json")
+        if not plan.is_file():
             parser.exit(2, f"fsck: '{folder}' holds no results (no plan.json)\n")
         try:
-            strict((folder / "plan.json").read_bytes())
+            strict(plan.read_bytes())
         except ValueError as error:
-            parser.exit(2, f"fsck: '{folder / 'plan.json'}' is no strict JSON: {error}\n")
+            parser.exit(2, f"fsck: '{plan}' is no strict JSON: {error}\n")
+        if options.against and is_pack(folder):
+            parser.exit(2, f"fsck: --against compares folders of runs, and '{folder}' is a pack\n")
     found = check(options.folder, options.against)
-    notes = [("note", path, "is not one of the results") for path in foreign(options.folder)]
+    files_apart = [] if is_pack(options.folder) else foreign(options.folder)
+    notes = [("note", path, "is not one of the results") for path in files_apart]
     if options.json:
         keys = ("invariant", "path", "what")
         print(json.dumps([dict(zip(keys, of, strict=True)) for of in [*found, *notes]], indent=1))

@@ -10,6 +10,7 @@ from llama_ablate.commands.experiments import (
     status,
 )
 from llama_ablate.commands.models import attention, bench, export, generate, rope, summary
+from llama_ablate.commands.pack import pack
 from llama_ablate.commands.running import run
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "export",
     "generate",
     "measure",
+    "pack",
     "plan",
     "report",
     "rope",

@@ -184,6 +184,15 @@ def parser() -> argparse.ArgumentParser:
     add_folder(
         add("report", "write tables, figures and the page again", "report results/quickstart")
     )
+    command = add(
+        "pack",
+        "write results as a few files that a repository can hold",
+        "pack results/quickstart --out packed/quickstart",
+    )
+    add_folder(command)
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="the pack's folder (default: DIR-packed)"
+    )
     add_models(add)
     return top
 

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ from llama_ablate.commands import notes
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.running import reported
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import Settings, Still, Store
-from llama_ablate.results.outcomes import outcomes
+from llama_ablate.results import Results, Settings, Still, Store
 from llama_ablate.results.still import legacy
 
 
@@ -58,16 +58,15 @@ def plan(options: Namespace) -> Answer:
 
 def status(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant."""
-    found = Store.open(options.folder)
-    store = Still(found.root, plan=found.plan_file.name)
-    runs = outcomes(store)
-    notes.tell(store)
+    results = Results.open(options.folder)
+    runs = [asdict(run) for run in results.statuses]
+    notes.tell(results)
     counts = Counter(run["outcome"] for run in runs)
     by_label: dict[str, Counter[str]] = {}
     for run in runs:
         by_label.setdefault(run["label"], Counter())[run["outcome"]] += 1
     width = max(map(len, by_label), default=0)
-    lines = [f"{store.root}: {len(runs)} runs: {_counted(counts)}", ""]
+    lines = [f"{results.root}: {len(runs)} runs: {_counted(counts)}", ""]
     lines += [f"{label:{width}}  {_counted(of)}" for label, of in by_label.items()]
     bad = [run for run in runs if run["outcome"] not in ("ok", "running", "pending")]
     lines += [""] * bool(bad)
@@ -117,18 +116,18 @@ def measure(options: Namespace) -> Answer:
     notes.mend(store)
     with Bar("measuring") as bar:
         measurement.measure_again(store, options.metrics, bar.update)
-    return reported(store)
+    return reported(Results(store))
 
 
 def report(options: Namespace) -> Answer:
     """Write the report of what has finished so far."""
-    return reported(Store.open(options.folder))
+    return reported(Results.open(options.folder))
 
 
 def _table(options: Namespace) -> Store:
     """Open the results, seen as the table that is asked for. Raises ConfigError for another."""
-    found = Store.open(options.folder)
-    store = Still(found.root, plan=found.plan_file.name)
+    results = Results.open(options.folder)
+    store = Still(results.root, plan=results.plan_name, results=results)
     if options.table is None:
         return store
     named = {table.plan.get("table", ""): table for table in store.tables}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Store, plans
+from llama_ablate.results import Results, Store, plans
 
 _NAMED = 3  # paths in one note
 
@@ -30,34 +30,33 @@ def left_out(store: Store, planned: set[str]) -> None:
     text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
     if earlier := plans.earlier(store.root, runs):
         text += (
-            f", and their plans are kept ({_named(store, earlier)}): status, show, compare "
+            f", and their plans are kept ({_named(store.root, earlier)}): status, show, compare "
             f"and report read them, as in llama-ablate show '{earlier[-1]}'"
         )
     note(text)
 
 
-def tell(store: Store) -> None:
-    """Say which files in the runs' folders are not theirs, and which runs have lost their weights.
+def tell(results: Results) -> None:
+    """Name the foreign files in folders of runs, and the runs whose weights were deleted.
 
     Neither changes a result.
     """
     foreign: list[Path] = []
     without: list[Path] = []
-    for folder in sorted(store.runs.folders().values()):
-        run = store.runs.at(folder)
+    for folder, run in sorted((run.path, run) for run in results.finished.values() if run.path):
         with contextlib.suppress(ConfigError):  # damaged: what reads its record says so
             foreign += run.foreign
             without += [folder] * run.lacks_weights
     if foreign:
-        note(f"not part of any run, and left alone: {_named(store, foreign)}")
+        note(f"not part of any run, and left alone: {_named(results.root, foreign)}")
     if without:
         note(
-            f"weights were deleted; the numbers stand: {_named(store, without)}. To have weights "
-            "again, delete these folders and run the experiment again"
+            f"weights were deleted; the numbers stand: {_named(results.root, without)}. To have "
+            "weights again, delete these folders and run the experiment again"
         )
 
 
-def _named(store: Store, paths: Sequence[Path]) -> str:
-    shown = [repr(path.relative_to(store.root).as_posix()) for path in paths[:_NAMED]]
+def _named(root: Path, paths: Sequence[Path]) -> str:
+    shown = [repr(path.relative_to(root).as_posix()) for path in paths[:_NAMED]]
     more = len(paths) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

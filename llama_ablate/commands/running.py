@@ -13,7 +13,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.results import Settings, Still, Store, folders
+from llama_ablate.results import Results, Settings, Still, Store, folders
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.still import legacy
 from llama_ablate.terminal import in_one_line
@@ -73,7 +73,7 @@ def run(options: Namespace) -> Answer:
     store.sweep(unfinished=False)  # where a worker came late to what another had finished
     with Bar("measuring, variants in turn") as bar:
         measurement.measure_variants(store, made, compute, bar.update)
-    return reported(store)
+    return reported(Results(store))
 
 
 def _workers(options: Namespace, made: "Plan") -> int | None:
@@ -161,19 +161,19 @@ def _launcher(
     return nullcontext(local.Local(store, device, workers, ranks))
 
 
-def reported(store: Store) -> Answer:
+def reported(results: Results) -> Answer:
     """Write the report of what has finished, and say what is in it."""
     from llama_ablate.report import frames, page, tables, warned
     from llama_ablate.report.sections import sections
 
-    store.refuse_links()
-    store = Still(store.root, plan=store.plan_file.name)
+    lock = results.lock_report()
+    store = Still(results.root, plan=results.plan_name, results=results)
     found = sections(store)
-    with store.alone("report"):
+    with lock:
         for partial in store.report.rglob(f"{disk.PARTIAL}*"):  # of one that was killed
             disk.remove(partial)
         written = page.write(store, found)
-    notes.tell(store)
+    notes.tell(results)
     failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
     warnings = warned.warnings(store)
     for warning in warnings:

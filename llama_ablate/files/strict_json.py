@@ -1,7 +1,7 @@
-"""Strict JSON, written in one step: what JSON lacks (NaN, infinities) becomes a word.
+"""Strict JSON with atomic writes and checksums; NaN and infinities become words.
 
-A sealed document ends with the SHA-256 of its place and its text: a changed bit is seen, and so is
-a document that was put where another belongs.
+A sealed document ends with the SHA-256 of its path within the results and of its text, so that a
+changed bit is detected, and a document that was moved to where another belongs.
 """
 
 import hashlib
@@ -28,8 +28,15 @@ def to_json(value: object, *, nulls: bool = False) -> str:
     return json.dumps(_finite(value, nulls=nulls), indent=1, allow_nan=False, ensure_ascii=False)
 
 
+def to_line(value: object) -> str:
+    """Return strict JSON text on one line, as in JSON Lines."""
+    return json.dumps(
+        _finite(value, nulls=False), separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+
+
 def sealed(value: Mapping[str, object], place: str) -> bytes:
-    """Return a document as strict JSON whose last key vouches for the rest, and for its place."""
+    """Return a document as strict JSON whose last key is the checksum of its place and text."""
     text = to_json(value).removesuffix("\n}").encode()
     return text + _SEAL.format(_digest(text, place)).encode()
 
@@ -39,22 +46,21 @@ def write_text(path: Path, text: str) -> None:
     disk.replace(path, text.encode("utf-8"))
 
 
-def read_json(path: Path, place: str | None = None, *, unsealed: bool = True) -> Any:
-    """Read what `write_json` wrote. Raises ConfigError for a file that is not ours any more.
+def read_json(path: Path, place: str | None = None) -> Any:
+    """Read what `write_json` wrote; with `place`, a sealed document, whose checksum must match.
 
-    With `place`, of a sealed document, also for one that was changed or belongs elsewhere. What was
-    written before there were seals has none: `unsealed` says whether that will do.
+    Raises ConfigError for a damaged file.
     """
-    return parse(path.read_bytes(), path, place, unsealed=unsealed)
+    return parse(path.read_bytes(), path, place)
 
 
-def parse(raw: bytes, path: Path, place: str | None = None, *, unsealed: bool = True) -> Any:
-    """Return what the content of a file says, as `read_json` does."""
+def parse(raw: bytes, path: Path, place: str | None = None) -> Any:
+    """Return the values in the content of a file, as `read_json` does."""
     try:
         value = _infinite(json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
-    if place is not None and (has_seal(raw) or not unsealed):
+    if place is not None:
         text = raw[:-_SEAL_BYTES]
         if raw != text + _SEAL.format(_digest(text, place)).encode():
             raise ConfigError(f"{path}: damaged, not what was written there")
@@ -62,20 +68,15 @@ def parse(raw: bytes, path: Path, place: str | None = None, *, unsealed: bool = 
     return value
 
 
-def has_seal(raw: bytes) -> bool:
-    """Return whether a document bears a seal, be it broken: with one bit changed it is not none."""
-    return sum(byte in b"0123456789abcdef" for byte in raw[-68:-4]) > 61
-
-
 def _digest(text: bytes, place: str) -> str:
     return hashlib.sha256(place.encode() + b"\n" + text).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("a key stands there twice")
-    return found
+    return values
 
 
 def _refuse(word: str) -> None:

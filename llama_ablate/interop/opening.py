@@ -144,7 +144,7 @@ def _beside(folder: Path) -> Tokenizer | None:
 
 def _not_a_model(path: Path) -> str:
     if folders.is_experiment(path):
-        labels = ", ".join(v.label for v in Store(path).plan.tables[0].variants)
+        labels = ", ".join(v.label for v in Store.open(path).plan.tables[0].variants)
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"
     return (

@@ -114,14 +114,14 @@ def _of_metrics(store: Store, records: list[Record]) -> list[str]:
                 lacking.setdefault((name, taken[name, label], finished), []).append(f"'{label}'")
     found += [
         f"{name} was measured on {n} of {finished} finished runs of {tables.listed(labels)}; "
-        f"`llama-ablate measure {store.root} {name}` measures the rest."
+        f"`llama-ablate measure DIR {name}` measures the rest."
         for (name, n, finished), labels in lacking.items()
     ]
     if len(records) == len(store.plan["runs"]) and ok:  # else `run` is not done with measuring
         entries = store.plan["experiment"].get("measure", [])
         asked = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
         found += [
-            f"{name} was not measured; `llama-ablate measure {store.root} {name}` measures it."
+            f"{name} was not measured; `llama-ablate measure DIR {name}` measures it."
             for name in sorted(asked - taken_at_all - set(speeds["metric"]))
         ]
     return found

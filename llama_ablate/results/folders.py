@@ -4,22 +4,25 @@ import contextlib
 import os
 from pathlib import Path
 
+from llama_ablate.results.layout import Layout
+from llama_ablate.results.pack import Pack
+from llama_ablate.results.snapshot import Results
 from llama_ablate.results.store import Store
 
 
-def experiments(folder: Path) -> list[Store]:
-    """Return the results of every experiment in a folder, by name."""
-    return [Store(path.parent) for path in sorted(folder.glob("*/plan.json"))]
+def experiments(folder: Path) -> list[Results]:
+    """Return the results of every experiment in a folder, packed ones too, by name."""
+    return [Results.open(path) for path in sorted(folder.glob("*")) if is_experiment(path)]
 
 
 def is_experiment(folder: Path) -> bool:
-    """Return whether a folder holds the results of one experiment."""
-    return Store(folder).plan_file.is_file()
+    """Return whether a folder holds the results of one experiment, packed or not."""
+    return Layout(folder).plan.is_file() or Pack.is_at(folder)
 
 
 def around(path: Path) -> Store | None:
-    """Return the experiment's results that a path would lie in."""
-    return next((Store(folder) for folder in path.parents if is_experiment(folder)), None)
+    """Return the experiment's results that a path would lie in. Raises ConfigError for a pack."""
+    return next((Store.open(folder) for folder in path.parents if is_experiment(folder)), None)
 
 
 def run_at(folder: Path) -> tuple[Store, str] | None:

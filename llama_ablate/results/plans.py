@@ -1,45 +1,79 @@
-"""The plan in a results folder: how it is read, and what may take its place."""
+"""Plan files: reading one, replacing one, and keeping those of earlier runs."""
 
 import contextlib
 import hashlib
-import re
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import has_seal, parse, sealed
+from llama_ablate.files.strict_json import parse, sealed
+from llama_ablate.results.layout import EARLIER
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.plan import FORMAT, PlanDocument
 
-PLAN = "plan.json"
-#: Earlier plans, by the beginning of their SHA-256.
-EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
 
-
-class _OtherFormatError(ConfigError):
-    """Another version wrote it."""
+class FormatError(ConfigError):
+    """Results of another format, which another version of this program wrote."""
 
 
 def read(file: Path) -> PlanDocument:
-    """Return a plan. Raises ConfigError where it is damaged, or of another format."""
+    """Return a plan. Raises FormatError for another format, ConfigError for a damaged one."""
     raw = file.read_bytes()
-    values = parse(raw, file, file.name)
-    if not isinstance(values, dict) or "experiment" not in values:
-        raise ConfigError(f"'{file}' is damaged: it holds no plan")
-    if (format_ := values.get("format", 1)) != FORMAT:
-        who = "a later" if isinstance(format_, int) and format_ > FORMAT else "an earlier"
-        raise _OtherFormatError(
-            f"'{file.parent}' is of format {format_}: {who} version wrote it, and this one reads "
+    try:
+        values = parse(raw, file, file.name)
+    except ConfigError:
+        _refuse_format_1(parse(raw, file), file)
+        raise
+    return validate(values, file)
+
+
+def _refuse_format_1(values: Any, file: Path) -> None:
+    """Raise FormatError for a plan of format 1, which had neither a seal nor a number."""
+    plain = isinstance(values, dict) and not {"format", "sha256"} & values.keys()
+    if plain and isinstance(values.get("runs"), list):
+        validate({"format": 1}, file)
+
+
+def validate(values: object, file: Path) -> PlanDocument:
+    """Return the plan in a file as a typed document. Raises FormatError and ConfigError."""
+    if isinstance(values, dict) and values.get("format") != FORMAT:
+        number = values.get("format")
+        who = "an earlier" if isinstance(number, int) and number < FORMAT else "a later"
+        raise FormatError(
+            f"'{file.parent}' is of format {number}: {who} version wrote it, and this one reads "
             f"format {FORMAT}"
         )
-    if not has_seal(raw):
-        raise ConfigError(f"{file}: damaged, it bears no seal")
     try:
         return PlanDocument.model_validate(values)
     except (ValidationError, ConfigError) as error:
         why = str(error).splitlines()[0]
         raise ConfigError(f"'{file}' is damaged: it holds no plan ({why})") from None
+
+
+def refuse_other_format(file: Path) -> PlanDocument | None:
+    """Return the plan in a file; None for a damaged or missing one. Raises FormatError."""
+    try:
+        return read(file)
+    except FormatError:
+        raise
+    except (ConfigError, FileNotFoundError):
+        return None
+
+
+def refuse_another_experiment(file: Path, plan: PlanDocument) -> None:
+    """Raise ConfigError where a plan may not replace the one in a file.
+
+    That is where the file is of an experiment of another name, which was cut to the same folder,
+    and where it is of another format. A damaged one may be replaced.
+    """
+    current = refuse_other_format(file)
+    if current and current.experiment.name != plan.experiment.name:
+        raise ConfigError(
+            f"'{file.parent}' holds the results of '{current.experiment.name}', not of "
+            f"'{plan.experiment.name}': choose another name, or another --results"
+        )
 
 
 def same(file: Path, plan: PlanDocument) -> bool:
@@ -50,43 +84,23 @@ def same(file: Path, plan: PlanDocument) -> bool:
 
 
 def keep(file: Path, now: PlanDocument, finished: set[str], lease: Lease) -> None:
-    """Keep the plan in a file beside it, if another leaves out finished runs of it.
+    """Keep a copy of the plan in a file, where the plan that replaces it drops finished runs.
 
-    One that is damaged is not kept.
+    A damaged one is not kept.
     """
     try:
-        stands = read(file)
+        current = read(file)
     except ConfigError:
         return
-    if finished & stands.runs.keys() - now.runs.keys():
+    if finished & current.runs.keys() - now.runs.keys():
         name = f"plan-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.json"
-        lease.replace(file.parent / name, sealed(stands.model_dump(mode="json"), name))
+        lease.replace(file.parent / name, sealed(current.model_dump(mode="json"), name))
 
 
 def earlier(root: Path, runs: set[str]) -> list[Path]:
-    """Return the earlier plans that have some of these runs, but for damaged ones."""
+    """Return the earlier plans that have some of these runs, without damaged ones."""
     plans = []
     for file in sorted(path for path in root.iterdir() if EARLIER.fullmatch(path.name)):
         with contextlib.suppress(ConfigError):
             plans += [file] * bool(runs & read(file).runs.keys())
     return plans
-
-
-def refuse_another_experiment(file: Path, plan: PlanDocument) -> None:
-    """Raise ConfigError where a plan may not take the place of the one in a file.
-
-    It may not where that is of an experiment of another name, which is cut to the same folder, and
-    where another version wrote it. One that is damaged is written anew.
-    """
-    try:
-        theirs = read(file).experiment.name
-    except _OtherFormatError:
-        raise
-    except ConfigError:
-        return
-    ours = plan.experiment.name
-    if theirs != ours:
-        raise ConfigError(
-            f"'{file.parent}' holds the results of '{theirs}', not of '{ours}': "
-            "choose another name, or another --results"
-        )

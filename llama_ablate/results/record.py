@@ -1,7 +1,7 @@
 """What a launch decides for its runs, and what a finished one leaves."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from llama_ablate.results.metrics import Measurement
@@ -32,6 +32,17 @@ class Record:
     compute: dict[str, Any]
     environment: dict[str, Any]
     metrics: dict[str, Measurement] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        metrics = {name: metric.to_dict() for name, metric in self.metrics.items()}
+        return {**asdict(replace(self, metrics={})), "metrics": metrics}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Record":
+        """Make the record that `to_dict` wrote. Raises TypeError for anything else."""
+        metrics = {k: Measurement.from_dict(v) for k, v in values["metrics"].items()}
+        return cls(**{**values, "metrics": metrics})
 
     @property
     def ok(self) -> bool:

@@ -1,38 +1,35 @@
-"""The folder of one finished run: which files are its own, and whether they are as written."""
+"""The folder of a finished run, whose files are verified against its manifest."""
 
 import csv
 import hashlib
 import io
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import parse, read_json, sealed
-from llama_ablate.results.leases import Lease
+from llama_ablate.files.strict_json import parse, read_json
+from llama_ablate.results.layout import METRICS
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.record import Record
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
-#: Says that the weights were dropped on purpose. Empty.
+#: An empty file: the weights were dropped on purpose.
 DROPPED = "weights.dropped"
-METRICS = "metrics"
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class RunFolder:
-    """A finished run on disk. Its manifest decides which files are the run's; others are foreign.
+    """A finished run on disk. Files that its manifest does not list are foreign.
 
-    What it reads is verified, and is a ConfigError where it is not as it was written.
+    Every file is verified when it is read; a damaged one raises ConfigError.
     """
 
-    def __init__(self, path: Path, *, unsealed: bool) -> None:
-        """Read the folder at a path; `unsealed` allows one of format 1, which bears no seals."""
-        self.path, self._unsealed = path, unsealed
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
@@ -67,61 +64,45 @@ class RunFolder:
                 self._check(name)
         return self.record()
 
-    def seal(self, lease: Lease) -> None:
-        """Seal what format 1 left unsealed: the metrics, and then the manifest, which lists them.
-
-        Format 1 dropped weights without a mark.
-        """
-        if METRICS in self.manifest:
-            return
-        for name, values in self.metrics.items():
-            lease.replace(*self._sealed(f"{METRICS}/{name}.json", values.to_dict()))
-        if WEIGHTS in self.manifest and not (self.path / WEIGHTS).exists():
-            lease.replace(self.path / DROPPED, b"")
-        listed = {METRICS: dict.fromkeys(self.metrics, "sealed")}
-        lease.replace(*self._sealed(MANIFEST, {**self.manifest, **listed}))
-
     @property
     def lacks_weights(self) -> bool:
-        """Whether there were weights that are gone, though no command of ours dropped them."""
-        # Format 1, whose manifests list no metrics, has no mark for weights that were dropped.
-        return {WEIGHTS, METRICS} <= {*self.manifest} and not {WEIGHTS, DROPPED} & self._names
+        """Whether the weights were deleted, but not by a command of ours."""
+        return WEIGHTS in self.manifest and not {WEIGHTS, DROPPED} & self._names
 
     @property
     def foreign(self) -> list[Path]:
-        """What others have left in the folder: it is no part of the run."""
+        """Files that others left in the folder, and that are no part of the run."""
         own = {*self._files, MANIFEST, DROPPED, METRICS}
-        named = {f"{name}.json" for name in self.manifest.get(METRICS, {})}
-        added = self._metric_files - named
+        added = self._metric_files - {f"{name}.json" for name in self.manifest[METRICS]}
         added -= {f"{name}.json" for name in self.metrics} if added else set()
         names = self._names - own | {f"{METRICS}/{name}" for name in added}
         return [self.path / name for name in sorted(names)]
 
     @cached_property
     def manifest(self) -> dict[str, dict[str, Any]]:
-        """What the run's files are: size and hash by name; from format 2 on also its metrics."""
-        found = self._json(MANIFEST, unsealed=self._unsealed)
-        if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
+        """Size and SHA-256 of the run's files by name, and the names of its metrics."""
+        manifest = self._json(MANIFEST)
+        entries = manifest.values() if isinstance(manifest, dict) else [None]
+        if METRICS not in manifest or not all(isinstance(entry, dict) for entry in entries):
             raise ConfigError(f"{self.path / MANIFEST}: damaged, it is no manifest")
-        return found
+        return dict(manifest)
 
     @cached_property
     def metrics(self) -> dict[str, Measurement]:
-        """The run's metrics by name. One that was added later counts where its seal stands."""
-        named = self.manifest.get(METRICS)
+        """The run's metrics by name; one that was added later only where its seal is intact."""
+        named = self.manifest[METRICS]
         files = (Path(name) for name in self._metric_files)
         there = {file.stem for file in files if file.suffix == ".json" and file.name[0] != "."}
-        if missing := {*(named or {})} - there:
+        if missing := {*named} - there:
             raise ConfigError(f"{self.path}: damaged, it lacks the metric {', '.join(missing)}")
-        found = {}
+        metrics = {}
         for name in sorted(there):
             try:
-                stored = self._json(f"{METRICS}/{name}.json", unsealed=named is None)
-                found[name] = Measurement.from_dict(stored)
+                metrics[name] = Measurement.from_dict(self._json(f"{METRICS}/{name}.json"))
             except ConfigError:
-                if named is None or name in named:
+                if name in named:
                     raise
-        return found
+        return metrics
 
     @property
     def _files(self) -> set[str]:
@@ -140,35 +121,25 @@ class RunFolder:
     @cached_property
     def _values(self) -> dict[str, Any]:
         file = self.path / "record.json"
-        found: dict[str, Any] = parse(self._content(file.name), file)
-        run, seed = (found.get(key) for key in ("id", "seed")) if isinstance(found, dict) else "??"
-        if f"--s{seed}--{run}" not in self.path.name or "outcome" not in found:
-            raise ConfigError(f"{self.path}: damaged, its record is of another run")
-        return found
+        return dict(parse(self._content(file.name), file))
 
-    def _json(self, name: str, *, unsealed: bool) -> Any:
+    def _json(self, name: str) -> Any:
         file = self.path / name
         try:
-            return read_json(file, self._place(name), unsealed=unsealed)
+            return read_json(file, f"{self.path.parent.name}/{self.path.name}/{name}")
         except _NO_FILE:
             raise ConfigError(f"{file}: damaged, there is no such file") from None
-
-    def _sealed(self, name: str, values: Mapping[str, object]) -> tuple[Path, bytes]:
-        return self.path / name, sealed(values, self._place(name))
-
-    def _place(self, name: str) -> str:
-        return f"{self.path.parent.name}/{self.path.name}/{name}"
 
     def _content(self, name: str) -> bytes:
         self._check(name)
         return (self.path / name).read_bytes()
 
     def _check(self, name: str) -> None:
-        file, said = self.path / name, self.manifest.get(name, {})
+        file, listed = self.path / name, self.manifest.get(name, {})
         try:
             with file.open("rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
         except _NO_FILE:
             raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
-        if said.get("sha256") != digest:
+        if listed.get("sha256") != digest:
             raise ConfigError(f"{file}: damaged, not what was written there")

@@ -1,65 +1,157 @@
-"""A read-only snapshot of an experiment's results: every file is read once."""
+"""A read-only snapshot of an experiment's results, from a folder or a pack: the one reader.
+
+Each file is read once, when it is first asked for.
+"""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.files.strict_json import to_json
+from llama_ablate.results.layout import Layout
 from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.record import Record
 from llama_ablate.results.store import Store
 
 
+class FinishedRun(Protocol):
+    """A finished run, whose files are verified when they are read."""
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder, where it has one."""
+
+    def record(self) -> Record:
+        """Return the run's record with its metrics."""
+
+    def outcome(self) -> tuple[str, str]:
+        """Return the outcome and its reason."""
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return the learning curve, one row a point; NaN where a number was not taken."""
+
+    @property
+    def foreign(self) -> list[Path]:
+        """Files in the run's folder that are no part of it."""
+
+    @property
+    def lacks_weights(self) -> bool:
+        """Whether the run's weights were deleted by hand."""
+
+
+class _Source(Protocol):
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def plan(self) -> PlanDocument: ...
+    @property
+    def stated(self) -> list[Hypothesis]: ...
+    def finished(self) -> Mapping[str, FinishedRun]: ...
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]: ...
+    def is_leased(self, run: str, /) -> bool: ...
+    def lock_report(self) -> AbstractContextManager[object]: ...
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a planned run is; `running` where its lease is held, else `pending`."""
+
+    id: str
+    label: str
+    seed: int
+    outcome: str = "pending"
+    reason: str = ""
+
+
 class Results:
     """What reports read. Tables of an experiment share runs, so there is one set of records."""
 
-    def __init__(self, store: Store) -> None:
-        """Take a snapshot of a store; nothing is read before it is asked for."""
-        self._store = store
-        self.root = store.root
+    def __init__(self, source: Store | Pack) -> None:
+        self._source: _Source = source
+        self.root = source.layout.root
         #: The folder that a report of these results is written to.
-        self.report = store.report
+        self.report = source.layout.report
+        self.plan_name = source.layout.plan_name
+        self.is_packed = isinstance(source, Pack)
 
     @classmethod
     def open(cls, path: Path | str) -> "Results":
-        """Open existing results: a folder, or in it an earlier plan.
+        """Open existing results: a folder, an earlier plan's file in one, or a pack.
 
         Raises ConfigError where there are none.
         """
-        return cls(Store.open(path))
+        return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
 
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned."""
-        return self._store.plan
+        return self._source.plan
+
+    @cached_property
+    def finished(self) -> Mapping[str, FinishedRun]:
+        """The planned runs that finished, by id, in the plan's order."""
+        finished = self._source.finished()
+        return {run: finished[run] for run in self.plan.runs if run in finished}
 
     @cached_property
     def records(self) -> Mapping[str, Record]:
         """The records of the planned runs that finished, by id, in the plan's order."""
-        folders = self._store.runs.folders()
-        return {
-            run: self._store.runs.read(folders[run]) for run in self.plan.runs if run in folders
-        }
+        return {id_: run.record() for id_, run in self.finished.items()}
+
+    @property
+    def statuses(self) -> list[RunStatus]:
+        """Every planned run with its outcome, read without its metrics; each once."""
+        labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
+        statuses = []
+        for run in self.plan.runs.values():
+            outcome, reason = "pending", ""
+            if finished := self.finished.get(run.id):
+                outcome, reason = finished.outcome()
+            elif self._source.is_leased(run.id):
+                outcome = "running"
+            statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason))
+        return statuses
 
     @cached_property
     def stated(self) -> list[Hypothesis]:
         """The hypotheses as they stood before the first run had finished."""
-        return self._store.stated
+        return self._source.stated
 
     @property
     def experiment_text(self) -> str:
-        """The experiment file as the user wrote it."""
-        return self._store.experiment_text
+        """The experiment file as the user wrote it; without that copy, what was read of it."""
+        try:
+            return self._source.layout.experiment.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return to_json(self.plan.experiment.model_dump(mode="json"))
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve, one row a point."""
-        return self._store.runs.curve(run)
+        return self.finished[run].curve() if run in self.finished else []
+
+    def lock_report(self) -> AbstractContextManager[object]:
+        """Return a context in which one process at a time writes the report.
+
+        Raises ConfigError for a link in the results: what is written would land elsewhere.
+        """
+        return self._source.lock_report()
 
     def folder(self, run: str) -> Path | None:
-        """Return where a run's files are; None where it has none of its own."""
-        return self._store.runs.folder(run)
+        """Return a run's folder; None where it has none of its own."""
+        return self.finished[run].path if run in self.finished else None
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return a variant's own metrics by name."""
-        return self._store.variant_metrics(variant)
+        if variant not in self._variant_metrics:
+            self._variant_metrics[variant] = self._source.variant_metrics(variant)
+        return self._variant_metrics[variant]
+
+    @cached_property
+    def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
+        return {}

@@ -5,13 +5,12 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llama_ablate.results.documents import Documents
+from llama_ablate.results.layout import PLAN
 from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
-from llama_ablate.results.plans import PLAN
 from llama_ablate.results.record import Record
-from llama_ablate.results.run_folder import RunFolder
-from llama_ablate.results.runs import Runs
+from llama_ablate.results.snapshot import Results
 from llama_ablate.results.store import Store
 
 T = TypeVar("T")
@@ -30,94 +29,77 @@ def legacy(plan: PlanDocument) -> dict[str, Any]:
 
 
 class Still(Store):
-    """A store as report/ reads it."""
+    """Results as report/ reads them."""
 
-    def __init__(self, root: Path, table: int = 0, plan: str = PLAN) -> None:
+    def __init__(
+        self, root: Path, table: int = 0, plan: str = PLAN, results: Results | None = None
+    ) -> None:
         super().__init__(root, plan)
         self._table = table
-        self.runs = _StillRuns(root, lambda: False)
-        self._documents = _StillDocuments(root, lambda: False)
+        source = Pack(root) if Pack.is_at(root) else Store(root, plan)
+        self.results = results or Results(source)
+        self.runs: Any = _Runs(self.results)
         self.made: dict[Callable[..., Any], Any] = {}
 
     @cached_property
     def plan(self) -> Any:
+        """The plan of a table in the layout of format 2."""
         found = self._whole_plan
         return found if self._table == 0 else {**found, **found["others"][self._table - 1]}
 
     @cached_property
     def _whole_plan(self) -> dict[str, Any]:
-        return legacy(Store(self.root, self.plan_file.name).plan)
+        return legacy(self.results.plan)
 
     def records(self) -> list[Record]:
-        folders = self.runs.folders()
-        planned = [run["id"] for run in self.plan["runs"]]
-        return [self.runs.read(folders[run]) for run in planned if run in folders]
+        """Return the records of the table's runs."""
+        records = self.results.records
+        return [records[run["id"]] for run in self.plan["runs"] if run["id"] in records]
+
+    def record(self, run: str) -> Record | None:
+        """Return a record."""
+        return self.results.records.get(run)
 
     @property
     def stated(self) -> Any:
-        return [hypothesis.model_dump(mode="json") for hypothesis in super().stated]
+        """The hypotheses."""
+        return [hypothesis.model_dump(mode="json") for hypothesis in self.results.stated]
+
+    @property
+    def experiment_text(self) -> str:
+        """The text."""
+        return self.results.experiment_text
+
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return the metrics."""
+        return self.results.variant_metrics(variant)
 
     @property
     def compute(self) -> Any:
+        """The compute."""
         return self.plan["compute"]
 
     @cached_property
     def tables(self) -> list[Any]:
+        """The tables."""
         count = 1 + len(self._whole_plan["others"])
-        found: list[Any] = [type(self)(self.root, n, self.plan_file.name) for n in range(count)]
+        name = self.plan_file.name
+        found: list[Any] = [type(self)(self.root, n, name, self.results) for n in range(count)]
         found[self._table] = self
-        shared = ("_whole_plan", "runs", "_documents")
         for table in found:
-            table.__dict__ |= {"tables": found, **{name: getattr(self, name) for name in shared}}
+            table.__dict__ |= {"tables": found, "_whole_plan": self._whole_plan}
         return found
 
 
-class _StillRuns(Runs):
-    def folders(self) -> dict[str, Path]:
-        return self._folders
-
-    @cached_property
-    def _folders(self) -> dict[str, Path]:
-        return super().folders()
-
-    @cached_property
-    def _records(self) -> dict[Path, Record]:
-        return {}
-
-    @cached_property
-    def _opened(self) -> dict[Path, RunFolder]:
-        return {}
-
-    def at(self, folder: Path) -> RunFolder:
-        if folder not in self._opened:
-            self._opened[folder] = super().at(folder)
-        return self._opened[folder]
-
-    def read(self, folder: Path) -> Record:
-        if folder not in self._records:
-            self._records[folder] = super().read(folder)
-        return self._records[folder]
-
-
-class _StillDocuments(Documents):
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        if variant not in self._measured:
-            self._measured[variant] = super().variant_metrics(variant)
-        return self._measured[variant]
-
-    def of_variants(self) -> dict[str, list[Path]]:
-        return self._of_variants
-
-    @cached_property
-    def _measured(self) -> dict[str, dict[str, Measurement]]:
-        return {}
-
-    @cached_property
-    def _of_variants(self) -> dict[str, list[Path]]:
-        return super().of_variants()
+class _Runs:
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self.curve, self.folder = results.curve, results.folder
 
 
 def once(of: Callable[..., T]) -> Callable[..., T]:
+    """Cache."""
+
     @wraps(of)
     def found(store: Any) -> T:
         if not isinstance(store, Still):

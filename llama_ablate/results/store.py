@@ -1,15 +1,4 @@
-"""What is on disk: the only code that knows file names. Records are committed whole, or not at all.
-
-<results>/<experiment>/
-experiment.yaml  plan.json  compute.json  pace.json  hypotheses.json
-plan-<sha256>.json                 a plan that stood before, of finished runs that plan.json has not
-runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json metrics/
-failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th try of a run that is to be tried again
-variants/<label>--<id>/            metrics/<metric>.json
-working/<id>/                      leases, checkpoints and log of a run that has not finished
-damaged/                           runs whose files were no more as written
-report/
-"""
+"""The store of an experiment: leases on runs, atomic commits, verification, cleaning up."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,51 +8,61 @@ from typing import Any
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import sealed, to_json
+from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import leases, plans
 from llama_ablate.results.documents import Documents
+from llama_ablate.results.layout import EARLIER, PLAN, Layout
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.record import FINAL, Record
+from llama_ablate.results.run_folder import RunFolder
 from llama_ablate.results.runs import Runs
 
 
 class Store:
     """The folder of one experiment's results."""
 
-    def __init__(self, root: Path, plan: str = plans.PLAN) -> None:
-        """Look at the results in a folder, as the plan in a file of it has them."""
+    def __init__(self, root: Path, plan: str = PLAN) -> None:
+        """Use the results in a folder, as the plan in one of its files has them."""
         self.root = root
-        self.plan_file = root / plan
-        self.report = root / "report" / ("" if plan == plans.PLAN else self.plan_file.stem)
-        self.runs = Runs(root, lambda: False)
-        self._documents = Documents(root, lambda: False)
-        self._working = root / "working"
-        #: What submitit keeps of Slurm's jobs, links among it; closed to other users.
-        self.jobs = self._working / "slurm" / "jobs"
+        self.layout = Layout(root, plan)
+        self.plan_file, self.report = self.layout.plan, self.layout.report
+        self.jobs = self.layout.jobs
+        self.runs = Runs(self.layout)
+        self._documents = Documents(self.layout)
 
     @classmethod
     def open(cls, root: Path | str) -> "Store":
-        """Open existing results: a folder, or in it a plan that stood before.
+        """Open existing results to work on: a folder, or an earlier plan's file in it.
 
         Raises ConfigError where there are none.
         """
         root = Path(root)
-        if plans.EARLIER.fullmatch(root.name) and root.is_file():
+        if EARLIER.fullmatch(root.name) and root.is_file():
             return cls(root.parent, plan=root.name)
-        if not (root / plans.PLAN).is_file():
+        cls._refuse_pack(root)
+        if not (root / PLAN).is_file():
             there = sorted(p.parent.name for p in root.glob("*/plan.json"))
             others = there or sorted(p.parent.name for p in root.parent.glob("*/plan.json"))
             hint = nearest(root.name, others) if others else ""
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
 
+    @staticmethod
+    def _refuse_pack(root: Path) -> None:
+        if Layout(root).pack.is_file():
+            raise ConfigError(
+                f"'{root}' holds packed results, without weights and closed to new runs: status, "
+                "show, compare and report read them; new runs need another --results"
+            )
+
     def prepare(self) -> None:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
+        self._refuse_pack(self.root)
         try:
             self.refuse_links(self.root)
-            for folder in (self.runs.final, self._documents.variants, self._working):
+            for folder in (self.layout.final, self.layout.variants, self.layout.working):
                 disk.make(folder)
             with self.alone("plan"):
                 pass
@@ -94,11 +93,11 @@ class Store:
                             f"others are at work in '{self.root}' on another plan: "
                             "wait for them, or choose another --results"
                         )
-                lease.replace(self.root / "experiment.yaml", experiment_text.encode("utf-8"))
+                lease.replace(self.layout.experiment, experiment_text.encode("utf-8"))
                 if same:
                     return
                 if not self.runs.folders():  # from the first record on, what was stated stands
-                    self._documents.keep_stated(lease, plan.experiment.hypotheses)
+                    self._documents.keep_hypotheses(lease, plan.experiment.hypotheses)
                 if stands:
                     plans.keep(self.plan_file, plan, self.runs.final_ids(), lease)
                 lease.replace(
@@ -118,7 +117,7 @@ class Store:
 
     def _pieces(self) -> list[Path]:
         """Return the folders of work in progress."""
-        return [path for path in self._working.iterdir() if path.is_dir()]
+        return [path for path in self.layout.working.iterdir() if path.is_dir()]
 
     @property
     def plan(self) -> PlanDocument:
@@ -135,15 +134,7 @@ class Store:
     @property
     def stated(self) -> list[Hypothesis]:
         """The hypotheses as they stood before the first run had finished."""
-        return self._documents.stated()
-
-    @property
-    def experiment_text(self) -> str:
-        """The experiment file as the user wrote it; without that copy, what was read of it."""
-        try:
-            return (self.root / "experiment.yaml").read_text("utf-8", "replace")
-        except FileNotFoundError:
-            return to_json(self.plan.experiment.model_dump(mode="json"))
+        return self._documents.hypotheses()
 
     def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
         """Return what was measured once for a key and then kept, in `<name>.json`."""
@@ -158,27 +149,28 @@ class Store:
             return self.kept(name, key, measure)
 
     def mend(self) -> list[Path]:
-        """Set aside what was measured and is damaged, to be measured again; return where it went.
+        """Quarantine damaged documents that can be measured again; return where they are now.
 
-        Raises ConfigError for what cannot be made again.
+        Raises ConfigError for damaged ones that cannot.
         """
+        plans.refuse_other_format(self.plan_file)
         with self.alone("mend"):
-            moved = self._documents.set_aside()
+            moved = self._documents.quarantine()
         if self.runs.folders():
-            self._documents.stated()
+            self._documents.hypotheses()
         return moved
 
     def working(self, key: str) -> Path:
-        """Where a piece of work keeps its leases, its checkpoints and its log."""
-        return self._working / key
+        """Return the folder of a piece of work: leases, checkpoints and log."""
+        return self.layout.working / key
 
     def log(self, key: str) -> Path:
-        """Where the process of a piece of work writes what it prints."""
+        """Return the file to which the process of a piece of work prints."""
         disk.make(self.working(key))
         return self.working(key) / "log"
 
     def lease(self, run: str) -> Lease | None:
-        """Lease a run that is to be done; None where it is done, or somebody is at it."""
+        """Lease a run that is to be done; None where it is done, or another holds the lease."""
         lease = self._take(run)
         if lease and self.is_final(run):  # by somebody who finished between our looks
             lease.finish()
@@ -186,7 +178,7 @@ class Store:
         return lease
 
     def alone(self, key: str) -> AbstractContextManager[Lease]:
-        """Do something that one process does at a time: wait until it is our turn."""
+        """Hold the lease of something that one process does at a time; waits for it."""
         return leases.alone(self.working(key))
 
     def commit(
@@ -196,10 +188,10 @@ class Store:
         save_weights: Callable[[disk.Writer], Any] | None,
         lease: Lease | None = None,
     ) -> Path | None:
-        """Put a finished run in its place in one rename; the first final record stays.
+        """Commit a finished run by one rename; the first final record wins.
 
-        A record that is not final (`oom`, `error` ...) keeps what the next try goes on from.
-        Returns its folder; None where somebody else has the run, or has finished it.
+        A record that is not final (`oom`, `error` ...) keeps the checkpoints for the next attempt.
+        Returns its folder; None where another process has the run, or has finished it.
         """
         ours = lease or self.lease(record.id)
         if ours is None:
@@ -210,9 +202,22 @@ class Store:
                 ours.finish()
         return folder
 
+    def finished(self) -> dict[str, RunFolder]:
+        """Return the finished runs by id."""
+        return {run: RunFolder(folder) for run, folder in self.runs.folders().items()}
+
+    def lock_report(self) -> AbstractContextManager[Lease]:
+        """Return the lease on writing the report. Raises ConfigError for a link."""
+        self.refuse_links()
+        return self.alone("report")
+
+    def is_leased(self, run: str) -> bool:
+        """Return whether somebody is at work on a run, as far as one look can tell."""
+        return leases.taken(self.working(run))
+
     def is_final(self, run: str) -> bool:
         """Return whether a run has a final record."""
-        return (found := self.record(run)) is not None and found.outcome in FINAL
+        return (record := self.record(run)) is not None and record.outcome in FINAL
 
     def record(self, run: str) -> Record | None:
         """Return a run's record, or None where it has not finished."""
@@ -225,29 +230,29 @@ class Store:
         return [self.runs.read(folders[run]) for run in self.plan.runs if run in folders]
 
     def verify(self, runs: Sequence[str], checked: Callable[[int], None]) -> list[Path]:
-        """Set aside the runs whose files are not as they were written; return where they went.
+        """Quarantine the runs whose files are not as written; return where they are now.
 
-        Calls `checked` with how many runs have been looked at.
+        Calls `checked` with the number of runs verified so far.
         """
         moved, folders = [], self.runs.folders()
         for done, run in enumerate(runs, 1):
             folder = folders.get(run)
-            if folder and not self.runs.stands(folder) and (lease := self._take(run)):
-                if folder.is_dir():  # still, now that it is ours
-                    moved += self.runs.set_aside(folder)
+            if folder and not self.runs.intact(folder) and (lease := self._take(run)):
+                if folder.is_dir():  # still, now that we hold the lease
+                    moved += self.runs.quarantine(folder)
                 lease.release()
             checked(done)
         return moved
 
     def sweep(self, *, unfinished: bool = True) -> None:
-        """Remove what a crash has left of work that is done, or of which nothing is worth keeping.
+        """Remove working folders that a crash left of finished runs, or without a checkpoint.
 
-        A run that has not finished keeps its checkpoints; its log too, unless `unfinished`.
+        An unfinished run keeps its log too, unless `unfinished`.
         """
         final = self.runs.final_ids()
         for working in self._pieces():
             if working.name in final:
-                with self.alone(working.name) as ours:  # whoever held it ends it, or is gone
+                with self.alone(working.name) as ours:  # its holder ends it, or is gone
                     self.runs.forget_failed(ours, working.name)
             elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue

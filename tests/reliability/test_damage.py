@@ -1,6 +1,5 @@
 """R7, R8 and R21: damaged files, folders that cannot be used, results of other versions."""
 
-import hashlib
 import json
 import os
 import random
@@ -16,6 +15,7 @@ from llama_ablate.commands import notes
 from llama_ablate.commands.cli import main
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.launch import worker
 from llama_ablate.results import Store, processes
 from llama_ablate.training import checkpoint
@@ -77,7 +77,7 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
         whole = target.read_bytes()
         if damage(kind, target, chance, files[two][which]):
             trials += 1
-            standing = [store.runs.stands(folder) for folder in folders]
+            standing = [store.runs.intact(folder) for folder in folders]
             if standing[one]:
                 missed.append((kind, target))
             if sum(standing) < 3:
@@ -330,79 +330,54 @@ def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_p
     tally("R7", "the results folder is removed during a grid", 1, int(wrong))
 
 
-def test_results_of_the_first_format_are_read_and_those_of_a_later_one_are_refused(
+def test_results_of_another_format_are_refused_in_a_line_and_left_as_they_are(
     experiment_file, tmp_path, unsealed, capsys, tally
 ):
-    read = 0
-    for plan in sorted((ROOT / "results" / "reference").rglob("plan.json")):
-        records = Store.open(plan.parent).records()
-        read += bool(records)
-        assert all(0 <= r.numbers.get("test_loss_nats", 1) < 20 for r in records if r.ok)
-    assert read > 10
-    # What format 1 left of failed runs among the final ones is tried again, and moved.
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
-    reference = grid(file, tmp_path / "reference")
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
-    done, failed = store.runs.folders().values()
-    record = (failed / "record.json").read_text().replace('"outcome": "ok"', '"outcome": "oom"')
-    (failed / "record.json").write_text(record)
-    as_in_format_1(store.root)
-    before = (done / "record.json").stat().st_mtime_ns
-    assert [r.outcome for r in Store(store.root).records()] == ["ok", "oom"]
-    assert fsck.check(store.root)
-    store = grid(file, tmp_path)
-    assert (done / "record.json").stat().st_mtime_ns == before
-    assert not breaches(store.root, reference.root)  # with a seal on everything
-    text = store.plan_file.read_text()
     plan = unsealed(store.plan_file)
-    store.plan_file.write_text(json.dumps({**plan, "format": 3}))
-    assert main(["status", str(store.root)]) == 2
-    assert "of format 3: a later version wrote it" in capsys.readouterr().err
-    store.plan_file.write_text(text)
-    assert main(["status", str(store.root)]) == 0
-    tally(
-        "R21", "results of format 1 read, its failed runs tried again, format 3 refused", read + 2
-    )
+    wrong = 0
+    others = {
+        1: to_json({"runs": [], "experiment": plan["experiment"]}).encode(),  # without a seal
+        2: sealed({**plan, "format": 2}, "plan.json"),
+        4: sealed({**plan, "format": 4}, "plan.json"),
+    }
+    for number, content in others.items():
+        store.plan_file.write_bytes(content)
+        before = snapshot(store.root)
+        for words in (["status", str(store.root)], ["run", str(file), "--results", str(tmp_path)]):
+            capsys.readouterr()
+            code, error = main(words), capsys.readouterr().err
+            who = "a later" if number > 3 else "an earlier"
+            told = f"is of format {number}: {who} version wrote it, and this one reads format 3"
+            wrong += code != 2 or error.count("\n") != 1 or told not in error
+        wrong += snapshot(store.root) != before
+    tally("R21", "results of formats 1, 2 and 4: refused in a line, and left alone", 9, wrong)
 
 
-def test_a_new_plan_over_results_of_the_first_format_seals_them_and_keeps_their_plan(
-    tmp_path, capsys
-):
-    root = tmp_path / "norms"
-    shutil.copytree(ROOT / "results/reference/systems/norms", root)
-    store = Store.open(root)
+def snapshot(root):
+    """Return the content of all results."""
+    files = (path for path in root.rglob("*") if path.is_file() and "working" not in path.parts)
+    return {path: path.read_bytes() for path in files}
+
+
+def test_a_new_plan_over_finished_runs_keeps_their_plan(experiment_file, tmp_path, capsys):
+    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
+    store = grid(file, tmp_path)
     plan, before = store.plan, store.records()
-    assert len(before) == 12
-    store.prepare()
-    store.create({**plan, "runs": [{**run, "id": f"new{run['id']}"} for run in plan["runs"]]}, "")
+    (table,), (run,) = plan.tables, plan.tables[0].runs
+    other = table.model_copy(update={"runs": [run.model_copy(update={"id": "new"})]})
+    store.create(plan.model_copy(update={"tables": [other]}), "")
     notes.left_out(store, {*store.plan.runs})
-    (earlier,) = root.glob("plan-*.json")
+    (earlier,) = store.root.glob("plan-*.json")
     said = capsys.readouterr().err
-    assert "12 finished runs" in said
+    assert "1 finished runs" in said
     assert f"llama-ablate show '{earlier}'" in said
-    assert Store.open(root).records() == []
+    assert Store.open(store.root).records() == []
     assert Store.open(earlier).records() == before
     assert Store.open(earlier).plan == plan
     assert main(["status", str(earlier)]) == 0
-    assert {what.split(" ", 2)[2] for _, _, what in fsck.check(root)} == {"has 0 commits"}
-
-
-def test_records_of_format_1_in_the_folders_of_each_other_are_damage(experiment_file, tmp_path):
-    """They have no seal that names their place: what they say of themselves has to tell."""
-    file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="2", variants="{}")
-    reference = grid(file, tmp_path / "reference")
-    store = grid(file, tmp_path)
-    one, two = store.runs.folders().values()
-    as_in_format_1(store.root)
-    store = Store(store.root)
-    assert len(store.records()) == 2
-    one.rename(tmp_path / "one")
-    two.rename(one)
-    (tmp_path / "one").rename(two)
-    with pytest.raises(ConfigError, match="its record is of another run"):
-        store.records()
-    grid(file, tmp_path)
-    assert not breaches(store.root, reference.root)
+    assert {what.split(" ", 2)[2] for _, _, what in fsck.check(store.root)} == {"has 0 commits"}
 
 
 def unseal(file, **changes):
@@ -412,22 +387,7 @@ def unseal(file, **changes):
     file.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
 
-def as_in_format_1(root):
-    """Make of results what the first version would have left: no seal anywhere."""
-    unseal(root / "plan.json", format=None)
-    for name in ("compute", "hypotheses"):
-        unseal(root / f"{name}.json")
-    for folder in (root / "runs").iterdir():
-        content = (folder / "record.json").read_bytes()
-        record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        unseal(folder / "manifest.json", **{"metrics": None, "record.json": record})
-        for metric in (folder / "metrics").glob("*.json"):
-            unseal(metric)
-
-
-def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_checker(
-    experiment_file, tmp_path
-):
+def test_documents_without_their_seal_are_damage_to_product_and_checker(experiment_file, tmp_path):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1", variants="{}")
     store = grid(file, tmp_path)
     variant = store.plan.tables[0].variants[0]
@@ -451,8 +411,8 @@ def test_documents_of_format_2_without_their_seal_are_damage_to_product_and_chec
         assert found == [str(document.relative_to(store.root))]
         document.write_bytes(whole)
     assert not breaches(store.root)
-    unseal(folder / "manifest.json", metrics=None)  # a run made to look like one of format 1
-    assert not Store(store.root).runs.stands(folder)
+    unseal(folder / "manifest.json", metrics=None)
+    assert not Store(store.root).runs.intact(folder)
 
 
 def test_a_process_is_known_by_more_than_its_number():
@@ -476,7 +436,7 @@ def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unread
 def test_the_checker_tells_any_damage_as_a_breach(experiment_file, tmp_path, damage):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     store = grid(file, tmp_path)
-    folder = next(iter(store.runs.folder(store.plan.runs)))
+    folder = store.runs.folder(next(iter(store.plan.runs)))
     if damage == "no metrics":
         shutil.rmtree(folder / "metrics")
     elif damage == "a torn letter":
@@ -506,7 +466,7 @@ def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
     experiment_file, tmp_path, unsealed, file, key, value
 ):
     store = grid(experiment_file(train=TRAIN, measure="[perplexity]", seeds="1"), tmp_path)
-    folder = next(iter(store.runs.folder(store.plan.runs)))
+    folder = store.runs.folder(next(iter(store.plan.runs)))
     place = store.plan_file if file == "plan.json" else folder / file
     found = unsealed(place) if file != "record.json" else json.loads(place.read_text("utf-8"))
     place.write_text(json.dumps(value if key is None else {**found, key: value}), "utf-8")
@@ -516,7 +476,7 @@ def test_the_checker_tells_a_document_of_another_shape_as_a_breach(
 
 
 def test_the_checker_finds_the_published_results_sound():
-    folders = [plan.parent for plan in sorted((ROOT / "results/reference").rglob("plan.json"))]
+    folders = [pack.parent for pack in sorted((ROOT / "results/reference").rglob("pack.json"))]
     assert len(folders) == 22
     assert [breach for folder in folders for breach in fsck.check(folder)] == []
 

@@ -93,10 +93,10 @@ MUTANTS = [
         '    values.pop("optimizer")',
     ),
     (
-        "a folder of another run is not noticed",
-        FOLDER,
-        'if f"--s{seed}--{run}" not in self.path.name or "outcome" not in found:',
-        "if not found:",
+        "a document in the place of another is believed",
+        "llama_ablate/files/strict_json.py",
+        'hashlib.sha256(place.encode() + b"\\n" + text)',
+        "hashlib.sha256(text)",
     ),
 ]
 #: What of the battery is run against each, the quick ones first: of R3, R4, R5, R8, R13, and the

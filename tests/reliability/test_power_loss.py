@@ -103,7 +103,7 @@ def _wrong(root, reference, committed):
     found = []
     for run, folder in store.runs.folders().items():
         try:
-            record = store.runs.verify(folder)
+            record = store.runs.at(folder).verify()
         except ConfigError:
             if run in committed:
                 found.append((run, "committed, and damaged"))

@@ -1,0 +1,104 @@
+"""Names of the files and folders of an experiment's results.
+
+<results>/<experiment>/
+experiment.yaml  plan.json  compute.json  pace.json  hypotheses.json
+plan-<sha256>.json                 an earlier plan, of finished runs that plan.json leaves out
+runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json metrics/
+failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that is to be retried
+variants/<label>--<id>/            metrics/<metric>.json
+working/<id>/                      leases, checkpoints and log of a run that has not finished
+damaged/                           files and folders whose content was not as written
+report/
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from llama_ablate.files import disk
+from llama_ablate.files.slugs import slug
+
+#: The current plan.
+PLAN = "plan.json"
+#: Earlier plans, by the beginning of their SHA-256.
+EARLIER = re.compile(r"plan-[0-9a-f]{8}\.json")
+#: The file by which packed results are known.
+PACK = "pack.json"
+METRICS = "metrics"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of one experiment's results, as the plan in one of its files has them."""
+
+    root: Path
+    plan_name: str = PLAN
+
+    @property
+    def plan(self) -> Path:
+        """The plan's file."""
+        return self.root / self.plan_name
+
+    @property
+    def pack(self) -> Path:
+        """The sealed document of packed results."""
+        return self.root / PACK
+
+    @property
+    def experiment(self) -> Path:
+        """The experiment file as the user wrote it."""
+        return self.root / "experiment.yaml"
+
+    @property
+    def report(self) -> Path:
+        """The folder of the plan's report."""
+        return self.root / "report" / ("" if self.plan_name == PLAN else self.plan.stem)
+
+    @property
+    def final(self) -> Path:
+        """The folders of runs with a final outcome, each run once."""
+        return self.root / "runs"
+
+    @property
+    def failed(self) -> Path:
+        """The folders of failed attempts at runs that are to be retried."""
+        return self.root / "failed"
+
+    @property
+    def variants(self) -> Path:
+        """The folders of what was measured of variants."""
+        return self.root / "variants"
+
+    @property
+    def working(self) -> Path:
+        """The folders of work in progress: leases, checkpoints, logs."""
+        return self.root / "working"
+
+    @property
+    def jobs(self) -> Path:
+        """Where submitit keeps its files of Slurm jobs, with links among them."""
+        return self.working / "slurm" / "jobs"
+
+    def document(self, name: str) -> Path:
+        """Return the file of a sealed document beside the plan."""
+        return self.root / f"{name}.json"
+
+    def variant_metric(self, label: str, variant: str, metric: str) -> Path:
+        """Return the file of what a metric measured of a variant."""
+        return self.variants / f"{slug(label)}--{variant}" / METRICS / f"{metric}.json"
+
+    def place(self, file: Path) -> str:
+        """Return a file's path inside the results, which its seal vouches for."""
+        return file.relative_to(self.root).as_posix()
+
+    def quarantine(self, path: Path) -> Path:
+        """Move a damaged file or folder to `damaged/`, under a new name; return where it is now."""
+        folder = self.root / "damaged"
+        parts = path.relative_to(self.root).parts
+        name = "--".join(parts[1:] or parts)  # which kind of folder it was in is of no interest
+        disk.make(folder)
+        places = (folder / f"{name}--{n}" for n in count(1))
+        place = next(place for place in places if not place.exists())
+        disk.move(path, place)
+        return place

@@ -1,0 +1,159 @@
+"""Packed results: one experiment as a few files that a repository can hold.
+
+<pack>/
+pack.json         plan, stated hypotheses, metrics of variants; SHA-256 of the runs' file; sealed
+runs.jsonl.gz     one run a line: its record with its metrics, and its learning curve by column
+experiment.yaml   the experiment file as the user wrote it
+report.md  effects*.png
+
+Weights are left out. A pack is read by the commands that read a folder of results; none adds to it.
+"""
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import parse, read_json, sealed, to_line
+from llama_ablate.results import plans
+from llama_ablate.results.layout import PACK, Layout
+from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.record import Record
+
+if TYPE_CHECKING:
+    from llama_ablate.results.snapshot import Results
+
+_RUNS = "runs.jsonl.gz"
+
+
+class PackedRun:
+    """A finished run in a pack."""
+
+    path = None
+    lacks_weights = False
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self.foreign: list[Path] = []
+
+    def record(self) -> Record:
+        """Return the run's record with its metrics."""
+        return Record.from_dict({k: v for k, v in self._values.items() if k != "curve"})
+
+    def outcome(self) -> tuple[str, str]:
+        """Return the outcome and its reason."""
+        return self._values["outcome"], self._values["reason"]
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return the learning curve, one row a point; NaN where a number was not taken."""
+        columns = self._values["curve"]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class Pack:
+    """The packed results in a folder. What is read is verified; damage raises ConfigError."""
+
+    def __init__(self, root: Path) -> None:
+        self.layout = Layout(root)
+        self._file = self.layout.pack
+
+    @staticmethod
+    def is_at(root: Path) -> bool:
+        """Return whether a folder holds packed results."""
+        return Layout(root).pack.is_file()
+
+    @cached_property
+    def plan(self) -> PlanDocument:
+        """What was planned. Raises FormatError for a pack of another format."""
+        return plans.validate(self._document.get("plan"), self._file)
+
+    @property
+    def stated(self) -> list[Hypothesis]:
+        """The hypotheses as they stood before the first run had finished."""
+        try:
+            return [Hypothesis.model_validate(entry) for entry in self._document["hypotheses"]]
+        except ValidationError as error:
+            why = str(error).splitlines()[0]
+            raise ConfigError(f"{self._file}: damaged, it states no hypotheses ({why})") from None
+
+    def finished(self) -> Mapping[str, PackedRun]:
+        """Return the finished runs by id."""
+        file = self.layout.root / _RUNS
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            raise ConfigError(f"{self.layout.root}: damaged, it lacks {_RUNS}") from None
+        if hashlib.sha256(content).hexdigest() != self._document["runs"]["sha256"]:
+            raise ConfigError(f"{file}: damaged, not what was written there")
+        lines = (parse(line, file) for line in gzip.decompress(content).splitlines())
+        return {values["id"]: PackedRun(values) for values in lines}
+
+    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
+        """Return a variant's own metrics by name."""
+        metrics = self._document["variants"].get(variant, {})
+        return {name: Measurement.from_dict(values) for name, values in metrics.items()}
+
+    def is_leased(self, _run: str) -> bool:
+        """Return whether somebody is at work on a run: never on a packed one."""
+        return False
+
+    def lock_report(self) -> AbstractContextManager[object]:
+        """Raise ConfigError for a link; nobody waits for a lease, as a pack has none."""
+        for path in disk.links_below(self.layout.root):
+            raise ConfigError(f"'{path}' is a link: results are kept in real folders and files")
+        return nullcontext()
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        return dict(read_json(self._file, self._file.name))
+
+
+def pack(results: "Results", target: Path, pages: Mapping[str, bytes]) -> None:
+    """Write results as a pack, with some pages (the report's) beside its data.
+
+    A pack that is there already is replaced. Raises ConfigError where the target is anything else.
+    """
+    refuse_target(target)
+    runs = gzip.compress("".join(_lines(results)).encode(), 9, mtime=0)
+    variants = {v.id: _metrics(results, v.id) for t in results.plan.tables for v in t.variants}
+    document = {
+        "plan": results.plan.model_dump(mode="json"),
+        "hypotheses": [stated.model_dump(mode="json") for stated in results.stated],
+        "variants": variants,
+        "runs": {"count": len(results.finished), "sha256": hashlib.sha256(runs).hexdigest()},
+    }
+    disk.make(target.parent)
+    with disk.partial_folder(target.parent) as folder:
+        for name, content in pages.items():
+            disk.write(folder / name, content)
+        disk.write(folder / "experiment.yaml", results.experiment_text.encode())
+        disk.write(folder / _RUNS, runs)
+        disk.write(folder / PACK, sealed(document, PACK))
+        disk.remove_tree(target)
+        disk.place(folder, target)
+
+
+def refuse_target(target: Path) -> None:
+    """Raise ConfigError where something other than a pack is at the place of a new one."""
+    if target.exists() and not Pack.is_at(target):
+        raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
+
+
+def _metrics(results: "Results", variant: str) -> dict[str, Any]:
+    return {name: metric.to_dict() for name, metric in results.variant_metrics(variant).items()}
+
+
+def _lines(results: "Results") -> Iterator[str]:
+    for id_, record in results.records.items():
+        curve = results.curve(id_)
+        columns = {column: [row[column] for row in curve] for column in (curve[0] if curve else {})}
+        yield to_line({**record.to_dict(), "curve": columns}) + "\n"

@@ -1,0 +1,251 @@
+"""Packed results: the same numbers and pages as the folder, in a few files, and nothing damaged."""
+
+import gzip
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from llama_ablate.commands.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import sealed
+from llama_ablate.results import CURVE, Record, Results, Store
+from llama_ablate.results.metrics import Measurement, Value, row
+from llama_ablate.results.pack import pack
+from tests import plans
+
+ROW = dict.fromkeys(CURVE, 1.0)
+HYPOTHESIS = {"variant": "swiglu", "direction": "lower", "measure": "test_loss_nats"}
+RECORD = Record(
+    id="",
+    label="",
+    variant="",
+    seed=0,
+    outcome="ok",
+    reason="",
+    steps_done=2,
+    tokens_done=64,
+    train_s=0.5,
+    peak_memory_bytes=1000,
+    model={"dim": 8},
+    train={"lr": 1e-3},
+    data="f",
+    compute={"device": "cpu"},
+    environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Results of two tables: a diverged run, a failed one, one pending, speeds and a hypothesis."""
+    variants = [plans.variant(label="baseline"), plans.variant("v2", "swiglu <é>")]
+    store = Store(tmp_path_factory.mktemp("results") / "x")
+    tables = [
+        plans.table(
+            variants,
+            [plans.run(f"{name}{seed}{v.id}", v.id, seed) for seed in range(3) for v in variants],
+            name=name,
+        )
+        for name in ("one", "two")
+    ]
+    plan = plans.document(*tables, name="x", question="Which?", seeds=3, hypotheses=[HYPOTHESIS])
+    store.prepare()
+    store.create(plan, "name: x  # as it was written: é\n")
+    for run in list(plan.runs.values())[:-1]:
+        loss = 2.0 + 0.1 * run.seed + 0.01 * run.seed * (run.variant == "v2")
+        outcome = {"one1v2": "diverged", "two2v1": "error"}.get(run.id, "ok")
+        numbers = [
+            row("validation_loss_nats", loss, "nats", "loss", split="validation"),
+            row("test_loss_nats", loss + 1 / 3, "nats", "loss", split="test"),
+            row("odd", math.nan),
+        ]
+        record = replace(
+            RECORD,
+            id=run.id,
+            label={"v1": "baseline", "v2": "swiglu <é>"}[run.variant],
+            variant=run.variant,
+            seed=run.seed,
+            outcome=outcome,
+            reason="why\nnot" if outcome != "ok" else "",
+            metrics={"perplexity": Measurement(tuple(numbers))} if outcome == "ok" else {},
+        )
+        curve = [{**ROW, "step": 1.0, "validation_loss_nats": math.nan}, {**ROW, "step": 2.0}]
+        store.commit(record, curve if outcome != "error" else [], lambda file: file.write(b"w"))
+    with store.alone("measure") as lease:
+        for variant in variants:
+            rates = [Value("train_tokens_per_s", 3.0, samples=(2.0, 3.0, 4.0))]
+            speeds = Measurement(tuple(rates), circumstances="c", compute={"device": "cpu"})
+            store.add_variant_metric(lease, variant.label, variant.id, "train_speed", speeds)
+    return store.root
+
+
+@pytest.fixture(scope="module")
+def packed(folder, tmp_path_factory):
+    """The same results, packed; the folder's report has been written with them."""
+    target = tmp_path_factory.mktemp("packed") / "x"
+    assert main(["pack", str(folder), "--out", str(target)]) == 0
+    return target
+
+
+@pytest.fixture
+def copy(packed, tmp_path):
+    """A pack to spoil."""
+    return shutil.copytree(packed, tmp_path / "x")
+
+
+def content(root, pattern="**/*"):
+    """Return the content of a folder's files by name."""
+    files = (path for path in root.glob(pattern) if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def refusal(capsys, *words):
+    """Return the one line with which a command refuses."""
+    capsys.readouterr()
+    assert main([*map(str, words)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("llama-ablate: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_pack_is_a_few_files_and_holds_no_weights(packed):
+    names = {path.name for path in packed.iterdir()}
+    assert names == {
+        "pack.json",
+        "runs.jsonl.gz",
+        "experiment.yaml",
+        "report.md",
+        "effects.png",
+        "effects_two.png",
+    }
+    assert "![effects](effects.png)" in (packed / "report.md").read_text("utf-8")
+    assert "figures/" not in (packed / "report.md").read_text("utf-8")
+
+
+def test_packing_twice_gives_the_same_bytes_and_so_does_packing_a_pack(folder, packed, tmp_path):
+    before = content(packed, "*")
+    pages = {name: page for name, page in before.items() if name.startswith(("report", "effects"))}
+    assert len(pages) == 3
+    for source in (folder, packed, tmp_path / "again"):  # the last in its own place
+        pack(Results.open(source), tmp_path / "again", pages)
+        assert content(tmp_path / "again") == before
+
+
+def test_a_pack_reads_as_the_folder_does(folder, packed):
+    ours, theirs = Results.open(packed), Results.open(folder)
+    assert ours.plan == theirs.plan
+    assert list(ours.records) == list(theirs.records)
+    assert repr(ours.records) == repr(theirs.records)  # as NaN is not itself
+    assert [repr(ours.curve(run)) for run in ours.records] == [
+        repr(theirs.curve(run)) for run in ours.records
+    ]
+    assert ours.statuses == theirs.statuses
+    assert [s.outcome for s in ours.statuses].count("pending") == 1
+    assert ours.stated == theirs.stated != []
+    assert ours.experiment_text == theirs.experiment_text
+    assert ours.variant_metrics("v2") == theirs.variant_metrics("v2") != {}
+    assert ours.folder("one0v1") is None
+    assert ours.curve("two2v2") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["show"],
+        ["show", "swiglu <é>"],
+        ["show", "baseline", "--table", "two"],
+        ["compare", "baseline", "swiglu <é>"],
+        ["compare", "baseline", "swiglu <é>", "--json"],
+    ],
+)
+def test_commands_print_of_a_pack_what_they_print_of_the_folder(folder, packed, words, capsys):
+    command, *rest = words
+    printed = []
+    for root in (folder, packed):
+        code = main([command, str(root), *rest])
+        printed.append((code, capsys.readouterr().out.replace(str(root), "ROOT")))
+    assert printed[0] == printed[1]
+
+
+def test_the_report_of_a_pack_is_that_of_the_folder_byte_for_byte(folder, copy, capsys):
+    main(["report", str(copy)])
+    capsys.readouterr()
+    pages = content(folder / "report")
+    assert {"report.html", "report.md", "figures/effects.svg"} <= pages.keys()
+    assert content(copy / "report") == pages
+
+
+@pytest.mark.parametrize("name", ["pack.json", "runs.jsonl.gz"])
+def test_any_changed_byte_of_a_pack_is_damage_told_in_one_line(copy, name, capsys):
+    whole = (copy / name).read_bytes()
+    for at in range(0, len(whole), max(1, len(whole) // 40)):
+        (copy / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert "damaged" in refusal(capsys, "status", copy), at
+    (copy / name).write_bytes(whole[: len(whole) // 2])
+    assert "damaged" in refusal(capsys, "show", copy)
+
+
+def test_a_pack_without_its_runs_is_damaged_and_without_its_document_no_results(copy, capsys):
+    (copy / "runs.jsonl.gz").rename(copy / "elsewhere")
+    assert "damaged, it lacks runs.jsonl.gz" in refusal(capsys, "status", copy)
+    (copy / "elsewhere").rename(copy / "runs.jsonl.gz")
+    (copy / "pack.json").unlink()
+    assert "holds no results" in refusal(capsys, "status", copy)
+
+
+def test_a_pack_of_another_format_is_refused_by_its_number(copy, capsys):
+    document = json.loads((copy / "pack.json").read_text("utf-8"))
+    del document["sha256"]
+    document["plan"]["format"] += 1
+    (copy / "pack.json").write_bytes(sealed(document, "pack.json"))
+    assert "of format 4: a later version wrote it" in refusal(capsys, "status", copy)
+
+
+def test_nothing_is_added_to_a_pack(copy, experiment_file, tmp_path, capsys):
+    before = content(copy)
+    file = experiment_file(name="x")
+    for words in (
+        ["run", file, "--results", tmp_path],
+        ["measure", copy, "perplexity"],
+        ["generate", copy / "baseline", "--prompt", "a"],
+        ["generate", copy, "--prompt", "a"],
+    ):
+        assert "holds packed results, without weights and closed to new runs" in refusal(
+            capsys, *words
+        )
+    with pytest.raises(ConfigError, match="holds packed results"):
+        Store.open(copy)
+    assert content(copy) == before
+
+
+def test_a_pack_takes_the_place_of_a_pack_and_of_nothing_else(folder, packed, tmp_path, capsys):
+    target = tmp_path / "x"
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    assert "is there already, and is no pack" in refusal(capsys, "pack", folder, "--out", target)
+    assert content(target) == {"mine": b"mine"}
+    assert "is there already" in refusal(capsys, "pack", folder, "--out", folder)
+    pack(Results.open(packed), tmp_path / "y", {"old": b"1"})
+    pack(Results.open(packed), tmp_path / "y", {"new": b"2"})
+    assert {*content(tmp_path / "y")} == {"new", "pack.json", "runs.jsonl.gz", "experiment.yaml"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "y"]
+
+
+def test_an_earlier_plan_is_packed_as_the_plan(folder, tmp_path):
+    root = shutil.copytree(folder, tmp_path / "r")
+    store = Store.open(root)
+    store.create(plans.of_runs("new"), "name: x\n")
+    (earlier,) = root.glob("plan-*.json")
+    pack(Results.open(earlier), tmp_path / "p", {})
+    assert Results.open(tmp_path / "p").records.keys() == Results.open(folder).records.keys()
+
+
+def test_the_runs_of_a_pack_are_strict_json_one_a_line(packed):
+    lines = gzip.decompress((packed / "runs.jsonl.gz").read_bytes()).decode("utf-8").splitlines()
+    runs = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert [run["id"] for run in runs] == list(Results.open(packed).records)
+    assert runs[0]["curve"]["step"] == [1.0, 2.0]
