@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate.commands import notes
-from llama_ablate.commands.running import reported
+from llama_ablate.commands import notes, report
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, to_json, write_json
@@ -303,7 +302,7 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere" / "mine").write_text("mine")
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.refuse_links, lambda: reported(store)):
+    for enter in (store.prepare, store.refuse_links, lambda: report.write(store)):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself

@@ -1,4 +1,4 @@
-"""Notes on stderr about a results folder, one line each."""
+"""Notes about results on standard error, one line each."""
 
 import contextlib
 import sys
@@ -36,7 +36,7 @@ def left_out(store: Store, planned: set[str]) -> None:
     note(text)
 
 
-def tell(store: Store) -> None:
+def odd_files(store: Store) -> None:
     """Say which files in the runs' folders are not theirs, and which runs have lost their weights.
 
     Neither changes a result.
