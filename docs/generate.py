@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from llama_ablate.commands import summaries
-from llama_ablate.commands.catalogue import markdown
+from llama_ablate.commands import components, summary
+from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence.intervals import wilson
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ def pages() -> dict[Path, str]:
     readme, systems = ROOT / "README.md", ROOT / "docs" / "systems.md"
     claims = ROOT / "docs" / "claims.md"
     parts = {
-        readme: {"components": markdown(), "summary": _summary()},
+        readme: {"components": components.markdown(), "summary": _summary()},
         systems: audit.systems_parts(REFERENCE),
         claims: audit.claims_parts(REFERENCE),
         ROOT / "docs" / "reliability.md": {"torture": _torture()},
@@ -39,9 +39,9 @@ def _filled(text: str, parts: dict[str, str]) -> str:
 
 
 def _summary() -> str:
-    spec, about = summaries.of_preset("llama3-8b")
-    values = summaries.summarize("llama3-8b", spec, batch=16)
-    shown = summaries.text(values, about)
+    spec, about = resolve_preset("llama3-8b")
+    values = summarize("llama3-8b", spec, batch=16)
+    shown = summary.text({**values, "source": about.source, "notes": about.notes})
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 

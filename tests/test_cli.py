@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from llama_ablate import commands
+from llama_ablate.commands import components
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import local
@@ -156,7 +156,7 @@ def test_a_reader_that_left_early_changes_no_exit_code(monkeypatch):
     def broken(*_text, **_more):
         raise BrokenPipeError
 
-    monkeypatch.setattr(commands, "components", lambda _options: Answer("text", {}, code=1))
+    monkeypatch.setattr(components, "run", lambda _options: Answer("text", {}, code=1))
     monkeypatch.setattr("builtins.print", broken)
     assert main(["components"]) == 1
 
@@ -165,7 +165,7 @@ def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, c
     def greedy(_options):
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr(commands, "components", greedy)
+    monkeypatch.setattr(components, "run", greedy)
     assert main(["components"]) == 2
     said = "llama-ablate: components needs more memory than there is (Unable to allocate 9 TiB)\n"
     assert capsys.readouterr().err == said
@@ -173,7 +173,7 @@ def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, c
 
 def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, capsys):
     values = {"a": float("nan"), "b": [float("inf"), 1.5]}
-    monkeypatch.setattr(commands, "components", lambda _options: Answer("text", values))
+    monkeypatch.setattr(components, "run", lambda _options: Answer("text", values))
     assert main(["components", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
 

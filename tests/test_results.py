@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate.commands import notes
-from llama_ablate.commands.running import reported
+from llama_ablate.commands import notes, report
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
@@ -247,7 +246,7 @@ def test_a_file_that_others_left_in_a_run_is_named_and_the_run_stands(store, nam
     assert store.verify([RECORD.id], lambda _done: None) == []
     assert store.record(RECORD.id) == RECORD
     assert (folder / name).read_text() == "{}"
-    notes.tell(Results(store))
+    notes.odd_files(Results(store))
     named = name.split("/x.json")[0]
     assert capsys.readouterr().err == (
         f"note: not part of any run, and left alone: 'runs/{folder.name}/{named}'\n"
@@ -258,7 +257,7 @@ def test_of_many_foreign_files_a_note_names_a_few_and_counts_the_others(store, c
     folder = store.commit(RECORD, [ROW], weights)
     for number in range(5):
         (folder / f"{number}.txt").touch()
-    notes.tell(Results(store))
+    notes.odd_files(Results(store))
     error = capsys.readouterr().err
     assert error.endswith("2.txt' and 2 more\n")
     assert error.count("\n") == 1
@@ -270,10 +269,10 @@ def test_weights_that_somebody_deleted_are_noticed_and_those_that_were_not_kept_
     other = replace(RECORD, id="4567abcd", seed=1)
     folder = store.commit(RECORD, [ROW], weights)
     store.commit(other, [ROW], None)
-    notes.tell(Results(store))
+    notes.odd_files(Results(store))
     assert capsys.readouterr().err == ""
     (folder / "weights.safetensors").unlink()
-    notes.tell(Results(store))
+    notes.odd_files(Results(store))
     error = capsys.readouterr().err
     assert f"weights were deleted; the numbers stand: 'runs/{folder.name}'. To have" in error
     assert "they were deleted; delete" in store.runs.why_no_weights(RECORD.id)
@@ -303,7 +302,7 @@ def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere" / "mine").write_text("mine")
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.refuse_links, lambda: reported(Results(store))):
+    for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store))):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.summaries import of_preset, summarize
 from llama_ablate.config import experiment
+from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build
 from tests.quiet import within
@@ -34,7 +34,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_llamas_total_is_the_published_one_and_adds_up_by_hand(name):
     dim, layers, heads, kv, width, vocab, total, kv_bytes = PUBLISHED[name]
-    spec = of_preset(name)[0]
+    spec = resolve_preset(name)[0]
     head_dim = dim // heads
     block = 2 * dim * dim + 2 * dim * kv * head_dim + 3 * dim * width + 2 * dim
     by_hand = layers * block + dim + vocab * dim * (1 if spec.tie else 2)
@@ -54,20 +54,20 @@ def test_a_llamas_total_is_the_published_one_and_adds_up_by_hand(name):
 )
 def test_a_gpt2s_total_is_the_published_one_and_adds_up_by_hand(name, dim, layers, total):
     block = 12 * dim * dim + 13 * dim
-    assert count(of_preset(name)[0]).parameters == total
+    assert count(resolve_preset(name)[0]).parameters == total
     assert total == layers * block + 2 * dim + (50257 + 1024) * dim
 
 
 def test_every_preset_counts_as_its_whole_model_does():
     for name in ("llama2-tiny", "llm-foundry-small", "gpt-block-demo", "gpt2-small"):
-        spec = of_preset(name)[0]
+        spec = resolve_preset(name)[0]
         whole = build(spec, "meta")
         assert count(spec).parameters == sum(p.numel() for p in whole.parameters())
         assert count(spec).flops_per_token == whole.flops()
 
 
 def test_the_block_of_the_cache_demonstration_has_4195328_parameters():
-    (block,) = build(of_preset("gpt-block-demo")[0], "meta").blocks
+    (block,) = build(resolve_preset("gpt-block-demo")[0], "meta").blocks
     assert sum(p.numel() for p in block.parameters()) == 4_195_328
 
 
@@ -122,18 +122,18 @@ def test_cache_sizes_of_the_source_documents_cases(arguments, gib, capsys):
 
 
 def test_the_parts_add_up_and_training_costs_three_times_the_forward_pass():
-    values = summarize("x", of_preset("llama3-8b")[0], context=100)
+    values = summarize("x", resolve_preset("llama3-8b")[0], context=100)
     for key, total in values["total"].items():
         assert total == sum(part[key] for part in values["parts"])
     assert values["total"]["train_flops_per_token"] == 3 * values["total"]["flops_per_token"]
-    twice = summarize("x", of_preset("llama3-8b")[0], context=200)
+    twice = summarize("x", resolve_preset("llama3-8b")[0], context=200)
     scores = twice["total"]["flops_per_token"] - values["total"]["flops_per_token"]
     assert scores == 32 * 4 * 100 * 4096  # 2 products x 2 FLOPs x 100 more keys x heads x head_dim
 
 
 def test_405_billion_parameters_are_counted_without_memory_within_three_seconds():
     began = time.perf_counter()
-    assert summarize("x", of_preset("llama3.1-405b")[0])["total"]["parameters"] > 4e11
+    assert summarize("x", resolve_preset("llama3.1-405b")[0])["total"]["parameters"] > 4e11
     assert within(time.perf_counter() - began, 3)
 
 

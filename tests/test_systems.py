@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.summaries import of_preset
 from llama_ablate.data.tokenizer_files import read
+from llama_ablate.design.summary import resolve_preset
 from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
@@ -79,7 +79,7 @@ def test_every_test_that_the_page_names_is_there():
 
 @torch.no_grad()
 def test_s1_llama_2_by_hand_gives_its_logits_shape_with_and_without_cache():
-    model = init_weights(build(of_preset("llama2-demo")[0]), 0)
+    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
     tokens = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
     full = model(tokens)
     assert full.shape == (2, 16, 1000)
@@ -126,7 +126,7 @@ def test_s1_its_unit_tests_shapes_with_what_they_left_out():
 
 @torch.no_grad()
 def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
-    model = init_weights(build(of_preset("gpt-block-demo")[0]), 0)
+    model = init_weights(build(resolve_preset("gpt-block-demo")[0]), 0)
     shapes = []
     model.blocks[0].register_forward_hook(lambda _m, _x, y: shapes.append(tuple(y.shape)))
     cache = model.new_cache(1, 2048)
@@ -141,7 +141,7 @@ def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
 
 @torch.no_grad()
 def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
-    model = init_weights(build(of_preset("llama2-demo")[0]), 0)
+    model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
     cache = model.new_cache(batch=3, capacity=64)
     keys, values = cache.layers[0].tensors
     assert keys.shape == values.shape == (3, 2, 64, 32)  # batch, n_kv of 8 heads, max_seq, head_dim
@@ -155,7 +155,7 @@ def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
 
 def test_s12_the_shapes_of_the_walk_through_layer_0():
     """Llama 3 8B on the meta device: 17 tokens, 32 heads of 128."""
-    model = build(of_preset("llama3-8b")[0], "meta")
+    model = build(resolve_preset("llama3-8b")[0], "meta")
     attn = model.blocks[0].attn
     assert attn.q.weight.view(32, 128, 4096).shape == (32, 128, 4096)
     q, k, v = attn._project(torch.empty(1, 17, 4096, device="meta"))
@@ -184,7 +184,7 @@ def test_s14_the_next_token_is_that_of_metas_equations(checkpoint):
 
 
 def test_s15_the_embedding_is_normal_002_and_fused_attention_is_the_manual_one():
-    spec = of_preset("llm-foundry-small")[0]
+    spec = resolve_preset("llm-foundry-small")[0]
     model = init_weights(build(spec), 0)
     weight = model.embedding.weight
     # 2,097,152 draws: the standard errors are 1.4e-5 and 1e-5.

@@ -11,6 +11,7 @@ from llama_ablate.bench.timing import Ratio, Setup, Table
 from llama_ablate.errors import ConfigError
 from llama_ablate.training.compute import settle
 
+__all__ = ["BENCHES", "Ratio", "Setup", "Table", "run"]
 BENCHES = {"norms": norms.run, "feedforward": feedforward.run, "decode": decode.run}
 
 

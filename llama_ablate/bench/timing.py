@@ -91,12 +91,16 @@ def in_turns(
     """
     synchronize = torch.cuda.synchronize if setup.device == "cuda" else lambda: None
     calls = len(cases) * (_WARM_UP + setup.rounds)
+
+    def show(calls_over: int) -> None:
+        bar.update(calls_over - bar.n)
+
     with tqdm(total=calls, desc=title, file=sys.stderr, leave=False, disable=None) as bar:
         seconds, errors = interleave(
             {case: partial(seconds_of, work, synchronize) for case, work in cases.items()},
             setup.rounds,
             warm_up=_WARM_UP,
-            progress=lambda done: bar.update(done - bar.n),
+            progress=show,
         )
     failed = {
         case: f"{type(error).__name__}: {error}".splitlines()[0][:120]

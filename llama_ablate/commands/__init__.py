@@ -1,32 +1,5 @@
-"""What each command does: options in, an Answer out. Heavy imports wait inside the functions."""
+"""The commands, one a file: its arguments, and what it does with them.
 
-from llama_ablate.commands.experiments import (
-    compare,
-    components,
-    measure,
-    plan,
-    report,
-    show,
-    status,
-)
-from llama_ablate.commands.models import attention, bench, export, generate, rope, summary
-from llama_ablate.commands.pack import pack
-from llama_ablate.commands.running import run
-
-__all__ = [
-    "attention",
-    "bench",
-    "compare",
-    "components",
-    "export",
-    "generate",
-    "measure",
-    "pack",
-    "plan",
-    "report",
-    "rope",
-    "run",
-    "show",
-    "status",
-    "summary",
-]
+A command's module has `HELP`, `EXAMPLE`, `add_arguments(parser)` and `run(options) -> Answer`. It
+imports what is slow to import inside its functions, so that `--help` is quick.
+"""

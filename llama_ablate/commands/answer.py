@@ -1,14 +1,12 @@
-"""What every command gives back."""
+"""The answer that every command returns."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from llama_ablate.files.strict_json import to_json
-
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command says: text for people, plain values for machines, and its exit code."""
+    """What a command prints: text for people, plain values for machines; and its exit code."""
 
     text: str
     values: Any
@@ -17,4 +15,6 @@ class Answer:
     @property
     def json(self) -> str:
         """The values as one strict JSON document; a number that JSON lacks is null."""
+        from llama_ablate.files.strict_json import to_json
+
         return to_json(self.values, nulls=True)

@@ -1,14 +1,33 @@
-"""The command line: arguments in, exit code out. `commands` does the work."""
+"""The command line: arguments in, exit code out."""
 
 import os
 import signal
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO, TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from llama_ablate.commands.arguments import parser
+from llama_ablate.commands import (
+    attention,
+    bench,
+    compare,
+    components,
+    export,
+    generate,
+    measure,
+    pack,
+    plan,
+    report,
+    rope,
+    run,
+    show,
+    status,
+    summary,
+)
+from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line, visible
@@ -17,21 +36,105 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code; what a user can mend is one line on standard error.
+class Command(Protocol):
+    """What a command's module holds."""
 
-    That is a ConfigError, and whatever the system refuses: a full disk, a missing permission, a
-    folder where a file should be.
+    HELP: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: ArgumentParser, /) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, options: Namespace, /) -> Answer:
+        """Do what the command is for. Raises ConfigError."""
+
+
+#: In the order of `--help`.
+COMMANDS: dict[str, Command] = {
+    "components": components,
+    "plan": plan,
+    "run": run,
+    "status": status,
+    "show": show,
+    "compare": compare,
+    "measure": measure,
+    "report": report,
+    "pack": pack,
+    "summary": summary,
+    "rope": rope,
+    "generate": generate,
+    "attention": attention,
+    "export": export,
+    "bench": bench,
+}
+_EPILOG = """\
+examples:
+  llama-ablate components norm
+  llama-ablate plan experiments/quickstart.yaml
+  llama-ablate run experiments/quickstart.yaml --set seeds=5
+  llama-ablate compare results/quickstart baseline swiglu
+  llama-ablate report results/quickstart
+  llama-ablate generate results/quickstart/rope --prompt "def "
+  llama-ablate summary llama3-8b --batch 16
+
+exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (run again: goes on)
+"""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong in one line, and exit with code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> ArgumentParser:
+    """Return the parser of all commands."""
+    from llama_ablate import __version__
+
+    top = _Parser(
+        prog="llama-ablate",
+        description="Architecture ablations of Llama-style models: paired runs, intervals, cost.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
+    common = _Parser(add_help=False)
+    common.add_argument(
+        "--plugin",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that registers components; repeatable",
+    )
+    common.add_argument("--json", action="store_true", help="print one JSON document, nothing else")
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=command.HELP,
+            description=command.HELP,
+            parents=[common],
+            epilog=f"example:\n  llama-ablate {command.EXAMPLE}",
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(subparser)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code.
+
+    What a user can mend is one line on standard error and code 2: a ConfigError, and whatever the
+    system refuses, such as a full disk or a missing permission.
     """
     options = parser().parse_args(arguments)
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
-        from llama_ablate import commands
-
         plugins.load(options.plugin)
-        answer = getattr(commands, options.command.replace("-", "_"))(options)
-        with suppress(BrokenPipeError):  # the reader has gone, with what it wanted
+        answer = COMMANDS[options.command].run(options)
+        with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
             print(answer.json if options.json else visible(answer.text), flush=True)
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
@@ -45,24 +148,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
-    return int(answer.code)
+    return answer.code
 
 
 def script() -> NoReturn:
-    """Be the process of `main`: what `llama-ablate` and `python -m llama_ablate` call.
+    """Process entry point of `llama-ablate` and `python -m llama_ablate`.
 
-    Once `main` has answered, nothing is left to keep: a further Ctrl-C ends the process silently.
+    SIGTERM and SIGHUP interrupt like Ctrl-C. Streams may be closed, full or broken pipes: that
+    changes no exit code. Once `main` has returned, a signal ends the process silently.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _interrupt)
-    nobody = os.open(os.devnull, os.O_RDWR)
-    # None where it was closed from the start.
-    sys.stdout = sys.stdout or os.fdopen(nobody, "w", closefd=False)
-    person = sys.stderr or os.fdopen(nobody, "w", closefd=False)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    # A stream that was closed before the start is None.
+    sys.stdout = sys.stdout or os.fdopen(devnull, "w", closefd=False)
+    stderr = sys.stderr or os.fdopen(devnull, "w", closefd=False)
     sys.stderr = TextIOWrapper(
-        _Told(person.fileno(), "w", closefd=False),
-        person.encoding,
+        _Unfailing(stderr.fileno(), "w", closefd=False),
+        stderr.encoding,
         errors="backslashreplace",
         write_through=True,
     )
@@ -75,11 +179,11 @@ def script() -> NoReturn:
         try:
             sys.stdout.flush()
         except OSError:  # the interpreter would try again at its end, and exit with 120
-            os.dup2(nobody, sys.stdout.fileno())
+            os.dup2(devnull, sys.stdout.fileno())
 
 
-class _Told(FileIO):
-    """What people are told. Where nobody takes it, as on a closed terminal, work goes on."""
+class _Unfailing(FileIO):
+    """A stream whose write errors, as on a closed terminal, are ignored: work goes on."""
 
     def write(self, text: "Buffer") -> int:
         try:
@@ -89,6 +193,6 @@ class _Told(FileIO):
 
 
 def _interrupt(number: int, _frame: object) -> None:
-    if number == signal.SIGHUP:  # of a closed terminal both the system and the shell tell
+    if number == signal.SIGHUP:  # when a terminal closes, both the system and the shell send it
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -36,7 +36,7 @@ def left_out(store: Store, planned: set[str]) -> None:
     note(text)
 
 
-def tell(results: Results) -> None:
+def odd_files(results: Results) -> None:
     """Name the foreign files in folders of runs, and the runs whose weights were deleted.
 
     Neither changes a result.

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from llama_ablate.commands.cli import main
-from llama_ablate.commands.summaries import of_preset
+from llama_ablate.design.summary import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.interop.opening import open_model
@@ -48,7 +48,7 @@ def test_metas_weights_go_to_transformers_through_export(tmp_path):
 
 def test_llama3_8b_has_the_keys_and_shapes_of_its_own_file():
     """The first keys in their order, and every shape, from the walk-through's print."""
-    spec = of_preset("llama3-8b")[0]
+    spec = resolve_preset("llama3-8b")[0]
     shapes = {n: tuple(p.shape) for n, p in build(spec, "meta").named_parameters()}
     printed = {
         "embedding": (128256, 4096),

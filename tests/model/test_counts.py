@@ -1,11 +1,11 @@
 import pytest
 
-from llama_ablate.commands.summaries import of_preset
+from llama_ablate.design.summary import resolve_preset
 from llama_ablate.model.counts import count
 
 
 def spec_of(name):
-    return of_preset(name)[0]
+    return resolve_preset(name)[0]
 
 
 def test_gpt2_small_has_its_published_size():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from llama_ablate.commands.cli import script
 
-_LAUNCHING = ("commands/running.py", "launch/queue.py", "launch/local.py", "launch/processes.py")
+_LAUNCHING = ("commands/run.py", "launch/queue.py", "launch/local.py", "launch/processes.py")
 
 
 def interrupt_before(number, noted):

@@ -1,7 +1,7 @@
-"""What an architecture weighs and costs, part by part: exact, and without building its weights."""
+"""Exact parameters, FLOPs and cache of an architecture, part by part; weights are not built."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from llama_ablate.config import experiment
@@ -12,11 +12,12 @@ from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts
 from llama_ablate.model.decoder import REGISTRIES, build
 
-DTYPES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+#: Bytes of a number in the cache.
+_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
-def of_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experiment.About]:
-    """Return a preset's resolved recipe and what is said about it.
+def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experiment.About]:
+    """Return a preset's spec, with the notes about it.
 
     Raises ConfigError for an unknown preset, or a `--set` that does not fit.
     """
@@ -34,20 +35,13 @@ def of_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experimen
     return spec, preset.about
 
 
-@dataclass(frozen=True)
-class Rates:
-    """How fast each pair of a rotation turns, in radians per position, and the model's context."""
+def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[float]], int]:
+    """Return the radians per position of each pair of a preset's rotation, and its context.
 
-    context: int
-    rates: dict[str, list[float]]
-
-
-def rates_of(name: str, sets: Sequence[str] = ()) -> Rates:
-    """Return the frequencies of a preset's rotation; of a scaled one, those unscaled as well.
-
-    Raises ConfigError for a preset whose position scheme does not rotate.
+    The rates are by name: of a scaled rotation, those unscaled as well. Raises ConfigError for a
+    preset whose position scheme does not rotate.
     """
-    spec, _ = of_preset(name, sets)
+    spec, _ = resolve_preset(name, sets)
     if spec.position.name != "rope":
         raise ConfigError(
             f"'{name}' has position '{spec.position.name}', which turns nothing; "
@@ -59,10 +53,10 @@ def rates_of(name: str, sets: Sequence[str] = ()) -> Rates:
         rope: Any = REGISTRIES["position"].build(choice, head_dim=model.blocks[0].attn.rotated)
         return [float(rate) for rate in rope.frequencies()]
 
-    found = {name: rates(spec.position)}
+    by_name = {name: rates(spec.position)}
     if spec.position["scaling"] != "none":
-        found["unscaled"] = rates(spec.position.with_options(scaling="none", factor=1.0))
-    return Rates(spec.context, found)
+        by_name["unscaled"] = rates(spec.position.with_options(scaling="none", factor=1.0))
+    return by_name, spec.context
 
 
 def summarize(
@@ -78,8 +72,8 @@ def summarize(
     FLOPs count matrix products, scores dense over `context` (the model's own unless given). The
     cache is that of `batch` sequences of `context` tokens in `dtype`.
     """
-    length, size = context or spec.context, DTYPES[dtype]
-    found = parts(spec, length)
+    length, size = context or spec.context, _BYTES[dtype]
+    counted = parts(spec, length)
     rows: list[dict[str, Any]] = [
         {
             "part": part.name,
@@ -89,7 +83,7 @@ def summarize(
             "train_flops_per_token": 3 * part.flops_per_token,
             "kv_bytes_per_token": size * part.cached_per_token,
         }
-        for part in found
+        for part in counted
     ]
     columns = [key for key, value in rows[0].items() if isinstance(value, int)]
     total = {key: sum(row[key] for row in rows) for key in columns}
@@ -103,46 +97,8 @@ def summarize(
         "dtype": dtype,
         "parts": rows,
         "total": total,
-        "non_embedding": sum(p.parameters for p in found if p.name not in OUTSIDE),
+        "non_embedding": sum(p.parameters for p in counted if p.name not in OUTSIDE),
         "parameters_untied": total["parameters"] + (spec.vocab * spec.dim - shared),
         "parameters_tied": total["parameters"] - shared,
         "kv_cache_bytes": total["kv_bytes_per_token"] * kept * batch,
     }
-
-
-def text(values: dict[str, Any], about: experiment.About) -> str:
-    """Return a summary for a terminal."""
-    import pandas as pd
-
-    from llama_ablate.report import planned, tables
-
-    rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
-    heads = {
-        "parameters": "parameters",
-        "flops_per_token": "FLOPs/token",
-        "train_flops_per_token": "to train",
-        "kv_bytes_per_token": "KV bytes/token",
-    }
-    cells = pd.DataFrame({"part": [r["part"] for r in rows], "what": [r["what"] for r in rows]})
-    for key, head in heads.items():
-        cells[head] = [f"{row[key]:,}" for row in rows]
-    model, size = values["model"], values["kv_cache_bytes"]
-    lines = [
-        f"{values['name']}: {model['layers']} layers, dim {model['dim']:,}, {model['heads']} heads "
-        f"of {model['head_dim']}, block {_name(model['block'])}, context {model['context']:,}",
-        "",
-        tables.text(cells),
-        "",
-        f"untied {values['parameters_untied']:,}, tied {values['parameters_tied']:,} parameters; "
-        f"{values['non_embedding']:,} without embedding, positions and head",
-        f"FLOPs at context {values['context']:,}: matrix products, scores dense",
-        f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-        f"{size:,} bytes = {planned.size(size, 5)}",
-    ]
-    lines += [f"source: {about.source}"] if about.source else []
-    lines += [f"note: {note}" for note in about.notes]
-    return "\n".join(lines)
-
-
-def _name(entry: Any) -> str:
-    return entry if isinstance(entry, str) else str(entry["name"])

@@ -1,0 +1,53 @@
+"""The command `bench`: micro-benchmarks of components."""
+
+from argparse import ArgumentParser, Namespace
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.options import count
+
+HELP = "time a component alone and in a training step: naive, fused, compiled"
+EXAMPLE = "bench norms --dim 4096 --rows 2048 --threads 2"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the benchmark, its sizes, and the compute."""
+    parser.add_argument("what", choices=["norms", "feedforward", "decode"])
+    parser.add_argument("--dim", type=count, default=1024, help="width of a vector (1024)")
+    parser.add_argument("--rows", type=count, default=4096, help="vectors, or tokens (4096)")
+    parser.add_argument("--rounds", type=count, default=30, help="turns of every case (30)")
+    parser.add_argument(
+        "--threads", type=int, choices=range(1, 1025), metavar="N", default=1, help="of the CPU (1)"
+    )
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    shared.add_device(parser)
+
+
+def run(options: Namespace) -> Answer:
+    """Time every case of a benchmark in turns."""
+    from dataclasses import asdict
+
+    from llama_ablate import bench
+    from llama_ablate.launch.environment import environment
+    from llama_ablate.report import benches
+    from llama_ablate.training.compute import pick_device
+
+    setup = bench.Setup(
+        device=pick_device(options.device),
+        dtype=options.dtype,
+        threads=options.threads,
+        dim=options.dim,
+        rows=options.rows,
+        rounds=options.rounds,
+        compiled=not options.no_compile,
+    )
+    tables, ratios = bench.run(options.what, setup)
+    values = {
+        "bench": options.what,
+        "setup": asdict(setup),
+        "environment": environment(),
+        "tables": [table.to_dict() for table in tables],
+        "ratios": [asdict(ratio) for ratio in ratios],
+    }
+    return Answer(benches.text(values), values)

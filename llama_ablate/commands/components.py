@@ -1,0 +1,100 @@
+"""The command `components`: what is registered, with its options and sources."""
+
+import textwrap
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from llama_ablate.config.registry import Registry
+
+HELP = "list the components and what YAML may set on them"
+EXAMPLE = "components position"
+_INDENT = " " * 17
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the slot."""
+    parser.add_argument(
+        "slot",
+        nargs="?",
+        metavar="SLOT",
+        help="norm, position, attention, feedforward, block, corpus, tokenizer or metric",
+    )
+
+
+def run(options: Namespace) -> Answer:
+    """List registered components with their options and sources."""
+    rows = listing(options.slot)
+    return Answer(text(rows), rows)
+
+
+def listing(slot: str | None = None) -> list[dict[str, Any]]:
+    """Return `{slot, name, options, summary}` for each component, of one slot or of all.
+
+    Raises ConfigError for a slot that does not exist.
+    """
+    registries = _registries()
+    if slot is not None and slot not in registries:
+        raise ConfigError(f"'{slot}' is not a slot{nearest(slot, registries)}")
+    return [
+        {
+            "slot": kind,
+            "name": name,
+            "options": {
+                o.name: {"type": o.kind, "default": o.default} for o in registry.options(name)
+            },
+            "summary": registry.summary(name),
+        }
+        for kind, registry in registries.items()
+        if slot in (None, kind)
+        for name in registry
+    ]
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    """Return the listing for a terminal."""
+    lines = []
+    for slot in dict.fromkeys(row["slot"] for row in rows):
+        lines.append(f"{slot}:")
+        for row in (row for row in rows if row["slot"] == slot):
+            summary = textwrap.fill(
+                row["summary"], 100, initial_indent=_INDENT, subsequent_indent=_INDENT
+            )
+            lines.append(f"  {row['name']:14s} {summary.strip()}")
+            lines += [
+                f"{_INDENT}{name}: {option['type']} = {_yaml(option['default'])}"
+                for name, option in row["options"].items()
+            ]
+    return "\n".join(lines)
+
+
+def markdown() -> str:
+    """Return the table of the README: the five slots of the model."""
+    from llama_ablate.model.decoder import REGISTRIES
+
+    lines = ["| slot | component | options | what it is, and its source |", "|---|---|---|---|"]
+    for row in (row for slot in REGISTRIES for row in listing(slot)):
+        options = ", ".join(f"`{n}` = {_yaml(o['default'])}" for n, o in row["options"].items())
+        lines.append(f"| {row['slot']} | `{row['name']}` | {options} | {row['summary']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _registries() -> "dict[str, Registry]":
+    from llama_ablate.data.corpora import CORPORA
+    from llama_ablate.data.tokenizers import TOKENIZERS
+    from llama_ablate.measure import METRICS
+    from llama_ablate.model.decoder import REGISTRIES
+
+    return {**REGISTRIES, "corpus": CORPORA, "tokenizer": TOKENIZERS, "metric": METRICS}
+
+
+def _yaml(default: object) -> str:
+    """Write a default as YAML would."""
+    if default is None or isinstance(default, bool):
+        return {None: "null", True: "true", False: "false"}[default]
+    if isinstance(default, tuple):
+        return f"[{', '.join(map(str, default))}]"
+    return f"{default:g}" if isinstance(default, float) else str(default)

@@ -1,0 +1,29 @@
+"""The command `measure`: more metrics of finished runs, from their weights."""
+
+from argparse import ArgumentParser, Namespace
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+
+HELP = "take more metrics of finished runs, without training again"
+EXAMPLE = "measure results/quickstart perplexity decode_speed"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the results and the metrics."""
+    shared.add_results(parser)
+    parser.add_argument("metrics", nargs="+", metavar="METRIC", help="see: components metric")
+
+
+def run(options: Namespace) -> Answer:
+    """Measure runs that have finished, and write the report again."""
+    from llama_ablate.commands import notes, report
+    from llama_ablate.launch import measurement
+    from llama_ablate.launch.progress import Bar
+    from llama_ablate.results import Results, Store
+
+    store = Store.open(options.folder)
+    notes.mend(store)
+    with Bar("measuring") as bar:
+        measurement.measure_again(store, options.metrics, bar.update)
+    return report.write(Results(store))

@@ -1,0 +1,76 @@
+"""The command `plan`: what `run` would do, without training."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+
+HELP = "show variants, exact sizes, runs and predicted time; train nothing"
+EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the experiment, and which difference it is to show."""
+    shared.add_experiment(parser)
+    shared.add_device(parser)
+    parser.add_argument(
+        "--power",
+        type=_nats,
+        metavar='"X nats"',
+        help="how many seeds would show X, and what they cost",
+    )
+    parser.add_argument(
+        "--pilot",
+        type=Path,
+        metavar="DIR",
+        help="with --power: whose noise to plan with (results/NAME)",
+    )
+
+
+def _nats(text: str) -> float:
+    """Read a difference of losses with its unit."""
+    from llama_ablate.config import margins
+
+    size = margins.nats(text)
+    if size is None:
+        raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
+    return size
+
+
+def run(options: Namespace) -> Answer:
+    """Show what `run` would do."""
+    from llama_ablate.config import experiment
+    from llama_ablate.design.plan import make
+    from llama_ablate.launch import local
+    from llama_ablate.report import planned
+    from llama_ablate.results import Settings, Store
+    from llama_ablate.results.still import legacy
+    from llama_ablate.training.compute import choose, pick_device
+
+    device = pick_device(options.device)
+    source = experiment.load(options.file, tuple(options.sets))
+    made = make(source)
+    try:
+        compute = choose(made.baseline.spec, made.experiment.train, device)
+    except ConfigError as error:  # it does not fit this machine
+        raise source.locate(error) from None
+    made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
+    workers = local.default_workers(device, made.experiment.parallel.data)
+    values = planned.forecast(
+        legacy(made.document(compute, Settings())), compute.to_dict(), workers
+    )
+    text = planned.text(values)
+    if options.power is not None:
+        pilot = options.pilot or Path("results") / made.experiment.slug
+        try:
+            store = Store.open(pilot)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
+            ) from None
+        values["power"] = planned.powered(store, options.power, values)
+        shown = planned.power_text(values["power"], options.power, values["seeds"])
+        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
+    return Answer(text, values)

@@ -1,0 +1,239 @@
+"""The command `run`: from an experiment file to records and a report."""
+
+import math
+import re
+import shutil
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llama_ablate.config.experiment import Source
+    from llama_ablate.design.plan import Plan
+    from llama_ablate.launch.queue import Launcher
+    from llama_ablate.results import Settings, Store
+    from llama_ablate.results.plan import PlanDocument
+    from llama_ablate.training.compute import Compute
+
+HELP = "train what has no record yet, measure speeds, write the report"
+EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
+_BARS = 32  # more would fill any terminal
+_EXTRAS = {"ray": "ray", "slurm": "submitit"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the experiment, where its results go, and what starts the runs."""
+    shared.add_experiment(parser)
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="where its folder is made (default: results)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="runs at a time (default: one a core, or one a GPU)",
+    )
+    shared.add_device(parser)
+    parser.add_argument(
+        "--keep-weights",
+        choices=["none", "best", "all"],
+        default="all",
+        help="of finished runs: none, each variant's best in every table, or all "
+        "(default), to add metrics later",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="what a crash may cost a run (default: 30)",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=["local", "ray", "slurm"],
+        default="local",
+        help="what starts the runs: see docs/launchers.md",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="a Ray cluster's head (default: a Ray of this machine)",
+    )
+    parser.add_argument(
+        "--slurm",
+        type=_flag,
+        action="append",
+        default=[],
+        metavar="KEY[=VALUE]",
+        help="an option of sbatch, such as time=4:00:00; repeatable",
+    )
+
+
+def _seconds(text: str) -> float:
+    """Read a time above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentTypeError(f"'{text}' is not a number of seconds above 0")
+    return seconds
+
+
+def _flag(text: str) -> tuple[str, str | bool]:
+    """Read an option of another program: KEY=VALUE, or KEY alone."""
+    match = re.fullmatch(r"-{0,2}([a-z][a-z-]*)(?:=([^\n]*))?", text)
+    if match is None:
+        raise ArgumentTypeError(f"'{text}' is not KEY=VALUE or KEY")
+    return match[1], True if match[2] is None else match[2]
+
+
+def run(options: Namespace) -> Answer:
+    """Train, measure and report an experiment; continue one that was stopped."""
+    from llama_ablate.commands import notes, report
+    from llama_ablate.config import experiment
+    from llama_ablate.launch import processes
+    from llama_ablate.results import Results, Store, folders
+
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
+    _check_launcher(options)
+    source = experiment.load(options.file, tuple(options.sets))
+    processes.warm()  # before the imports below, which take as long as the server's own
+    from llama_ablate.design.plan import make
+    from llama_ablate.launch import measurement
+    from llama_ablate.launch.progress import Bar, Progress
+    from llama_ablate.launch.queue import Queue
+    from llama_ablate.training.compute import pick_device
+
+    device = pick_device(options.device)
+    plan = make(source)
+    if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.measures):
+        raise ConfigError(
+            "--keep-weights best: the best are chosen by the validation loss; "
+            "'measure' needs 'perplexity'"
+        )
+    store = Store(options.results / plan.experiment.slug)
+    store.prepare()
+    try:
+        plan, compute, settings = _write_plan(options, source, plan, store, device)
+    except (ConfigError, OSError):
+        if not store.plan_file.exists():
+            folders.remove_empty(store.root)
+        raise
+    ids = [run.id for run in plan.runs]
+    notes.left_out(store, set(ids))
+    with Bar("verifying what is there") as bar:
+        for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
+            notes.note(f"damaged, kept as '{damaged}', and trained again")
+    store.sweep()
+    with (
+        _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
+        Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
+    ):
+        Queue(store, plan, compute, settings, progress).work(launcher)
+    store.sweep(unfinished=False)  # where a worker came late to what another had finished
+    with Bar("measuring, variants in turn") as bar:
+        measurement.measure_variants(store, plan, compute, bar.update)
+    return report.write(Results(store))
+
+
+def _workers(options: Namespace, plan: "Plan") -> int | None:
+    """Return how many runs at a time were asked for, if any: at most as many as there are."""
+    workers: int | None = options.workers
+    return workers and min(workers, len(plan.runs))
+
+
+def _write_plan(
+    options: Namespace, source: "Source", plan: "Plan", store: "Store", device: str
+) -> "tuple[Plan, Compute, Settings]":
+    """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
+    from dataclasses import replace
+
+    from llama_ablate.commands import notes
+    from llama_ablate.config import plugins
+    from llama_ablate.launch import local, measurement
+    from llama_ablate.results import Settings
+    from llama_ablate.training.compute import Compute
+
+    notes.mend(store)
+    train = plan.experiment.train
+    try:
+        chosen = store.kept(
+            "compute",
+            f"device {device}, precision {train.precision}, kernel {train.kernel}",
+            lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),
+        )
+    except ConfigError as error:  # it does not fit this machine
+        raise source.locate(error) from None
+    compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
+    plan = plan.paced(measurement.pace(store, compute))
+    settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
+    document = plan.document(compute, settings)
+    # How many a cluster will take at a time is not known before: perhaps all.
+    elsewhere = options.launcher == "slurm" or options.ray_address
+    most = len(plan.runs) if elsewhere else local.default_workers(device, compute.ranks)
+    _check_room(store, document, min(_workers(options, plan) or most, len(plan.runs)))
+    overrides = "".join(f"# --set {text}\n" for text in options.sets)
+    store.create(document, overrides + source.text)
+    return plan, compute, settings
+
+
+def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
+    """Raise ConfigError where the disk has less room than the runs will need."""
+    from llama_ablate.report import planned
+    from llama_ablate.results.still import legacy
+
+    done = store.runs.final_ids()
+    needed = planned.disk_bytes(legacy(plan), workers, done)
+    free = shutil.disk_usage(store.root).free
+    keep = plan.settings.keep_weights
+    if needed[keep] > free:
+        raise ConfigError(
+            f"the runs need up to {planned.size(needed[keep])} in '{store.root}', and "
+            f"{planned.size(free)} are free; with --keep-weights best "
+            f"{planned.size(needed['best'])}, with none {planned.size(needed['none'])}"
+        )
+
+
+def _check_launcher(options: Namespace) -> None:
+    """Raise ConfigError for a launcher that is not installed, and for options of another one."""
+    name = options.launcher
+    if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
+        raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")
+    if name == "slurm" and shutil.which("sbatch") is None:
+        raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
+    for value, flag, launcher in (
+        (options.ray_address, "--ray-address", "ray"),
+        (options.slurm, "--slurm", "slurm"),
+    ):
+        if value and name != launcher:
+            raise ConfigError(f"{flag} goes with --launcher {launcher}, not {name}")
+
+
+def _launcher(
+    options: Namespace, store: "Store", device: str, ranks: int, workers: int | None
+) -> "AbstractContextManager[Launcher]":
+    """Return the launcher that is asked for; it is there inside `with`."""
+    if options.launcher == "ray":
+        from llama_ablate.launch.ray import Ray
+
+        return Ray(store, device, workers, options.ray_address, ranks)
+    if options.launcher == "slurm":
+        from llama_ablate.launch.slurm import Slurm
+
+        return Slurm(store, device, workers, dict(options.slurm), ranks)
+    from llama_ablate.launch import local
+
+    workers = workers or local.default_workers(device, ranks)
+    return nullcontext(local.Local(store, device, workers, ranks))
