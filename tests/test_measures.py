@@ -11,8 +11,8 @@ from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.interleaved import Arm, interleaved
 from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.measure.variants import Arm, measure_arms
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results.metrics import Measurement, Value
@@ -98,7 +98,7 @@ def test_the_standard_error_is_that_of_window_means(subject):
         ("kv_cache", {"context": 10**30}, "context", "must be from 1 to the text's 3"),
         ("train_speed", {"seconds": -1.0}, "seconds", "seconds -1: must be from 0 to 600"),
         ("train_speed", {"seconds": 1e300}, "seconds", "seconds 1e+300: must be from 0 to 600"),
-        ("decode_speed", {"seconds": 1e300}, "seconds", "must be from 0 to 600, for each turn"),
+        ("decode_speed", {"seconds": 1e300}, "seconds", "must be from 0 to 600, for each round"),
         ("decode_speed", {"batch": [0]}, "batch", "batch [0] must be whole numbers of 1 or more"),
         ("decode_speed", {"batch": []}, "batch", "batch [] must be whole numbers of 1 or more"),
         ("decode_speed", {"batch": [10**9]}, "batch", "the largest batch of the longest context"),
@@ -175,7 +175,7 @@ def test_the_interleaved_pass_takes_turns_and_reports_medians(spec, tokens, monk
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa", "mqa")]
     choice = METRICS.resolve("train_speed")
-    found = interleaved(arms(specs, tokens), [choice], COMPUTE, rounds=3)
+    found = measure_arms(arms(specs, tokens), [choice], COMPUTE, rounds=3)
     assert order == ["mha", "gqa", "mqa"] * 3
     x = Value("x", 3, "speed", "tokens/s", {"batch": 8}, samples=(0, 3, 6))
     assert found[0] == {"train_speed": Measurement((x,))}
@@ -197,7 +197,7 @@ def test_a_metric_that_fails_for_a_variant_says_why_and_the_others_go_on(
     monkeypatch.setattr(METRICS, "measure", fake)
     specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
     choices = [METRICS.resolve(name) for name in ("kv_cache", "train_speed")]
-    found = interleaved(arms(specs, tokens), choices, COMPUTE, rounds=3)
+    found = measure_arms(arms(specs, tokens), choices, COMPUTE, rounds=3)
     failed = found[0].pop("kv_cache")
     assert failed.error.startswith(f"{error.__name__}: ")
     assert failed.rows == ()

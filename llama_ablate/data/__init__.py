@@ -1,1 +1,1 @@
-"""Text in, token batches out: corpora, tokenizers, and one memory-mapped store of tokens."""
+"""Corpora, tokenizers, and a memory-mapped token store that batches are drawn from."""

@@ -1,4 +1,4 @@
-"""Markov chains, seen and hidden, as sources of known entropy."""
+"""Markov chains and hidden Markov models as sources of known entropy."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,9 +11,9 @@ from llama_ablate.errors import ConfigError
 
 _DENSE = 4096  # histories up to which the stationary distribution is solved for directly
 _TABLE = 1 << 24  # probabilities of one table: 128 MiB
-_ORDER = 23  # of two symbols, the fewest there are, a longer history is more than such a table
-_STATES = 1 << 10  # hidden ones: the filter takes their square at each token
-_PRODUCTS = 1 << 33  # of walking to a stationary distribution, before it is given up: a minute
+_ORDER = 23  # with two symbols, the fewest, a longer history exceeds _TABLE
+_STATES = 1 << 10  # hidden: the forward filter is quadratic in them
+_PRODUCTS = 1 << 33  # multiplications of the power iteration before it gives up: a minute
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Markov:
     name: ClassVar[str] = "markov"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes that make no source, or a table too large to hold."""
+        """Raise ConfigError for sizes out of range, or a table too large for memory."""
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _ORDER, order=self.order)
         if self.vocab ** (self.order + 1) > _TABLE:
-            blamed = "order" if self.order > 1 else "vocab"  # no order is less than 1
+            key = "order" if self.order > 1 else "vocab"  # an order of 1 is the least
             raise ConfigError(
                 f"vocab {self.vocab} to the power of order {self.order} + 1 is more "
                 f"than {_TABLE:,} probabilities",
-                (blamed,),
+                (key,),
             )
         at_least(0, table_seed=self.table_seed)
         _positive(self.concentration)
@@ -76,7 +76,7 @@ class Markov:
         )
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return a stretch of the stationary chain."""
+        """Return a sample of the stationary chain, (length,)."""
         cumulative = self.table.cumsum(1)
         state = int(generator.choice(len(self.stationary), p=self.stationary))
         uniform, out = generator.random(length), np.empty(length, np.int64)
@@ -104,7 +104,7 @@ class Markov:
         index = seen @ self.vocab ** np.arange(length - 1, -1, -1)
         if length == self.order:
             return np.asarray(self.table[index])
-        # What is not seen is averaged over: histories that end in what is.
+        # Averaged over all histories that end in the symbols seen.
         joint = self.stationary[:, None] * self.table
         ends = joint.reshape(-1, self.vocab**length, self.vocab).sum(0)
         return np.asarray(ends[index] / ends[index].sum(1, keepdims=True))
@@ -127,7 +127,7 @@ class HiddenMarkov:
     name: ClassVar[str] = "hmm"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes that make no source."""
+        """Raise ConfigError for sizes out of range."""
         within(2, SYMBOLS, vocab=self.vocab)
         within(2, _STATES, states=self.states)
         if self.states * self.vocab > _TABLE:
@@ -155,16 +155,16 @@ class HiddenMarkov:
         return _rows(self.states, self.vocab, self.concentration, self.table_seed + 1)
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:
-        """Return the symbols of a stretch of the hidden chain."""
+        """Return the symbols that a sample of the hidden chain emits, (length,)."""
         hidden = self.chain.sample(generator, length)
         cumulative, uniform = self.emission.cumsum(1), generator.random(length)
-        found = np.empty(length, np.int64)
+        symbols = np.empty(length, np.int64)
         # State by state: a row of the table for every token of a long stretch would be gigabytes.
         order = hidden.argsort(kind="stable")
         starts = np.searchsorted(hidden[order], np.arange(1, self.states))
         for state, places in enumerate(np.split(order, starts)):
-            found[places] = np.searchsorted(cumulative[state], uniform[places])
-        return np.minimum(found, self.vocab - 1)
+            symbols[places] = np.searchsorted(cumulative[state], uniform[places])
+        return np.minimum(symbols, self.vocab - 1)
 
     def floor(self, windows: Symbols) -> Nats:
         """Return the exact loss by the forward filter, from the stationary distribution."""

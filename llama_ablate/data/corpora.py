@@ -1,4 +1,4 @@
-"""Corpora: where text comes from, and how it is split into train, validation and test."""
+"""Corpora: sources of text, split into train, validation and test."""
 
 import hashlib
 import os
@@ -18,8 +18,8 @@ from llama_ablate.errors import ConfigError
 
 CORPORA = Registry("corpus")
 SPLITS = ("train", "validation", "test")
-_PACKED = (".gz", ".zip", ".xz", ".zst")  # names that say that a file is compressed
-_ENTRIES = 200_000  # files and folders to look through: a few seconds, and more than data sets have
+_COMPRESSED = (".gz", ".zip", ".xz", ".zst")
+_ENTRIES = 200_000  # files and folders a pattern may visit: a few seconds, more than data sets have
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def hub(
     local = Path(dataset).is_dir()
     if local:
         for file in Path(dataset).rglob("*"):
-            if file.is_file() and file.suffix not in _PACKED:
-                documents.refuse_packed(file)
+            if file.is_file() and file.suffix not in _COMPRESSED:
+                documents.refuse_compressed(file)
     else:
         _reach(dataset)
-    # A local file is known by its time alone: what the cache made of it may be an older text.
+    # The library knows a local file by its time alone, so its cache may hold an older text.
     mode = "reuse_cache_if_exists" if local else "reuse_dataset_if_exists"
     try:
         loaded = datasets.load_dataset(dataset, config, revision=revision, download_mode=mode)
@@ -156,17 +156,17 @@ def hub(
 
 
 def _reach(dataset: str) -> None:
-    """Raise ConfigError where the hub does not answer: its library would try for half a minute."""
+    """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session
 
     if dataset.startswith((".", "/", "~")) or dataset.count("/") > 1:
         raise ConfigError(f"there is no folder '{dataset}'")
     if HF_HUB_OFFLINE:
-        return  # what is in the library's cache will do
+        return  # the library reads its cache
     try:
         get_session().head(constants.ENDPOINT, timeout=10)
-    except Exception as error:  # noqa: BLE001  of which library, its version decides
+    except Exception as error:  # noqa: BLE001  its type depends on the library's version
         raise ConfigError(
             f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
             f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
@@ -179,16 +179,16 @@ def _expand(path: str) -> list[Path]:
     try:
         root = Path(path).expanduser()
         if root.is_dir():
-            found = [p for p in _matches(root, ("**", "*")) if not p.name.startswith(".")]
-            if not found:
+            files = [p for p in _matches(root, ("**", "*")) if not p.name.startswith(".")]
+            if not files:
                 raise ConfigError(f"the folder '{path}' holds no files", ("path",))
-            return sorted(found)
+            return sorted(files)
         if any(c in path for c in "*?[") and "\0" not in path:  # no name holds a NUL
             anchor = Path(root.anchor) if root.is_absolute() else Path()
-            found = sorted(_matches(anchor, root.relative_to(anchor).parts))
-            if not found:
+            files = sorted(_matches(anchor, root.relative_to(anchor).parts))
+            if not files:
                 raise ConfigError(f"no file matches '{path}'", ("path",))
-            return found
+            return files
     except OSError as error:
         reason = f"'{error.filename or path}' cannot be read: {error.strerror}"
         raise ConfigError(reason, ("path",)) from None
@@ -201,23 +201,23 @@ def _matches(root: Path, pattern: Sequence[str]) -> set[Path]:
     """Return the files below `root` that fit a pattern, `**` standing for folders of any depth."""
     if any("**" in part and part != "**" for part in pattern):
         raise ConfigError("in a pattern '**' stands alone between slashes", ("path",))
-    found, looked_at, ahead = set(), count(1), [(root, tuple(pattern))]
-    while ahead:
-        place, parts = ahead.pop()
+    files, visited, pending = set(), count(1), [(root, tuple(pattern))]
+    while pending:
+        path, parts = pending.pop()
         if parts:
-            ahead += _steps(place, parts, looked_at)
-        elif place.is_file():
-            found.add(place)
-    return found
+            pending += _steps(path, parts, visited)
+        elif path.is_file():
+            files.add(path)
+    return files
 
 
 def _steps(
-    folder: Path, parts: tuple[str, ...], looked_at: Iterator[int]
+    folder: Path, parts: tuple[str, ...], visited: Iterator[int]
 ) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield where the first part of a pattern leads from a folder, with the parts left from there.
+    """Yield the paths that match the first part of a pattern in a folder, with the other parts.
 
-    What is looked at is counted: pathlib would walk a whole disk, and then say that nothing fits.
-    `**` does not follow links, so there are no circles.
+    Visited entries are counted and limited: pathlib would walk a whole disk. `**` does not follow
+    links, so there are no cycles.
     """
     first, rest = parts[0], parts[1:]
     if first == "**":
@@ -227,7 +227,7 @@ def _steps(
         return
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            if next(looked_at) > _ENTRIES:
+            if next(visited) > _ENTRIES:
                 message = f"more than {_ENTRIES:,} files and folders would be looked through"
                 raise ConfigError(f"{message}: name a smaller folder, or one .jsonl", ("path",))
             if first == "**" and entry.is_dir(follow_symlinks=False):
@@ -256,7 +256,7 @@ def _split(documents: Sequence[tuple[str, str]], splits: Sequence[float]) -> Cor
 
 
 def _without_repeats(documents: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Drop paragraphs of 80 characters or more that stood in an earlier document or place."""
+    """Drop repeated paragraphs of 80 characters or more, in and across documents."""
     seen: set[str] = set()
     kept = []
     for name, text in documents:

@@ -1,4 +1,4 @@
-"""The documents in local files: plain text, JSON and Parquet, read whole and never from a cache."""
+"""Documents in local files: plain text, JSON lines and Parquet, read whole."""
 
 import json
 import re
@@ -10,8 +10,8 @@ import psutil
 
 from llama_ablate.errors import ConfigError
 
-SEPARATOR = "\0"  # between documents: a character that text files may not hold
-_PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
+SEPARATOR = "\0"  # between documents: text files may not hold it
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
 _WHITE = re.compile(r"[ \t\r\n]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -37,11 +37,11 @@ def check_memory(needed: int) -> None:
         )
 
 
-def refuse_packed(file: Path) -> None:
+def refuse_compressed(file: Path) -> None:
     """Raise ConfigError for a compressed file, which may hold a thousand times its own size."""
     with file.open("rb") as opened:
-        head = opened.read(max(map(len, _PACKED)))
-    for magic, name in _PACKED.items():
+        head = opened.read(max(map(len, _COMPRESSED)))
+    for magic, name in _COMPRESSED.items():
         if head.startswith(magic):
             raise ConfigError(f"the file '{file}' is compressed ({name}): unpack it first")
 
@@ -51,8 +51,8 @@ def column(rows: Iterable[Any], field: str, name: str) -> Iterator[str]:
     for value in rows:
         if not isinstance(value, str):
             raise ConfigError(f"{name}: '{field}' holds {type(value).__name__}, not text")
-        if found := _SURROGATE.search(value):
-            raise ConfigError(f"{name}: '{field}' holds {found[0]!a}, which is no character")
+        if surrogate := _SURROGATE.search(value):
+            raise ConfigError(f"{name}: '{field}' holds {surrogate[0]!a}, which is no character")
         if value:
             yield value.replace(SEPARATOR, "")
 
@@ -69,7 +69,7 @@ def _size(file: Path) -> int:
             raise ConfigError(f"there is no file '{file}'")
         if not (size := file.stat().st_size):
             raise ConfigError(f"the file '{file}' is empty")
-        refuse_packed(file)
+        refuse_compressed(file)
     except OSError as error:
         raise _unreadable(file, error) from None
     return size
@@ -94,13 +94,13 @@ def _unreadable(file: Path, error: OSError) -> ConfigError:
 def _text(data: bytes, name: str) -> str:
     if (nul := data.find(b"\0")) >= 0:
         raise ConfigError(f"{name} is binary, not text (a NUL at byte {nul})")
-    text = _decoded(data, name)
+    text = _decode(data, name)
     if not text.strip():
         raise ConfigError(f"{name} holds nothing but white space")
     return text
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _json_rows(data: bytes, field: str, name: str) -> Iterator[Any]:
-    for row in _json_values(_decoded(data, name).removeprefix("\ufeff"), name):
+    for row in _json_values(_decode(data, name).removeprefix("\ufeff"), name):
         if not isinstance(row, dict):
             raise ConfigError(f"{name} is not json of rows: one is {type(row).__name__}")
         if field not in row:
@@ -117,7 +117,7 @@ def _json_rows(data: bytes, field: str, name: str) -> Iterator[Any]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Any]:
-    """Yield the values that follow one another in a text, as JSON lines do; of lists, theirs."""
+    """Yield the JSON values of a text, one after another; of a list, its items."""
     decoder, at = json.JSONDecoder(), _behind_white(text, 0)
     while at < len(text):
         try:
@@ -129,9 +129,9 @@ def _json_values(text: str, name: str) -> Iterator[Any]:
 
 
 def _behind_white(text: str, start: int) -> int:
-    found = _WHITE.match(text, start)
-    assert found is not None, "it matches nothing at all too"
-    return found.end()
+    space = _WHITE.match(text, start)
+    assert space is not None, "it matches an empty text too"
+    return space.end()
 
 
 def _parquet_rows(data: bytes, field: str, name: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""SentencePiece models: as tokenizers, made from llama2.c's list of pieces, and taken apart."""
+"""SentencePiece models: as tokenizers, built from llama2.c's pieces, and parsed."""
 
 import base64
 import json
@@ -165,7 +165,7 @@ def _field(field: int, value: bytes) -> bytes:
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
     """Return the values of a message by field number: integers, floats, and bytes."""
-    found: dict[int, list[Any]] = {}
+    values: dict[int, list[Any]] = {}
     at = 0
 
     def varint() -> int:
@@ -186,5 +186,5 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
             value = data[at : at + size]
             at += size
             value = struct.unpack("<f", value)[0] if key & 7 == 5 else value
-        found.setdefault(key >> 3, []).append(value)
-    return found
+        values.setdefault(key >> 3, []).append(value)
+    return values

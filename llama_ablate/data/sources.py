@@ -1,8 +1,8 @@
-"""Sources of known entropy: streams of symbols whose best possible loss is computed exactly.
+"""Stochastic sources of known entropy: the best possible loss of every token is exact.
 
-Each gives, for every token of a window, the loss of a predictor that knows the source and has seen
-the window so far, and nothing before it: what no model can beat but by chance. The loss of a model
-minus this floor on the same tokens is what it has not learned.
+`floor` is, for every token of a window, the loss of a predictor that knows the source and sees the
+window so far: no model is better except by chance. A model's loss minus this floor on the same
+tokens is its excess loss.
 """
 
 import math
@@ -19,8 +19,8 @@ Nats = NDArray[np.float64]
 
 #: The largest alphabet: streams write a symbol as a letter, and there are not many more in a row.
 SYMBOLS = 1 << 15
-_KEYS = 1 << 12  # each reset draws the values of all of them anew
-_LAG = 1_000_000  # far behind any context, and each symbol up to it is a chain of its own
+_KEYS = 1 << 12  # each reset draws all values again
+_LAG = 1_000_000  # far longer than any context
 
 
 class Source(Protocol):
@@ -50,7 +50,7 @@ def at_least(least: int, **counts: int) -> None:
 def within(least: int, most: int, **counts: int) -> None:
     """Raise ConfigError for an option that is too small, or larger than can be held or waited for.
 
-    Without an upper bound a typo of some zeros takes all memory, or does not end.
+    Without an upper bound a typo of some zeros would exhaust memory, or run for hours.
     """
     at_least(least, **counts)
     for name, value in counts.items():
@@ -74,7 +74,7 @@ class LagCopy:
     name: ClassVar[str] = "lag-copy"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes that make no source."""
+        """Raise ConfigError for sizes out of range."""
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _LAG, lag=self.lag)
         _share(noise=self.noise)
@@ -128,7 +128,7 @@ class Recall:
     name: ClassVar[str] = "recall"
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for sizes that make no source."""
+        """Raise ConfigError for sizes out of range."""
         within(1, _KEYS, keys=self.keys)
         within(2, SYMBOLS - 1 - self.keys, values=self.values)  # the alphabet has both
         _share(reset=self.reset)

@@ -1,4 +1,4 @@
-"""Corpora of known entropy: a source's stream of symbols, written as text, one character each."""
+"""Synthetic corpora of known entropy: a source's symbols as text, one character each."""
 
 from dataclasses import fields
 from typing import Any
@@ -14,8 +14,8 @@ from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
 #: them, at 0xD800, lie the surrogates, which no text can hold.
 _FIRST = 0x4E00
-_TOKENS = 20_000_000  # a minute of drawing them one by one, and a gigabyte on the way to a text
-_HELD_OUT = 20  # validation and test are each this part of the training text
+_TOKENS = 20_000_000  # a minute of sampling, and a gigabyte of memory
+_HELD_OUT = 20  # validation and test each have 1/20 of the training text's tokens
 
 #: The corpora that have a source; its fields are options of the corpus, by the same names.
 _SOURCES: dict[str, type[Any]] = {cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall)}
@@ -26,8 +26,8 @@ def source_of(choice: Choice) -> Source | None:
     cls = _SOURCES.get(choice.name)
     if cls is None:
         return None
-    made: Source = cls(**{field.name: choice[field.name] for field in fields(cls)})
-    return made
+    source: Source = cls(**{field.name: choice[field.name] for field in fields(cls)})
+    return source
 
 
 def symbols_of(characters: str, ids: NDArray[np.int64]) -> Symbols:

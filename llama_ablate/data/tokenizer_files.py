@@ -1,7 +1,7 @@
-"""Tokenizers that others have trained, read from their files: nothing in them is ever executed.
+"""Tokenizer files of other projects, recognised by content; nothing in them is executed.
 
 `tokenizer.json` (Hugging Face), `tokenizer.model` (SentencePiece for Llama 1 and 2, tiktoken's list
-of ranks for Llama 3) and llama2.c's `tokenizer.bin`. Which one it is, is told by the content.
+of ranks for Llama 3) and llama2.c's `tokenizer.bin`.
 """
 
 import base64
@@ -52,7 +52,7 @@ LLAMA31_SPECIAL = {
     10: "<|python_tag|>",
 }
 _PIECE_CHARACTERS = 400_000  # longer texts overflow the stack of tiktoken's regular expressions
-_LARGEST = 256 << 20  # bytes of a tokenizer's file: far more than any known one has
+_LARGEST = 256 << 20  # bytes of a tokenizer file: far more than any known one has
 
 
 class Tiktoken(Tokenizer):

@@ -1,4 +1,4 @@
-"""Tokenizers: text to integers and back. Each is made from a corpus or read from a file."""
+"""Tokenizers: bytes, characters and byte-level BPE, trained on a corpus or read from a file."""
 
 import json
 import os
@@ -22,20 +22,20 @@ TOKENIZERS = Registry("tokenizer")
 
 Ids = NDArray[np.int64]
 
-#: Names under which tokenizers know the token that ends a document, the first that is there wins.
+#: Names of the end-of-document token; the first that a tokenizer has is used.
 _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
-#: Tokens at which an answer ends.
+#: Tokens at which generation stops.
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
-#: Names of the token that fills up the shorter texts of a batch, the first that is there wins.
+#: Names of the padding token; the first that a tokenizer has is used.
 _PADS = ("<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "[PAD]")
 
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Raise ConfigError, `what` and the reason, for whatever a library's code raises.
+    """Raise ConfigError, with `what` and the reason, for whatever a library raises.
 
-    A panic in Rust is no Exception, and is reported on standard error before it is raised: what is
-    written there meanwhile, by any thread, is lost.
+    A panic in Rust is no Exception, and is written to standard error before it is raised: standard
+    error is discarded meanwhile, for all threads.
     """
     with _without_stderr():
         try:
@@ -65,11 +65,11 @@ def _without_stderr() -> Iterator[None]:
 
 
 class Tokenizer(ABC):
-    """Text to ids and back. Nothing in a text is special unless `special` is asked for."""
+    """Text to ids and back. Special tokens are parsed only by `prompt(special=True)`."""
 
     #: The special tokens by name; most tokenizers that are trained here have none.
     special: Mapping[str, int] = MappingProxyType({})
-    #: What stands before every prompt, where the tokenizer has such a token.
+    #: The beginning-of-sequence token, put before every prompt; None where there is none.
     bos: int | None = None
     kind: ClassVar[str]
 
@@ -97,12 +97,12 @@ class Tokenizer(ABC):
 
     @property
     def pad(self) -> int | None:
-        """The token that fills up the shorter texts of a batch, if there is one."""
+        """The padding token, if there is one."""
         return next((self.special[name] for name in _PADS if name in self.special), None)
 
     @property
     def stops(self) -> frozenset[int]:
-        """The tokens at which generation ends: what begins a text has ended the one before it."""
+        """The tokens at which generation stops; the beginning of a next text is one too."""
         named = {self.special[name] for name in _STOPS if name in self.special}
         return frozenset(named if self.bos is None else named | {self.bos})
 
@@ -111,7 +111,7 @@ class Tokenizer(ABC):
         return self.decode([token])
 
     def prompt(self, text: str, *, special: bool = False) -> list[int]:
-        """Return what a model is given to continue a text; with `special` its names are parsed."""
+        """Return the ids of a prompt; with `special`, names of special tokens in it are parsed."""
         ids = [] if self.bos is None else [self.bos]
         names = sorted(self.special, key=len, reverse=True) if special else []
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
@@ -129,8 +129,8 @@ class Tokenizer(ABC):
             documents[:-1] = [document + SEPARATOR for document in documents[:-1]]
             return np.concatenate(self.encode_many(documents))
         end = np.array([self.end], np.int64)
-        found = [part for ids in self.encode_many(documents) for part in (ids, end)]
-        return np.concatenate(found[:-1])
+        parts = [part for ids in self.encode_many(documents) for part in (ids, end)]
+        return np.concatenate(parts[:-1])
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         """Return the ids of several texts."""
@@ -193,13 +193,13 @@ class Chars(Tokenizer):
 
 
 class BPE(Tokenizer):
-    """Whatever the `tokenizers` library can express: trained here, or any `tokenizer.json`."""
+    """A tokenizer of the `tokenizers` library: trained here, or from a `tokenizer.json`."""
 
     kind = "bpe"
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        # A file may ask for texts to be cut or filled up, which is no part of their meaning.
+        # A file may request truncation or padding, which would change texts.
         self._model.no_truncation()
         self._model.no_padding()
         # Else the library would take "<|endoftext|>" in a user's text for the token.
@@ -239,7 +239,7 @@ class BPE(Tokenizer):
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes a tokenizer from a corpus. What it reads besides is part of its `identity`."""
+    """Makes a tokenizer from a corpus. `identity` stands for whatever else it reads."""
 
     make: Callable[[Corpus], Tokenizer]
     identity: str = ""

@@ -1,4 +1,4 @@
-"""The store of tokens: written once, read through a memory map, batches a function of (seed, k)."""
+"""The token store: a corpus as integers, memory-mapped; batches are a function of (seed, step)."""
 
 import contextlib
 import hashlib
@@ -27,14 +27,14 @@ from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-_FORMAT = 1  # part of the store's key: a change of the layout or of a tokenizer raises it
+_FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS = "sums.json"
-_PIECES, _PIECE = 64, 4000  # of a text that is decoded again: up to a second
-_TRIES = 3  # of making tokens again: other processes may be making them too
+_PIECES, _PIECE = 64, 4000  # sample of a text for the round trip: takes up to a second
+_TRIES = 3  # to write tokens: other processes may write them at the same time
 
 
 class DamagedError(ConfigError):
-    """Tokens are not as they were written."""
+    """A token file differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class Tokens:
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
     sums: Mapping[str, str]  # SHA-256 of each file
     entry: Entry = ""  # what made the text, as YAML would say it
-    #: A piece of text that decoding does not give back, and what it gives instead; "" where a
-    #: sample came back unchanged, None where an older version has not looked.
+    #: The first difference of a round trip (encode, decode) over a sample of the text; "" where
+    #: there is none, None in stores of older versions.
     lost: str | None = None
 
     def split(self, name: str) -> NDArray[np.integer]:
-        """Return a split's tokens, mapped, not read."""
+        """Return a split's tokens, memory-mapped."""
         return np.memmap(self._files[name], np.uint16 if self.vocab <= 2**16 else np.uint32, "r")
 
     def check(self) -> None:
-        """Read all tokens once more. Raises DamagedError where they are not as written."""
+        """Verify the hashes of all files. Raises DamagedError for a mismatch."""
         for name in self._files:
             self._check(name)
 
     def _check(self, split: str) -> None:
         file = self._files[split]
-        before = _state(file)  # what changes while it is read is read again
+        before = _state(file)  # a change while reading is noticed at the next check
         file.seek(0)
         if hashlib.file_digest(file, "sha256").hexdigest() != self.sums[f"{split}.bin"]:
             raise DamagedError(
@@ -79,7 +79,7 @@ class Tokens:
 
     @cached_property
     def _files(self) -> dict[str, FileIO]:
-        """The splits' files, held open: what is checked is what is mapped, also once removed."""
+        """The splits' files, held open so that the file checked is the file mapped."""
         with contextlib.ExitStack() as opened:
             files = {
                 name: opened.enter_context(FileIO(self.folder / f"{name}.bin"))
@@ -90,7 +90,7 @@ class Tokens:
 
     @cached_property
     def _checked(self) -> dict[str, tuple[int, ...]]:
-        """The state in which each split's file was when it was last checked."""
+        """The state of each split's file when it was last checked."""
         return {}
 
     @cached_property
@@ -126,8 +126,8 @@ class Tokens:
     def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        It depends on nothing else, so all variants of a seed see the same text in the same order,
-        and a run that stopped at step k needs no state of a data loader to go on. Raises
+        It depends on nothing else: all variants of a seed see the same text in the same order,
+        and a run that stopped at step k needs no data loader state to resume. Raises
         DamagedError where the tokens have changed since they were opened.
         """
         if _state(self._files["train"]) != self._checked.get("train"):
@@ -141,8 +141,8 @@ class Tokens:
 def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:
     """Return the tokens of a corpus, encoding them on the first call only.
 
-    Two processes that ask at once both do the work, and the first to finish is kept: the folder is
-    written beside its place and renamed, so none ever sees half of it.
+    The folder is written beside its place and renamed, so it is never seen half written. Of two
+    processes that encode at once, the first to finish wins.
     """
     text: Corpus = _built(CORPORA, corpus, "corpus")
     maker: Maker = _built(TOKENIZERS, tokenizer, "tokenizer")
@@ -150,15 +150,15 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
         if not getattr(text, split).strip():
             where = ("data", "corpus")
             raise ConfigError(f"the {split} split of '{corpus.name}' would be empty", where)
-    # A tokenizer that was read from a file is what the file held, wherever it lies.
+    # A tokenizer from a file is known by the file's content, not by its path.
     key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
     folder = (cache or cache_folder()) / "tokens" / key
     disk.sweep(folder.parent)
     for _ in range(_TRIES):
         with contextlib.suppress(DamagedError):
-            found = load(folder)
-            if found.lost is not None:
-                return found
+            tokens = load(folder)
+            if tokens.lost is not None:
+                return tokens
         if folder.exists():  # damaged, or of an older version
             disk.remove_tree(folder)
         _write(folder, text, maker.make(text), key, corpus.entry())
@@ -166,9 +166,9 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
 
 
 def _state(file: FileIO) -> tuple[int, ...]:
-    """Return what changes, in nanoseconds too, when a file is written to."""
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    """Return size and times of a file: any write changes them."""
+    stat = os.fstat(file.fileno())
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:
@@ -179,20 +179,20 @@ def _built(registry: Registry, choice: Choice, key: str) -> Any:
 
 
 def load(folder: Path) -> Tokens:
-    """Open a store that `prepare` has written. Raises DamagedError unless it is all as written."""
+    """Open a store that `prepare` wrote. Raises DamagedError where a file is missing or changed."""
     try:
         sums = json.loads((folder / _SUMS).read_text("utf-8"))
         for name in ("tokenizer.json", "manifest.json"):
             content = (folder / name).read_bytes()
             if hashlib.sha256(content).hexdigest() != sums[name]:
                 raise DamagedError(f"'{folder / name}' has changed since it was written")
-        found = Tokens(folder=folder, sums=sums, **json.loads(content))
-        found.check()
+        tokens = Tokens(folder=folder, sums=sums, **json.loads(content))
+        tokens.check()
     except (OSError, ValueError, LookupError, TypeError) as error:
         if isinstance(error, DamagedError):
             raise
         raise DamagedError(f"'{folder}' holds no tokens that can be checked ({error})") from None
-    return found
+    return tokens
 
 
 def cache_folder() -> Path:
@@ -202,7 +202,7 @@ def cache_folder() -> Path:
 
 
 def first_loss(tokenizer: Tokenizer, text: str) -> str:
-    """Return the first difference that encoding and decoding make to a sample of a text, or "".
+    """Return the first difference of a round trip (encode, decode) over a sample, or "".
 
     The sample is up to 64 pieces of 4,000 characters, evenly spaced, without the separators.
     """
@@ -218,10 +218,10 @@ def first_loss(tokenizer: Tokenizer, text: str) -> str:
 
 
 def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         try:
             disk.make(folder.parent)
-            partial = made.enter_context(disk.partial_folder(folder.parent))
+            partial = stack.enter_context(disk.partial_folder(folder.parent))
         except OSError as error:
             raise ConfigError(
                 f"the token cache '{folder.parent}' cannot be written ({error.strerror}); "
@@ -252,4 +252,4 @@ def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: En
         ):
             sums[name] = disk.write(partial / name, content.encode("utf-8"))
         disk.write(partial / _SUMS, json.dumps(sums).encode())
-        disk.place(partial, folder)  # beaten by another process: it has written the same
+        disk.place(partial, folder)  # another process may have placed the same tokens first

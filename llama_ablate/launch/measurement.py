@@ -14,7 +14,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.interleaved import Arm, interleaved
+from llama_ablate.measure.variants import Arm, measure_arms
 from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Store
 from llama_ablate.results.metrics import Measurement
@@ -180,7 +180,7 @@ def _measure(
     compute: dict[str, Any],
     rounds: int,
 ) -> list[dict[str, Measurement]]:
-    return interleaved(
+    return measure_arms(
         [
             Arm(
                 spec_from(arm["spec"]), Train.model_validate(arm["train"]), open_tokens(arm["data"])

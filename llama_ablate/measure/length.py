@@ -1,4 +1,4 @@
-"""How a model fares along its context, and beyond the length that it was trained at."""
+"""Loss by position, and length extrapolation: loss at multiples of the training context."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +12,12 @@ from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.results.metrics import Coordinate, Value, row
 from llama_ablate.training.evaluation import losses, windows
 
-_TEXTS = 16  # longer ones take their square in time: so many of each length are enough
+_TEXTS = 16  # of each length: attention over long texts takes time quadratic in their length
 
 
 @METRICS.add("loss_by_position", per="run")
 def loss_by_position(subject: Subject) -> Iterator[Value]:
-    """Held-out loss by how many tokens a prediction has before it, in bands that double.
+    """Held-out loss by position in the context, in bands that double in width.
 
     Early tokens are hard for any model, which flatters a longer window in the mean (the early-token
     curse, Press et al. 2021, arXiv:2108.12409, appendix B).
@@ -48,7 +48,7 @@ def _check_times(_spec: ModelSpec, _tokens: Tokens, *, times: Sequence[int]) -> 
 
 @METRICS.add("length", per="run", check=_check_times)
 def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> Iterator[Value]:
-    """Held-out loss at multiples of the training context: extending it, and sliding within it.
+    """Held-out loss at multiples of the training context: extended, and with a sliding window.
 
     For each multiple the last half context of every text is predicted twice: `extended` from all
     that stands before, however long; `sliding` from half a context to a whole one, as in training.

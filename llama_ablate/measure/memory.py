@@ -1,4 +1,4 @@
-"""How much memory a recipe takes: the cache's live tensors, and a process's peak."""
+"""Memory: bytes of the key/value cache from its live tensors, and a process's peak."""
 
 import resource
 import sys
@@ -38,7 +38,7 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
 
 
 class PeakMemory:
-    """The most memory that this process has taken since the object was made, in bytes.
+    """Peak memory of this process since the object was created, in bytes.
 
     On a GPU what torch has allocated there; on a CPU the growth of the resident set.
     """

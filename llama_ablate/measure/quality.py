@@ -1,4 +1,4 @@
-"""How well a trained model predicts text that it never saw."""
+"""Held-out quality: loss, perplexity, bits per byte, excess loss and calibration."""
 
 import math
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.evaluation import losses, predictions, windows
 
-_BINS = 15  # of confidence, as Guo et al. have them
+_BINS = 15  # of confidence, as in Guo et al. 2017
 
 
 @METRICS.add("perplexity", per="run")
@@ -41,11 +41,11 @@ def perplexity(subject: Subject) -> Iterator[Value]:
 
 @METRICS.add("excess_loss", per="run")
 def excess_loss(subject: Subject) -> Iterator[Value]:
-    """Held-out loss over the best possible, token by token, on a corpus of known entropy.
+    """Held-out loss minus the best possible, on a corpus of known entropy.
 
     The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
-    the difference, in which most of the text's own chance cancels. An excess below zero by more
-    than three of them means that the model knows what it cannot know: a leak.
+    the difference, in which most of the text's own randomness cancels. An excess below zero by more
+    than three standard errors means that the model sees what it must not see: a leak.
     """
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = windows(subject.tokens.split(split), subject.model.spec.context)
@@ -61,23 +61,23 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
 
 @METRICS.add("calibration", per="run")
 def calibration(subject: Subject) -> Iterator[Value]:
-    """How far a model's confidence is from how often it is right, and from the truth if known.
+    """Calibration: confidence against accuracy, and against the true distribution if known.
 
     The expected calibration error over 15 bins of the likeliest token's probability (Guo et al.
     2017, arXiv:1706.04599), of the last held-out split. On a corpus of known entropy also the line
-    of the model's losses on the floor's, prediction by prediction: a slope below 1 says that sure
-    things are not sure enough to it, one above 1 that unlikely ones are too unlikely.
+    of the model's losses on the floor's, prediction by prediction: with a slope below 1 the model
+    is not confident enough of likely tokens, with one above 1 it rates unlikely tokens too low.
     """
     split = subject.tokens.heldout[-1]
     cut = windows(subject.tokens.split(split), subject.model.spec.context)
-    sure, right, nats = [], [], []
-    for logits_NV, came_N in predictions(subject.model, cut, subject.compute):
+    confidences, hits, nats = [], [], []
+    for logits_NV, targets_N in predictions(subject.model, cut, subject.compute):
         logs_NV = logits_NV.log_softmax(-1)
         best_N, likeliest_N = logs_NV.max(-1)
-        sure.append(best_N.exp().double().cpu().numpy())
-        right.append((likeliest_N == came_N).double().cpu().numpy())
-        nats.append(-logs_NV.gather(-1, came_N[:, None])[:, 0].double().cpu().numpy())
-    confidence, hit = np.concatenate(sure), np.concatenate(right)
+        confidences.append(best_N.exp().double().cpu().numpy())
+        hits.append((likeliest_N == targets_N).double().cpu().numpy())
+        nats.append(-logs_NV.gather(-1, targets_N[:, None])[:, 0].double().cpu().numpy())
+    confidence, hit = np.concatenate(confidences), np.concatenate(hits)
     yield row("calibration_error", calibration_error(confidence, hit), split=split)
     yield row("confidence_mean", confidence.mean(), split=split)
     yield row("accuracy", hit.mean(), split=split)

@@ -1,4 +1,4 @@
-"""The registry of metrics, and what a metric is given."""
+"""The METRICS registry: how metrics are registered, checked and taken."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]
-_SECONDS = 600  # of one turn: there are several, of every variant
-#: A metric's own check: of a recipe, its text and the metric's options, before anything is trained.
+_SECONDS = 600  # of one round: there are several, of every variant
+#: A metric's own check, called with the spec, the tokens and the metric's options.
 Check = Callable[..., None]
 #: Returns rows, or numbers by name where they have no coordinates.
 Metric = TypeVar("Metric", bound=Callable[..., Iterable[Value] | Mapping[str, float]])
@@ -23,7 +23,7 @@ Metric = TypeVar("Metric", bound=Callable[..., Iterable[Value] | Mapping[str, fl
 
 @dataclass(frozen=True)
 class Subject:
-    """What a metric looks at: a model on its device, its text, and how both compute."""
+    """The argument of a metric: a model on its device, its text, train config and compute."""
 
     model: Decoder
     tokens: Tokens
@@ -32,10 +32,10 @@ class Subject:
 
 
 class Metrics(Registry):
-    """Metrics by name. A metric is taken once per run, with trained weights, or per variant.
+    """Metrics by name, each measured per run (with its trained weights) or per variant.
 
-    Per-variant metrics are speeds and sizes: they are taken in one pass that interleaves the
-    variants, one call of the metric a turn, and the median of the turns is reported.
+    Per-variant metrics are speeds and sizes: they are measured in one pass that interleaves the
+    variants, one call of the metric a round, and the median over rounds is reported.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Metrics(Registry):
         self._checks: dict[str, Check] = {}
 
     def add(self, name: str, *, per: Per, check: Check | None = None) -> Callable[[Metric], Metric]:
-        """Enter a metric (a decorator) under `name`.
+        """Return a decorator that registers a metric under `name`.
 
-        `check` is called with a recipe, its text and the metric's options, at planning and before
-        each measurement. It raises ConfigError for an option that cannot be measured.
+        `check` is called with the spec, the tokens and the metric's options, when an experiment is
+        planned and before each measurement. It raises ConfigError for an option out of range.
         """
         self._per[name] = per
         if check:
@@ -55,16 +55,16 @@ class Metrics(Registry):
         return self.register(name)
 
     def per(self, name: str) -> Per:
-        """Return whether a metric belongs to a run or to a variant."""
+        """Return whether a metric is measured per run or per variant."""
         return self._per[name]
 
     def check(self, choice: Choice, spec: ModelSpec, tokens: Tokens) -> None:
-        """Raise ConfigError where a metric's options cannot be measured of a recipe and a text."""
+        """Raise ConfigError where a metric's options do not fit a spec and its text."""
         if choice.name in self._checks:
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
-        """Take a metric of a subject. Raises whatever the metric raises."""
+        """Measure one metric. Raises whatever the metric raises."""
         self.check(choice, subject.model.spec, subject.tokens)
         returned = self.get(choice.name)(subject, **dict(choice.options))
         if isinstance(returned, Mapping):
@@ -75,7 +75,7 @@ class Metrics(Registry):
         return values
 
     def measure_all(self, choices: Sequence[Choice], subject: Subject) -> dict[str, Measurement]:
-        """Take metrics one after another; one that fails leaves its reason."""
+        """Measure metrics one after another; a failed one has its error instead of rows."""
         metrics: dict[str, Measurement] = {}
         for choice in choices:
             try:
@@ -97,15 +97,15 @@ def _plain(value: Value) -> Value:
 
 
 def reason(error: Exception) -> str:
-    """Return in one line why a metric failed."""
+    """Return an exception as one line: its type and the first line of its message."""
     text = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *text[:1]])
 
 
 def check_seconds(seconds: float) -> None:
-    """Raise ConfigError for seconds of a turn that are none, or that nobody would wait for."""
+    """Raise ConfigError for seconds out of range (0 to 600)."""
     if not 0 <= seconds <= _SECONDS:
-        message = f"seconds {seconds:g}: must be from 0 to {_SECONDS}, for each turn"
+        message = f"seconds {seconds:g}: must be from 0 to {_SECONDS}, for each round"
         raise ConfigError(message, ("seconds",))
 
 

@@ -1,4 +1,4 @@
-"""How fast a recipe trains and decodes. One call is one turn of an interleaved pass."""
+"""Training and decoding throughput. One call is one round of an interleaved pass."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,17 +60,17 @@ def _check_decode(
     if new < 1:
         raise ConfigError(f"decode_speed: new {new!s:.60} must be 1 or more", ("new",))
     check_seconds(seconds)
-    needed, there = max(batch) * max(_lengths(spec, context, new)), tokens.counts["train"]
-    if needed > there:
+    needed, available = max(batch) * max(_lengths(spec, context, new)), tokens.counts["train"]
+    if needed > available:
         raise ConfigError(
             f"decode_speed: the largest batch of the longest context has {needed!s:.60} tokens, "
-            f"and the text {there:,} to train on",
+            f"and the text {available:,} to train on",
             ("context" if context else "batch",),
         )
 
 
 def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]:
-    """Return the contexts to decode in: those asked for, or of the usual two what `new` fits in."""
+    """Return the contexts to decode in: those given, or half and all of the training context."""
     usual = [length for length in (spec.context // 2, spec.context) if length > new]
     for length in context or usual or [spec.context]:
         if length <= new:

@@ -1,4 +1,4 @@
-"""What goes on inside a trained model, layer by layer: scales, dead units, gradients."""
+"""Activations and gradients of a trained model, layer by layer."""
 
 import math
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import LOGITS, windows
 
-_TOKENS = 16_384  # of held-out text to look at
+_TOKENS = 16_384  # of held-out text
 
 
 @METRICS.add("activations", per="run")
 def activations(subject: Subject) -> Iterator[Value]:
-    """Root mean square of the stream after each layer, and the share of dead feed-forward units.
+    """RMS of the residual stream after each layer, and the share of dead feed-forward units.
 
-    A unit is dead where what it hands to the down projection is zero for every token looked at
-    (at most 16,384): the dying ReLU. The share over all layers is `dead_units_share`.
+    A unit is dead where its input to the down projection is zero for every token (of at most
+    16,384): the dying ReLU. The share over all layers is `dead_units_share`.
     """
     model = subject.model
     squares: dict[int, list[float]] = {}
@@ -48,7 +48,7 @@ def activations(subject: Subject) -> Iterator[Value]:
 
 @METRICS.add("gradients", per="run")
 def gradients(subject: Subject) -> Iterator[Value]:
-    """Norm of the loss's gradient with respect to each layer's weights, after training.
+    """Gradient norm of each layer's weights, after training.
 
     Taken in float32 over one batch of held-out text. `first_to_last_ratio` is the first layer's
     over the last's: far from 1 where gradients vanish or explode on their way down.
@@ -80,15 +80,15 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
 
 @contextmanager
 def _watched(model: Any, stream: Any, hidden: Any) -> Iterator[None]:
-    """Call `stream` with each block's output, and `hidden` with what goes to each `down`."""
+    """Call `stream` with each block's output, and `hidden` with each down projection's input."""
     hooks = []
     for i, block in enumerate(model.blocks):
 
-        def after(_module: nn.Module, _given: Any, x: Tensor, layer: int = i) -> None:
+        def after(_module: nn.Module, _inputs: Any, x: Tensor, layer: int = i) -> None:
             stream(layer, x)
 
-        def before(_module: nn.Module, given: tuple[Tensor, ...], layer: int = i) -> None:
-            hidden(layer, given[0])
+        def before(_module: nn.Module, inputs: tuple[Tensor, ...], layer: int = i) -> None:
+            hidden(layer, inputs[0])
 
         hooks += [
             block.register_forward_hook(after),

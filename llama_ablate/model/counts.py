@@ -1,4 +1,4 @@
-"""Exact sizes and costs of a recipe, counted on a model that is built without memory."""
+"""Exact parameters, FLOPs and cache bytes, counted on a model on the meta device."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -24,7 +24,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a recipe weighs and costs."""
+    """Parameters, FLOPs and cache bytes of a spec."""
 
     parameters: int
     #: Without token embedding, output head and learned position table.
@@ -48,7 +48,7 @@ OUTSIDE = ("embedding", "position", "head")  # parts that are not of the blocks
 
 
 def parts(spec: ModelSpec, context: int | None = None) -> tuple[Part, ...]:
-    """Count a recipe part by part. Raises ConfigError where its components do not fit its sizes.
+    """Count a spec part by part. Raises ConfigError where its components do not fit its sizes.
 
     One layer is built and counted `layers` times, which holds because all layers are alike; a test
     compares with the whole model.
@@ -87,13 +87,13 @@ def parts(spec: ModelSpec, context: int | None = None) -> tuple[Part, ...]:
 
 @lru_cache(maxsize=100_000)
 def count(spec: ModelSpec) -> Counts:
-    """Count a recipe as a whole. Raises ConfigError where its components do not fit its sizes."""
-    found = parts(spec)
+    """Count a spec as a whole. Raises ConfigError where its components do not fit its sizes."""
+    by_part = parts(spec)
     return Counts(
-        parameters=sum(part.parameters for part in found),
-        non_embedding=sum(part.parameters for part in found if part.name not in OUTSIDE),
-        flops_per_token=sum(part.flops_per_token for part in found),
-        kv_bytes_per_token=2 * sum(part.cached_per_token for part in found),
+        parameters=sum(part.parameters for part in by_part),
+        non_embedding=sum(part.parameters for part in by_part if part.name not in OUTSIDE),
+        flops_per_token=sum(part.flops_per_token for part in by_part),
+        kv_bytes_per_token=2 * sum(part.cached_per_token for part in by_part),
     )
 
 

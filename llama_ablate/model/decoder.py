@@ -236,6 +236,6 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
 
 
 def spec_from(values: dict[str, Any]) -> ModelSpec:
-    """Make the recipe that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
+    """Make the spec that `ModelSpec.to_dict` wrote. Raises ConfigError for unknown components."""
     slots = {slot: registry.resolve(values[slot], (slot,)) for slot, registry in REGISTRIES.items()}
     return ModelSpec(**{**values, **slots})

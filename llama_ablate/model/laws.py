@@ -138,14 +138,14 @@ def check(spec: ModelSpec, slot: str) -> None:
 def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
     for law in LAWS:
         try:
-            said = law(_model(spec), tokens_BT)
+            failure = law(_model(spec), tokens_BT)
         except ConfigError:
             raise
-        except Exception as error:  # noqa: BLE001  code from outside can fail in any way there is
+        except Exception as error:  # noqa: BLE001  a plug-in can raise anything
             first = (str(error).splitlines() or [""])[0]
-            said = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
-        if said:
-            yield said
+            failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
+        if failure:
+            yield failure
     yield from _twins(spec, slot, tokens_BT)
 
 

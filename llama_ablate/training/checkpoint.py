@@ -1,7 +1,7 @@
-"""The state of an unfinished run: all that it takes to go on with identical numbers.
+"""Checkpoints of an unfinished run: all that it takes to resume with identical numbers.
 
-A checkpoint's name says its step and the hash of its content: which is the latest does not depend
-on a clock, and one that was damaged is passed over for the one before.
+A checkpoint's file name holds its step and the hash of its content, so the latest is known without
+a clock, and a damaged one is skipped for the one before.
 """
 
 import hashlib
@@ -21,33 +21,33 @@ _NAME = re.compile(r"checkpoint-(\d+)-([0-9a-f]{32})\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint in one step: a stop in the middle leaves the ones before."""
+    """Write a checkpoint atomically, and remove all but the last two."""
     for name in disk.names(folder):
         if name.startswith(_PARTIAL):  # of a process that was killed in the middle
             disk.remove(folder / name)
     whole = folder / f"{_PARTIAL}{step}"
     digest = disk.write(whole, lambda file: torch.save(state, cast("IO[bytes]", file)))
     disk.move(whole, folder / f"checkpoint-{step}-{digest[:32]}.pt")
-    for _step, path in _found(folder)[_KEPT:]:
+    for _step, path in _checkpoints(folder)[_KEPT:]:
         disk.remove(path)
 
 
 def load(folder: Path) -> dict[str, Any] | None:
-    """Return the latest checkpoint that is as it was written, or None where there is none.
+    """Return the latest intact checkpoint, or None where there is none.
 
     Only tensors and plain values are accepted; no code in the file is ever run.
     """
-    for _step, path in _found(folder):
+    for _step, path in _checkpoints(folder):
         try:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if not path.name.endswith(f"-{digest[:32]}.pt"):
-                raise ValueError("its content is not what its name says")  # noqa: TRY301
+                raise ValueError("its content does not have the hash in its name")  # noqa: TRY301
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a foreign file is dealt with here
+                warnings.simplefilter("ignore")  # what a foreign file makes torch warn of
                 state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # noqa: BLE001  a damaged file can fail in any way there is
-            sys.stderr.write(f"{path.name} is damaged and passed over: {error}\n")
+        except Exception as error:  # noqa: BLE001  a damaged file can raise anything
+            sys.stderr.write(f"{path.name} is damaged and skipped: {error}\n")
         else:
             return state
     return None
@@ -55,16 +55,16 @@ def load(folder: Path) -> dict[str, Any] | None:
 
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a run."""
-    for _step, path in _found(folder):
+    for _step, path in _checkpoints(folder):
         disk.remove(path)
 
 
 def latest(folder: Path) -> int:
     """Return the step of the latest checkpoint; 0 where there is none."""
-    return next((step for step, _ in _found(folder)), 0)
+    return next((step for step, _ in _checkpoints(folder)), 0)
 
 
-def _found(folder: Path) -> list[tuple[int, Path]]:
+def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Return the checkpoints and their steps, the latest first."""
     named = ((_NAME.fullmatch(name), folder / name) for name in disk.names(folder))
     return sorted(((int(m[1]), path) for m, path in named if m), reverse=True)

@@ -1,4 +1,4 @@
-"""How a machine computes: device, threads, precision and attention kernel, chosen by measuring."""
+"""Compute: device, threads, precision and attention kernel, chosen by measuring."""
 
 import ctypes
 import json
@@ -76,7 +76,7 @@ class Compute(ComputeSettings):
 
 
 def settle(threads: int) -> None:
-    """Make this process compute steadily: its threads, no denormals, and memory that is kept.
+    """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
     page by page, for the next one: up to a third of a small model's step. It is told not to.
@@ -90,13 +90,13 @@ def settle(threads: int) -> None:
             mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def pick_device(asked: str) -> str:
-    """Return cpu or cuda. Raises ConfigError where cuda was asked for and is not there."""
-    if asked == "cuda" and not torch.cuda.is_available():
+def pick_device(requested: str) -> str:
+    """Return cpu or cuda. Raises ConfigError where cuda is requested and not available."""
+    if requested == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA GPU here; allowed: auto, cpu")
-    if asked == "auto":
+    if requested == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return asked
+    return requested
 
 
 def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
@@ -130,10 +130,10 @@ def update(
 def choose(
     spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds: int = 3
 ) -> Compute:
-    """Return the fastest compute for a recipe on this machine; it is measured once, and kept.
+    """Return the fastest compute for a spec on this machine, measured once and cached.
 
     Every allowed pair of precision and kernel takes turns at a training step of a one-layer model;
-    the best median wins. About half a second for small models. The choice lies in the cache, so
+    the best median wins. About half a second for small models. The choice is cached, so
     that `plan` and `run` agree where two are close. Raises ConfigError where one layer does not fit
     the memory.
     """
@@ -148,17 +148,17 @@ def choose(
             f"moments alone; {free / 1e9:,.1f} GB are free ({device})",
             ("model",),
         )
-    asked = [spec.identity(), train.batch, train.accumulate, train.precision, train.kernel, threads]
+    about = [spec.identity(), train.batch, train.accumulate, train.precision, train.kernel, threads]
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
-    file = cache_folder() / "compute" / f"{digest([_FORMAT, asked, machine], 16)}.json"
+    file = cache_folder() / "compute" / f"{digest([_FORMAT, about, machine], 16)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):  # not there, or damaged
         return Compute.from_dict(json.loads(file.read_text("utf-8")))
-    found = _fastest(one, train, device, threads, rounds)
-    with suppress(OSError):  # a cache that cannot be written is no reason not to compute
+    fastest = _fastest(one, train, device, threads, rounds)
+    with suppress(OSError):  # an unwritable cache only means to measure again
         disk.make(file.parent)
-        disk.replace(file, json.dumps(found.to_dict()).encode())
-    return found
+        disk.replace(file, json.dumps(fastest.to_dict()).encode())
+    return fastest
 
 
 def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Compute:

@@ -1,4 +1,4 @@
-"""How well a model predicts held-out text, in windows, in float32 whatever it trains in."""
+"""Held-out evaluation: loss of every token in non-overlapping windows, in float32."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.compute import Compute
 
-#: Numbers that logits may hold at once: 64 MiB in float32. A vocabulary of 128,000 makes a
-#: gigabyte of them in 2,048 tokens.
+#: Elements of the logits computed at once: 64 MiB in float32. With a vocabulary of 128,000, 2,048
+#: tokens would take a gigabyte.
 LOGITS = 1 << 24
 _COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
 
@@ -38,18 +38,18 @@ def losses(
     model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
 ) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
-    found = [
+    parts = [
         F.cross_entropy(logits_NV, targets_N, reduction="none").double().cpu().numpy()
         for logits_NV, targets_N in predictions(model, cut, compute, batch_tokens)
     ]
-    return np.concatenate(found)
+    return np.concatenate(parts)
 
 
 @torch.no_grad()
 def predictions(
     model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield logits (N, V) and what came (N,), some tokens at a time, in reading order.
+    """Yield logits (N, V) and targets (N,), some tokens at a time, in reading order.
 
     Computed in float32, in which the weights are: in bfloat16 a loss is off by up to 1.5e-4 nats,
     as much as some variants differ.
@@ -60,16 +60,16 @@ def predictions(
         for start in range(0, len(part), rows):
             tokens = torch.from_numpy(part[start : start + rows]).to(compute.device)
             hidden_ND = model.hidden(tokens[:, :-1]).flatten(0, 1)
-            came_N = tokens[:, 1:].flatten()
-            for at in range(0, len(came_N), some):
-                yield model.logits(hidden_ND[at : at + some]).float(), came_N[at : at + some]
+            targets_N = tokens[:, 1:].flatten()
+            for at in range(0, len(targets_N), some):
+                yield model.logits(hidden_ND[at : at + some]).float(), targets_N[at : at + some]
 
 
 def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
     """Return the loss in nats of predicting windows from the training split's token frequencies.
 
-    Frequencies are of the first 16.8 million tokens, one added to each. None where the text is of a
-    known source that nobody could predict better.
+    Frequencies are of the first 16.8 million tokens, one added to each. None where the text has a
+    known entropy that is less than 0.1 nats below this loss.
     """
     train = tokens.split("train")[:_COUNTED]
     count_V = np.bincount(train, minlength=tokens.vocab) + 1

@@ -1,4 +1,4 @@
-"""The training loop: a pure function of recipe, seed and text, that can stop and go on anywhere."""
+"""The training loop: a pure function of train config, seed and text; resumable at any step."""
 
 import copy
 import math
@@ -30,11 +30,11 @@ from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.spikes import steadiness
 
 _POINTS = 100  # of a learning curve
-#: How near to the unigram entropy a run has ended that learned no more, in nats; runs that sit
-#: there were seen within 0.013 of it.
+#: A run that ends within so many nats of the unigram loss has collapsed; collapsed runs were
+#: observed within 0.013 of it.
 _PLATEAU = 0.05
-_VANISHED = 1e-8  # a gradient's norm, which AdamW's own epsilon hides
-_CURVE_TOKENS = 8_192  # of the validation split that the curve looks at
+_VANISHED = 1e-8  # gradient norm below which AdamW's epsilon dominates
+_CURVE_TOKENS = 8_192  # of the validation split, for the losses of the curve
 
 Point = dict[str, float]
 Progress = Callable[[int, float], None]
@@ -43,20 +43,20 @@ Stop = Callable[[], bool]
 
 @dataclass
 class Trained:
-    """How a run ended: its outcome, its curve, and the step that it reached."""
+    """How a run ended: its outcome, its curve, and the step reached."""
 
     outcome: Outcome
     reason: str = ""
     steps_done: int = 0
     train_s: float = 0.0
     curve: list[Point] = field(default_factory=list)
-    #: How steadily it trained, and what its branches reached.
+    #: Spikes, gradient norms, and held-out losses at the ends of branches.
     values: list[Value] = field(default_factory=list)
 
 
 @dataclass
 class _State:
-    """What changes from step to step, apart from model and optimizer."""
+    """The state of a run beside model and optimizer, as checkpoints hold it."""
 
     step: int = 0
     train_s: float = 0.0
@@ -74,7 +74,7 @@ class _State:
 def train(
     model: Decoder,
     tokens: Tokens,
-    recipe: Train,
+    config: Train,
     *,
     steps: int,
     seed: int,
@@ -85,21 +85,21 @@ def train(
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
 ) -> Trained:
-    """Train a model in place for `steps` steps, and say how that ended.
+    """Train a model in place for `steps` steps; return how the run ended.
 
-    With `saved`, the state is kept in that folder every `checkpoint_s` seconds and when `stop` says
-    so, and a call that finds one there goes on from it: the numbers are those of an uninterrupted
-    run. With `ranks`, every one of them calls this with the same arguments, and does its share.
+    With `saved`, checkpoints are written to that folder every `checkpoint_s` seconds and when
+    `stop` returns True; a call that finds one resumes from it, with the numbers of an uninterrupted
+    run. With `ranks`, every rank calls this with the same arguments.
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
     compute.prepare(model)
-    optimizer = make_optimizer(model, recipe)
+    optimizer = make_optimizer(model, config)
     state = _resume(saved, model, optimizer, compute, ranks)
-    run = _Run(model, optimizer, tokens, recipe, steps, seed, compute, ranks)
+    run = _Run(model, optimizer, tokens, config, steps, seed, compute, ranks)
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
-        late = recipe.timeout_s is not None and now - began > recipe.timeout_s
+        late = config.timeout_s is not None and now - began > config.timeout_s
         stopping, late = ranks.agreed(ranks.first and stop(), late)
         if saved and ranks.first and (stopping or late or now - last_saved > checkpoint_s):
             run.save(saved, state)
@@ -107,10 +107,10 @@ def train(
         if stopping:
             return run.ended("cancelled", f"stopped at step {state.step}", state)
         if late:
-            reason = f"step {state.step} of {steps} after timeout_s {recipe.timeout_s:g}"
+            reason = f"step {state.step} of {steps} after timeout_s {config.timeout_s:g}"
             return run.ended("timeout", reason, state)
         if run.branch(state, stop):
-            continue  # a stop that was asked for aside is answered above
+            continue  # a stop during a branch is handled above
         run.step(state)
         if state.step % run.point_every == 0 or state.step == steps:
             point = run.add_point(state)
@@ -129,7 +129,7 @@ class _Run:
         model: Decoder,
         optimizer: torch.optim.Optimizer,
         tokens: Tokens,
-        recipe: Train,
+        config: Train,
         steps: int,
         seed: int,
         compute: Compute,
@@ -137,16 +137,16 @@ class _Run:
     ) -> None:
         self.model, self.optimizer, self.compute = model, optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(model)
-        self.tokens, self.recipe, self.steps, self.seed = tokens, recipe, steps, seed
+        self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = model.spec.context
         self.point_every = -(-steps // _POINTS)
-        self.eval_every = self.point_every * max(1, -(-steps // recipe.evals) // self.point_every)
+        self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
         self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
-        """Do one optimizer step, and take note of its loss and of its gradient before clipping."""
+        """Do one optimizer step; record its loss and its gradient norm before clipping."""
         began = time.perf_counter()
-        loss, norm = self._update(state.step, learning_rate(self.recipe, state.step, self.steps))
+        loss, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
         state.losses.append(loss.item())
@@ -156,18 +156,18 @@ class _Run:
     def _update(self, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
         set_learning_rate(self.optimizer, rate)
         batch = torch.from_numpy(
-            self.tokens.batch(self.seed, step, self.recipe.batch, self.context)
+            self.tokens.batch(self.seed, step, self.config.batch, self.context)
         )
-        parts = batch.to(self.compute.device).chunk(self.recipe.accumulate)
-        return update(self.trained, self.optimizer, parts, self.recipe, self.compute, self.ranks)
+        parts = batch.to(self.compute.device).chunk(self.config.accumulate)
+        return update(self.trained, self.optimizer, parts, self.config, self.compute, self.ranks)
 
     def add_point(self, state: _State) -> Point:
-        """Add a point to the curve: means since the last one, and held-out loss now and then."""
+        """Add a point to the curve: mean loss since the last point, at times held-out loss."""
         since = int(state.curve[-1]["step"]) if state.curve else 0
         point = {
             "step": state.step,
-            "tokens": state.step * self.recipe.batch * self.context,
-            "lr": learning_rate(self.recipe, state.step - 1, self.steps),
+            "tokens": state.step * self.config.batch * self.context,
+            "lr": learning_rate(self.config, state.step - 1, self.steps),
             "train_loss_nats": sum(state.losses[since:]) / (state.step - since),
             "grad_norm": state.norms[-1],
             "train_s": state.train_s,
@@ -178,8 +178,8 @@ class _Run:
             )
         state.curve.append(point)
         if (
-            self.recipe.average > 1
-            and self.steps - state.step < self.recipe.average * self.point_every
+            self.config.average > 1
+            and self.steps - state.step < self.config.average * self.point_every
         ):
             for name, value in self.model.state_dict().items():
                 before = state.summed[name].to(value.device) if state.summands else 0
@@ -188,13 +188,13 @@ class _Run:
         return point
 
     def average(self, state: _State) -> None:
-        """Give the model the mean of its last rows' weights (Kaddour 2022, arXiv:2209.14981)."""
+        """Load the mean of the last points' weights (Kaddour 2022, arXiv:2209.14981)."""
         if state.summands:
             mean = {name: value / state.summands for name, value in state.summed.items()}
             self.model.load_state_dict(mean)
 
     def outcome(self, state: _State) -> tuple[Outcome, str]:
-        """Say of a run that went to its end whether it got anywhere, and if not, why."""
+        """Return the outcome of a run that did all its steps, and the reason where it is not ok."""
         first, last = state.curve[0]["train_loss_nats"], state.curve[-1]
         loss, held_out = last["train_loss_nats"], last["validation_loss_nats"]
         if loss > first + 0.1 and loss > math.log(self.model.spec.vocab):
@@ -213,51 +213,51 @@ class _Run:
         return "ok", ""
 
     def branch(self, state: _State, stop: Stop) -> bool:
-        """Where a share of the budget ends its stable part here, cool down aside and measure.
+        """Where a branch leaves the stable part here, decay to its end, measure, and go back.
 
-        The weights and the optimizer's state are put back afterwards. Returns whether `stop` cut
-        it short; then it has left nothing behind, and is done again by whoever goes on.
+        Weights and optimizer state are restored afterwards. Returns whether `stop` interrupted a
+        branch; it has then recorded nothing, and is repeated when the run resumes.
         """
-        for share in self.recipe.branches:
+        for share in self.config.branches:
             steps = round(share * self.steps)
-            fall = cooldown(self.recipe, steps)
+            fall = cooldown(self.config, steps)
             if state.step != steps - fall or (steps, self.tokens.heldout[0]) in state.branches:
                 continue
-            kept = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+            before = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
             for step in range(steps - fall, steps):
                 if self.ranks.agreed(self.ranks.first and stop())[0]:
-                    self._put_back(*kept)
+                    self._restore(*before)
                     return True
-                self._update(step, learning_rate(self.recipe, step, steps))
+                self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
                 cut = windows(self.tokens.split(split), self.context)
                 loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)
-            self._put_back(*kept)
+            self._restore(*before)
         return False
 
     def ended(self, outcome: Outcome, reason: str, state: _State) -> Trained:
         """Return how the run ended, with what was measured while it trained."""
         values = steadiness(state.losses, state.norms)
         for (steps, split), loss in state.branches.items():
-            tokens, share = steps * self.recipe.batch * self.context, steps / self.steps
+            tokens, share = steps * self.config.batch * self.context, steps / self.steps
             name = f"{split}_loss_at_{tokens}_tokens_nats"
             values.append(row(name, loss, "nats", "loss", split=split, share=share, tokens=tokens))
         return Trained(outcome, reason, state.step, state.train_s, state.curve, values)
 
-    def _put_back(self, weights: dict[str, Any], optimizer: dict[str, Any]) -> None:
+    def _restore(self, weights: dict[str, Any], optimizer: dict[str, Any]) -> None:
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
 
     def save(self, folder: Path, state: _State) -> None:
-        """Write all that the next process needs."""
+        """Write a checkpoint."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         checkpoint.save(folder, state.step, values | {"made_with": _made_with(self.compute)})
 
 
 def _made_with(compute: Compute) -> dict[str, Any]:
-    """Return what decides the bits of a step, apart from the run and the processor."""
+    """Return what the exact numbers of a step depend on, apart from run and processor."""
     return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **compute.to_dict()}
 
 
@@ -272,7 +272,7 @@ def _resume(
     if saved is None or values is None:
         return _State()
     if values.pop("made_with", None) != _made_with(compute):
-        sys.stderr.write("checkpoints of another compute, torch or plugin: begun anew\n")
+        sys.stderr.write("checkpoints of another compute, torch or plugin: started again\n")
         if ranks.first:
             checkpoint.forget(saved)
         return _State()

@@ -1,4 +1,4 @@
-"""AdamW with decay on matrices only, and a learning rate that warms up and falls."""
+"""AdamW with weight decay on matrices only, and learning-rate schedules."""
 
 import math
 
@@ -11,7 +11,7 @@ from llama_ablate.config.experiment import Train
 def make_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     """Return fused AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101).
 
-    Weight decay is on matrices; gains and biases are left alone.
+    Weight decay applies to matrices, not to gains and biases.
     """
     parameters = list(model.parameters())
     groups = [
@@ -28,10 +28,10 @@ def make_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
 
 
 def learning_rate(train: Train, step: int, steps: int) -> float:
-    """Return the rate of a step (from 0): linear over the warm-up, then as `schedule` falls.
+    """Return the learning rate of a step (from 0): linear warm-up, then the decay of `schedule`.
 
-    `cosine` and `linear` fall from there to `min_lr` of the rate; `wsd` holds it and falls in a
-    line over the last `decay` of the steps (warm-up, stable, decay: Hu et al. 2024,
+    `cosine` and `linear` fall to `min_lr` of the peak; `wsd` holds the peak and falls linearly
+    over the last `decay` of the steps (warm-up, stable, decay: Hu et al. 2024,
     arXiv:2404.06395), so that runs of different lengths share all but their ends.
     """
     warm = round(train.warmup * steps)
@@ -44,11 +44,11 @@ def learning_rate(train: Train, step: int, steps: int) -> float:
 
 
 def cooldown(train: Train, steps: int) -> int:
-    """Return how many of the last steps a `wsd` schedule falls over, never into the warm-up."""
+    """Return the number of steps that a `wsd` schedule decays over, outside of the warm-up."""
     return min(max(1, round(train.decay * steps)), steps - round(train.warmup * steps))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group the rate."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -1,4 +1,4 @@
-"""Several processes that train one model on shares of every batch (data parallel).
+"""Data-parallel training: several processes (ranks) share the batches of one run.
 
 Li et al. 2020 (arXiv:2006.15704): each rank has the whole model; gradients are averaged while they
 are computed. The first rank decides what all do next, and alone writes to disk.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train the same run."""
+    """This process's rank, among those that train the same run."""
 
     index: int = 0
     count: int = 1
@@ -43,16 +43,16 @@ class Ranks:
             value /= self.count
         return value
 
-    def agreed(self, *said: bool) -> tuple[bool, ...]:
-        """Return what the first rank says, for all to do the same."""
+    def agreed(self, *flags: bool) -> tuple[bool, ...]:
+        """Return the first rank's flags on every rank, so that all do the same."""
         if self.count == 1:
-            return said
-        flags = torch.tensor(said, device=_device())
-        dist.broadcast(flags, 0)
-        return tuple(bool(flag) for flag in flags)
+            return flags
+        decided = torch.tensor(flags, device=_device())
+        dist.broadcast(decided, 0)
+        return tuple(bool(flag) for flag in decided)
 
     def leave(self) -> None:
-        """End the group, once the first rank has nothing more to ask of the others."""
+        """End the process group."""
         if self.count > 1:
             dist.destroy_process_group()
 
@@ -61,7 +61,7 @@ ALONE = Ranks()
 
 
 def join() -> Ranks:
-    """Join the group that torchrun has started this process in; alone where it has not."""
+    """Join the process group of torchrun; a single rank outside of torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return Ranks()
     cuda = torch.cuda.is_available()
@@ -74,7 +74,7 @@ def join() -> Ranks:
 
 
 def is_lost(error: Exception) -> bool:
-    """Return whether an error says that another rank is gone."""
+    """Return whether an error means that another rank has died."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 

@@ -1,4 +1,4 @@
-"""How steadily a run trained: what its losses and gradient norms, step by step, say of it."""
+"""Training stability: spikes of loss and gradient norm over all steps of a run."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 from llama_ablate.results.metrics import Value, row
 
-_WINDOW = 100  # steps that a step is held against
+_WINDOW = 100  # steps before a step that it is compared with
 _FAR = 7.0  # standard deviations
 
 

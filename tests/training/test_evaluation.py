@@ -77,8 +77,8 @@ def ended(spec, tokens):
         model = init_weights(build(spec(vocab=256, layers=1, context=8)), 0)
         with torch.no_grad():
             tamper(model)
-        recipe = Train.check({"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": 1})
-        return train(model, tokens, recipe, steps=steps, seed=0, compute=COMPUTE)
+        config = Train.check({"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": 1})
+        return train(model, tokens, config, steps=steps, seed=0, compute=COMPUTE)
 
     return run
 

@@ -29,7 +29,7 @@ def tokens(book):
     return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
 
 
-def recipe(**changes):
+def train_config(**changes):
     return Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **changes})
 
 
@@ -38,7 +38,7 @@ def trained(spec, tokens, compute=COMPUTE, *, seed=0, saved=None, stop=lambda: F
     done = train(
         model,
         tokens,
-        recipe(**changes),
+        train_config(**changes),
         steps=20,
         seed=seed,
         compute=compute,
@@ -118,7 +118,7 @@ def test_damaged_checkpoints_and_foreign_files_start_the_run_again(spec, tokens,
             other.unlink()
         file.write_bytes(content)
         assert checkpoint.load(saved) is None
-        assert "is damaged and passed over" in capsys.readouterr().err
+        assert "is damaged and skipped" in capsys.readouterr().err
         _model, done = trained(spec, tokens, saved=saved)
         assert numbers(done.curve) == numbers(expected.curve)
 
@@ -138,12 +138,12 @@ def test_a_checkpoint_never_runs_code(tmp_path, capsys):
         (tmp_path / f"checkpoint-7-{digest[:32]}.pt").write_bytes(content.getvalue())
     assert checkpoint.latest(tmp_path) == 7
     assert checkpoint.load(tmp_path) is None
-    assert capsys.readouterr().err.count("passed over") == 2
+    assert capsys.readouterr().err.count("skipped") == 2
     assert not (tmp_path / "ran").exists()
 
 
 def test_the_learning_rate_warms_up_linearly_and_falls_as_a_cosine():
-    train = recipe(lr=1.0, warmup=0.1, min_lr=0.1)
+    train = train_config(lr=1.0, warmup=0.1, min_lr=0.1)
     rates = [learning_rate(train, step, 1000) for step in range(1000)]
     assert rates[0] == pytest.approx(1 / 101)
     assert rates[49] == pytest.approx(50 / 101)
@@ -157,7 +157,7 @@ def test_decay_is_on_matrices_only(spec):
     model = build(spec())
     decays = {
         id(p): group["weight_decay"]
-        for group in make_optimizer(model, recipe(weight_decay=0.3)).param_groups
+        for group in make_optimizer(model, train_config(weight_decay=0.3)).param_groups
         for p in group["params"]
     }
     assert len(decays) == len(list(model.parameters()))
@@ -196,7 +196,7 @@ def test_losses_are_those_of_a_plain_loop(spec):
 
 @pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
 def test_the_compute_is_chosen_by_measuring_and_can_be_forced(spec, asked):
-    compute = choose(spec(vocab=256), recipe(precision=asked), "cpu", rounds=1)
+    compute = choose(spec(vocab=256), train_config(precision=asked), "cpu", rounds=1)
     assert compute.flops_per_s > 0
     tried = dict(compute.tried_s)
     assert len(tried) == (4 if asked == "auto" else 2)
@@ -214,13 +214,13 @@ def test_a_choice_of_compute_is_kept_so_that_plan_and_run_agree(spec, monkeypatc
         return measured[-1]
 
     monkeypatch.setattr(computing, "_fastest", fastest)
-    first = choose(spec(vocab=256), recipe(), "cpu")
-    assert choose(spec(vocab=256), recipe(lr=1e-2), "cpu") == first
-    assert choose(spec(vocab=256), recipe(precision="float32"), "cpu") != first
-    assert choose(spec(vocab=256, dim=64, head_dim=16), recipe(), "cpu") != first
+    first = choose(spec(vocab=256), train_config(), "cpu")
+    assert choose(spec(vocab=256), train_config(lr=1e-2), "cpu") == first
+    assert choose(spec(vocab=256), train_config(precision="float32"), "cpu") != first
+    assert choose(spec(vocab=256, dim=64, head_dim=16), train_config(), "cpu") != first
     for file in (tmp_path / "compute").iterdir():
         file.write_text("{")
-    assert choose(spec(vocab=256), recipe(), "cpu") != first
+    assert choose(spec(vocab=256), train_config(), "cpu") != first
     assert len(measured) == 4
 
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_of_another_compute_is_not_gone_on_from(spec, tokens, tmp_p
     other, asked = replace(COMPUTE, kernel="fused"), iter([False] * 5 + [True])
     assert trained(spec, tokens, other, saved=tmp_path, stop=lambda: next(asked))[1].steps_done == 5
     assert numbers(trained(spec, tokens, saved=tmp_path)[1].curve) == numbers(expected)
-    assert "begun anew" in capsys.readouterr().err
+    assert "started again" in capsys.readouterr().err
     assert checkpoint.latest(tmp_path) == 0
 
 

@@ -24,9 +24,9 @@ def tokens(book, tmp_path):
     return store.prepare(corpus, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
 
 
-def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **recipe):
+def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **config):
     model = init_weights(build(spec(vocab=256, layers=1, dim=dim, context=16)), 0)
-    values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **recipe}
+    values = {"steps": steps, "batch": 4, "lr": 1e-2, "evals": 2, **config}
     ended = train(
         model,
         tokens,
@@ -41,19 +41,19 @@ def trained(spec, tokens, steps=20, saved=None, stop=lambda: False, dim=16, **re
 
 
 def test_a_wsd_schedule_is_flat_between_its_warm_up_and_its_fall():
-    recipe = Train.check(
+    config = Train.check(
         {"steps": 1, "schedule": "wsd", "warmup": 0.1, "decay": 0.2, "lr": 1.0, "min_lr": 0.0}
     )
-    rates = [learning_rate(recipe, step, 100) for step in range(100)]
+    rates = [learning_rate(config, step, 100) for step in range(100)]
     assert rates[9] < rates[10] == rates[79] == rates[80] == 1.0
     assert rates[90] == pytest.approx(0.5)
     assert rates[99] == pytest.approx(0.05)
-    assert cooldown(recipe, 100) == 20
+    assert cooldown(config, 100) == 20
 
 
 def test_a_linear_schedule_falls_in_a_line_to_its_least():
-    recipe = Train.check({"steps": 1, "schedule": "linear", "warmup": 0, "lr": 1.0, "min_lr": 0.1})
-    rates = [learning_rate(recipe, step, 10) for step in range(10)]
+    config = Train.check({"steps": 1, "schedule": "linear", "warmup": 0, "lr": 1.0, "min_lr": 0.1})
+    rates = [learning_rate(config, step, 10) for step in range(10)]
     assert rates[0] == 1.0
     assert rates[5] == pytest.approx(0.55)
     assert all(b - a == pytest.approx(-0.09) for a, b in itertools.pairwise(rates))
@@ -81,7 +81,7 @@ def test_branches_leave_the_run_as_it_is(spec, tokens):
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "config",
     [
         {"schedule": "wsd", "warmup": 0, "decay": 0.25, "branches": [0.5]},
         {"average": 20},
@@ -89,15 +89,15 @@ def test_branches_leave_the_run_as_it_is(spec, tokens):
     ids=["branches", "average"],
 )
 @pytest.mark.parametrize("after", [10, 17, 22])
-def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, recipe, after):
-    whole, expected = trained(spec, tokens, steps=40, **recipe)
+def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path, config, after):
+    whole, expected = trained(spec, tokens, steps=40, **config)
     calls = iter(range(10_000))
     saved = tmp_path
     _, first = trained(
-        spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after, **recipe
+        spec, tokens, steps=40, saved=saved, stop=lambda: next(calls) >= after, **config
     )
     assert first.outcome == "cancelled"
-    gone_on, ended = trained(spec, tokens, steps=40, saved=saved, **recipe)
+    gone_on, ended = trained(spec, tokens, steps=40, saved=saved, **config)
     assert repr(ended.values) == repr(expected.values)  # NaN is not equal to itself
     for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -135,11 +135,11 @@ def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
         return False
 
     model = init_weights(build(spec(vocab=256, layers=1, dim=16, context=16)), 0)
-    recipe = Train.check({"steps": 20, "batch": 4, "lr": 1e-2, "evals": 2})
+    config = Train.check({"steps": 20, "batch": 4, "lr": 1e-2, "evals": 2})
     train(
         model,
         tokens,
-        recipe,
+        config,
         steps=20,
         seed=0,
         compute=COMPUTE,

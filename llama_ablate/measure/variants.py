@@ -26,7 +26,7 @@ class Arm:
     tokens: Tokens
 
 
-def interleaved(
+def measure_arms(
     arms: Sequence[Arm],
     choices: Sequence[Choice],
     compute: Compute,
