@@ -40,7 +40,7 @@ def _nats(text: str) -> float:
 
 
 def run(options: Namespace) -> Answer:
-    """Show what `run` would do."""
+    """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
@@ -51,19 +51,20 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     source = experiment.load(options.file, tuple(options.sets))
-    made = make(source)
+    plan = make(source)
     try:
-        compute = choose(made.baseline.spec, made.experiment.train, device)
+        compute = choose(plan.baseline.spec, plan.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
-    workers = local.default_workers(device, made.experiment.parallel.data)
+    # FLOPs stand in for measured seconds: this is a forecast.
+    plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
+    workers = local.default_workers(device, plan.experiment.parallel.data)
     values = planned.forecast(
-        legacy(made.document(compute, Settings())), compute.to_dict(), workers
+        legacy(plan.document(compute, Settings())), compute.to_dict(), workers
     )
     text = planned.text(values)
     if options.power is not None:
-        pilot = options.pilot or Path("results") / made.experiment.slug
+        pilot = options.pilot or Path("results") / plan.experiment.slug
         try:
             store = Store.open(pilot)
         except ConfigError as error:
@@ -71,6 +72,6 @@ def run(options: Namespace) -> Answer:
                 f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
             ) from None
         values["power"] = planned.powered(store, options.power, values)
-        shown = planned.power_text(values["power"], options.power, values["seeds"])
-        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
+        text_of_power = planned.power_text(values["power"], options.power, values["seeds"])
+        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{text_of_power}"
     return Answer(text, values)
