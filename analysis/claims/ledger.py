@@ -47,8 +47,8 @@ def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]
     for name, audit in findings.measured(folder).items():
         for row in audit["findings"]:
             claims = [id_ for id_ in row["claims"].split(", ") if id_]
-            finding = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
-            rows.append({"experiment": name, "measured": findings.written(row), **finding})
+            found = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
+            rows.append({"experiment": name, "measured": findings.written(row), **found})
     return pd.DataFrame(rows, columns=["experiment", "claim", "claims", "measured", "finding"])
 
 
@@ -83,21 +83,21 @@ def check_variants(
         )
 
 
-def verdict(verdicts: Sequence[str]) -> str:
+def verdict(found: Sequence[str]) -> str:
     """Return one word for the findings of a claim.
 
     What is supported here and refuted there is mixed; what nothing decided is undecided, or has no
     verdict where controls failed.
     """
-    decided = {word for word in verdicts if word in ("supported", "refuted")}
+    decided = {word for word in found if word in ("supported", "refuted")}
     if len(decided) == 1:
         return next(iter(decided))
     if decided:
         return "mixed"
-    return "undecided" if "undecided" in verdicts else "no verdict" if verdicts else ""
+    return "undecided" if "undecided" in found else "no verdict" if found else ""
 
 
-def ledger(claims: Mapping[str, Mapping[str, str]], results: pd.DataFrame) -> pd.DataFrame:
+def ledger(claims: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each claim: `id, kind, says, verdict, note, measured, experiments`.
 
     `claims` maps ids to `kind`, `says`, `settled` for what no run decides and why, and a `note` on
@@ -105,7 +105,7 @@ def ledger(claims: Mapping[str, Mapping[str, str]], results: pd.DataFrame) -> pd
     there.
     """
     by_claim: dict[str, list[Any]] = {id_: [] for id_ in claims}
-    for row in frames.rows(results):
+    for row in frames.rows(found):
         for id_ in row.claims:
             if id_ not in by_claim:
                 raise ConfigError(f"{row.experiment} tests '{id_}', which the ledger does not have")

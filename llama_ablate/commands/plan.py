@@ -40,7 +40,7 @@ def _nats(text: str) -> float:
 
 
 def run(options: Namespace) -> Answer:
-    """Show the variants, sizes and runs of an experiment, and what they would take."""
+    """Show what `run` would do."""
     from llama_ablate.config import experiment
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
@@ -51,20 +51,19 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     source = experiment.load(options.file, tuple(options.sets))
-    plan = make(source)
+    made = make(source)
     try:
-        compute = choose(plan.baseline.spec, plan.experiment.train, device)
+        compute = choose(made.baseline.spec, made.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    # FLOPs stand in for measured seconds: this is a forecast.
-    plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
-    workers = local.default_workers(device, plan.experiment.parallel.data)
+    made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
+    workers = local.default_workers(device, made.experiment.parallel.data)
     values = planned.forecast(
-        legacy(plan.document(compute, Settings())), compute.to_dict(), workers
+        legacy(made.document(compute, Settings())), compute.to_dict(), workers
     )
     text = planned.text(values)
     if options.power is not None:
-        pilot = options.pilot or Path("results") / plan.experiment.slug
+        pilot = options.pilot or Path("results") / made.experiment.slug
         try:
             store = Store.open(pilot)
         except ConfigError as error:
@@ -72,6 +71,6 @@ def run(options: Namespace) -> Answer:
                 f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
             ) from None
         values["power"] = planned.powered(store, options.power, values)
-        text_of_power = planned.power_text(values["power"], options.power, values["seeds"])
-        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{text_of_power}"
+        shown = planned.power_text(values["power"], options.power, values["seeds"])
+        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
     return Answer(text, values)
