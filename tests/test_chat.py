@@ -5,7 +5,7 @@ import pytest
 from llama_ablate.data.tokenizer_files import read
 from llama_ablate.data.tokenizers import Bytes
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.chat import Message, encode, render
+from llama_ablate.interop.chat import Message, encode
 
 ONE = [Message("user", "Hi")]
 TWO = [Message("system", " Be brief.\n"), Message("user", "Hi")]
@@ -42,7 +42,6 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_dialogue_is_headers_texts_and_ends_of_turns(name, llama3_tokenizer):
     messages, text = TEXTS[name]
-    assert render(messages) == text
     tokenizer = read(llama3_tokenizer)
     ids = encode(messages, tokenizer)
     assert tokenizer.decode(ids) == text
@@ -56,7 +55,10 @@ def test_nobody_can_end_their_turn_or_speak_as_another_by_writing_the_tokens(lla
     ids = encode([Message("user", sneaky)], tokenizer)
     assert ids.count(128009) == 1
     assert ids.count(128006) == 2  # of the user, and of the answer
-    assert tokenizer.decode(ids) == render([Message("user", sneaky)])
+    start, end = "<|start_header_id|>", "<|end_header_id|>"
+    assert tokenizer.decode(ids) == (
+        f"<|begin_of_text|>{start}user{end}\n\n{sneaky}<|eot_id|>{start}assistant{end}\n\n"
+    )
 
 
 def test_a_tokenizer_without_the_special_tokens_cannot_chat():

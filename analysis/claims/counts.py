@@ -1,4 +1,4 @@
-"""What can be counted exactly: parameters, bytes and products, on models that take no memory."""
+"""Checks that count exactly: parameters, bytes and products, on the meta device."""
 
 from typing import Any, Literal
 
@@ -19,29 +19,29 @@ def _preset(name: str) -> ModelSpec:
 
 
 def small(**changes: Any) -> ModelSpec:
-    """Return the recipe of a small Llama with some keys changed."""
-    given: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "context": 32, "vocab": 64}
-    return resolve(Model.check(given | changes), REGISTRIES)
+    """Return the spec of a small Llama with some keys changed."""
+    sizes: dict[str, Any] = {"dim": 32, "layers": 2, "heads": 4, "context": 32, "vocab": 64}
+    return resolve(Model.check(sizes | changes), REGISTRIES)
 
 
 @CHECKS.register("preset_is")
 def preset_is(*, preset: str = "llama2-7b", key: str = "dim", value: str = "") -> float:
     """Return 1 where a preset has the value at a key such as `attention.name`, else 0."""
-    found: Any = _preset(preset).to_dict()
     first, _, rest = key.partition(".")
-    found = found[first]
+    actual: Any = _preset(preset).to_dict()[first]
     if rest:
-        found = found.get(rest) if isinstance(found, dict) else found if rest == "name" else None
-    return float(str(found) == value)
+        bare = actual if rest == "name" else None
+        actual = actual.get(rest) if isinstance(actual, dict) else bare
+    return float(str(actual) == value)
 
 
 @CHECKS.register("preset_value")
 def preset_value(*, preset: str = "llama2-7b", key: str = "dim") -> float:
-    """Return a number of a preset's recipe, such as `attention.kv_heads`."""
-    found: Any = _preset(preset).to_dict()
+    """Return a number of a preset, such as `attention.kv_heads`."""
+    number: Any = _preset(preset).to_dict()
     for part in key.split("."):
-        found = found[part]
-    return float(found)
+        number = number[part]
+    return float(number)
 
 
 @CHECKS.register("parameters")
@@ -55,8 +55,7 @@ def parameters(*, preset: str = "llama2-7b", tie: bool = False) -> float:
 @CHECKS.register("part_parameters")
 def part_parameters(*, preset: str = "llama2-7b", part: str = "attention") -> float:
     """Return the parameters of one part of a preset, over all layers."""
-    found = {p.name: p.parameters for p in parts(_preset(preset))}
-    return float(found[part])
+    return float({p.name: p.parameters for p in parts(_preset(preset))}[part])
 
 
 @CHECKS.register("feedforward_share")
@@ -71,8 +70,8 @@ def feedforward_share(
 
     def matrices(entry: Any) -> int:
         spec = small(dim=dim, heads=4, layers=1, feedforward=entry)
-        found = {p.name: p.parameters for p in parts(spec)}
-        return found["feedforward"] + (found["attention"] if of == "block" else 0)
+        counted = {p.name: p.parameters for p in parts(spec)}
+        return counted["feedforward"] + (counted["attention"] if of == "block" else 0)
 
     return matrices({"name": name, "width": width}) / matrices({"name": "relu", "width": 4 * dim})
 
@@ -88,8 +87,8 @@ def llama_width(*, dim: int = 128, multiple_of: int = 256) -> float:
 @CHECKS.register("norm_parameters")
 def norm_parameters(*, norm: str = "rmsnorm", dim: int = 256) -> float:
     """Return the parameters of one norm over its width; LayerNorm with its bias."""
-    made = REGISTRIES["norm"].build(REGISTRIES["norm"].resolve(norm), dim=dim, bias=True)
-    return float(sum(p.numel() for p in made.parameters()) / dim)
+    module = REGISTRIES["norm"].build(REGISTRIES["norm"].resolve(norm), dim=dim, bias=True)
+    return float(sum(p.numel() for p in module.parameters()) / dim)
 
 
 @CHECKS.register("position_parameters")
@@ -164,8 +163,8 @@ def kv_computations(
     model = init_weights(build(small(context=prompt + new)), 0)
     seen = [0] * (prompt + new)
 
-    def counted(_module: Any, given: tuple[torch.Tensor, ...], _out: Any) -> None:
-        for position in range(given[0].shape[1]):
+    def counted(_module: Any, inputs: tuple[torch.Tensor, ...], _out: Any) -> None:
+        for position in range(inputs[0].shape[1]):
             seen[position] += 1
 
     hook = model.blocks[0].attn.register_forward_hook(counted)

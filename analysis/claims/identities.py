@@ -1,4 +1,4 @@
-"""What must hold exactly: of rotations, gates, attention and its mask. Errors as numbers."""
+"""Checks of identities of rotations, gates, attention and masks: each returns an error."""
 
 from typing import Any, Literal
 
@@ -65,13 +65,13 @@ def rope_shift_error(*, offset: int = 1000, dtype: Dtype = "float32") -> float:
 
 @CHECKS.register("sinusoidal_shift_error")
 def sinusoidal_shift_error(*, offset: int = 8) -> float:
-    """Return the same of sinusoidal positions, added before queries and keys are made."""
+    """Return the same of sinusoidal positions, added before queries and keys are module."""
     registry = REGISTRIES["position"]
-    made = registry.build(registry.resolve("sinusoidal"), dim=64)
+    module = registry.build(registry.resolve("sinusoidal"), dim=64)
     x, w = drawn(1, 16, 64), drawn(64, 64, seed=1) / 8
 
     def scores(start: int) -> Tensor:
-        h = made.embed(x.float(), torch.arange(16) + start).double()
+        h = module.embed(x.float(), torch.arange(16) + start).double()
         return torch.as_tensor((h @ w) @ h.transpose(-1, -2))
 
     first = scores(0)
@@ -144,7 +144,9 @@ def future_seen() -> float:
     """Return the largest gradient of any token's logits with respect to a later token."""
     model, tokens = _model(), _tokens(8)
     kept: list[Tensor] = []
-    hook = model.embedding.register_forward_hook(lambda *of: kept.append(of[2]))
+    hook = model.embedding.register_forward_hook(
+        lambda _module, _inputs, output: kept.append(output)
+    )
     logits = model(tokens)
     hook.remove()
     worst = 0.0
@@ -199,14 +201,14 @@ def attention_rows() -> float:
 def glu_error(*, form: Literal["primer", "paper"] = "primer") -> float:
     """Return how far a GLU is from a form: x sigmoid(Wx), or sigmoid(Wx) (Vx)."""
     registry = REGISTRIES["feedforward"]
-    made = registry.build(registry.resolve({"name": "glu", "width": 32}), dim=32, bias=False)
-    for i, parameter in enumerate(made.parameters()):
+    module = registry.build(registry.resolve({"name": "glu", "width": 32}), dim=32, bias=False)
+    for i, parameter in enumerate(module.parameters()):
         parameter.data = drawn(*parameter.shape, seed=i).float() / 6
     x = drawn(10, 32).float()
-    gate = torch.sigmoid(made.gate(x))
-    inner = x * gate if form == "primer" else made.up(x) * gate
+    gate = torch.sigmoid(module.gate(x))
+    inner = x * gate if form == "primer" else module.up(x) * gate
     with torch.no_grad():
-        return float((made(x) - made.down(inner)).abs().max())
+        return float((module(x) - module.down(inner)).abs().max())
 
 
 @CHECKS.register("gelu_minus_silu")
@@ -229,8 +231,8 @@ def relu_silent(*, name: Literal["relu", "silu", "gelu"] = "relu") -> float:
 def learned_besides_matrices(*, name: str = "swiglu") -> float:
     """Return how many parameters of a network are in no matrix: a curve that learns has some."""
     registry = REGISTRIES["feedforward"]
-    made = registry.build(registry.resolve(name), dim=32, bias=False)
-    return float(sum(p.numel() for p in made.parameters() if p.dim() != 2))
+    module = registry.build(registry.resolve(name), dim=32, bias=False)
+    return float(sum(p.numel() for p in module.parameters() if p.dim() != 2))
 
 
 @CHECKS.register("layers_share_weights")

@@ -1,4 +1,4 @@
-"""What must hold exactly of norms. Errors as numbers."""
+"""Checks of identities of norms: each returns an error, 0 where the identity holds."""
 
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ from llama_ablate.model.decoder import REGISTRIES
 
 def _norm(name: str, dim: int, **options: Any) -> Any:
     registry = REGISTRIES["norm"]
-    made = registry.build(registry.resolve({"name": name, **options}), dim=dim, bias=True)
-    return made.double()
+    module = registry.build(registry.resolve({"name": name, **options}), dim=dim, bias=True)
+    return module.double()
 
 
 @CHECKS.register("norm_error")
@@ -46,8 +46,8 @@ def norm_rescaled(
     sign: Literal[1, -1] = 1,
 ) -> float:
     """Return how far y(factor x) is from sign y(x): 0 where a norm is blind to scale."""
-    x, made = drawn(100, 64), _norm(norm, 64, eps=eps)
-    return float((made(factor * x) - sign * made(x)).detach().abs().max())
+    x, module = drawn(100, 64), _norm(norm, 64, eps=eps)
+    return float((module(factor * x) - sign * module(x)).detach().abs().max())
 
 
 @CHECKS.register("norm_mean")
@@ -59,11 +59,11 @@ def norm_mean(*, norm: Literal["rmsnorm", "layernorm"] = "rmsnorm") -> float:
 @CHECKS.register("norm_mixes_tokens")
 def norm_mixes_tokens(*, norm: Literal["rmsnorm", "layernorm"] = "layernorm") -> float:
     """Return how far the other tokens' outputs move where one token is changed."""
-    x, made = drawn(1, 8, 64), _norm(norm, 64)
+    x, module = drawn(1, 8, 64), _norm(norm, 64)
     changed = x.clone()
     changed[:, 3] += 5
     others = [i for i in range(8) if i != 3]
-    return float((made(changed) - made(x))[:, others].detach().abs().max())
+    return float((module(changed) - module(x))[:, others].detach().abs().max())
 
 
 @CHECKS.register("primers_layernorm")

@@ -1,4 +1,4 @@
-"""Decoding with and without a cache: how many computations it saves, and how much time."""
+"""Micro-benchmark of decoding, with and without a key/value cache, and by attention."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
 
 
 def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
-    """Time the generation of n tokens after one, without a cache, with it, and by attention.
+    """Time the decoding of n tokens after one, without and with a cache, and by attention.
 
     Nothing is compiled here: each token has other shapes than the one before.
     """
@@ -93,7 +93,7 @@ def _prefilled(model: Decoder, setup: Setup) -> Work:
         model(prompt, cache)
 
     def work() -> None:
-        # The same 32 places are written again each time: the prompt stays.
+        # Each call writes the same 32 positions again; the prompt stays.
         cache.rewind(448)
         for _ in range(32):
             model(prompt[:, :1], cache)

@@ -1,4 +1,4 @@
-"""Activations and gates: what each costs alone, in its network, and in a training step."""
+"""Micro-benchmark of activations and feed-forward networks, alone and in a training step."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _NETWORKS = ("relu", "gelu", "silu", "glu", "bilinear", "reglu", "geglu", "swigl
 
 
 class Activation(nn.Module):
-    """A function as a module, so that it can be compiled."""
+    """An activation written out, as a module that can be compiled."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -59,13 +59,13 @@ def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
         against=control,
         note=f"{setup.rows} x {setup.dim} {setup.dtype}",
     )
-    made = _networks(setup)
+    networks = _networks(setup)
     rows = setup.tensor(max(1, setup.rows // 8), setup.dim)
     products = "matrix products alone (control)"
     network = in_turns(
         "network of equal parameters, forward and backward",
         {products: both_ways(_products(setup), rows)}
-        | {name: both_ways(module, rows) for name, module in made.items()},
+        | {name: both_ways(module, rows) for name, module in networks.items()},
         setup,
         against=products,
         note=f"{len(rows)} x {setup.dim} {setup.dtype}; width {4 * setup.dim}, gated ones 2/3",
@@ -80,13 +80,13 @@ def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
 
 
 def _activations(setup: Setup) -> dict[str, Callable[[Tensor], Tensor]]:
-    made: dict[str, Callable[[Tensor], Tensor]] = {}
+    activations: dict[str, Callable[[Tensor], Tensor]] = {}
     for name, fused in _FUSED.items():
-        made[f"{name}, naive"] = Activation(name)
-        made[f"{name}, fused"] = fused
+        activations[f"{name}, naive"] = Activation(name)
+        activations[f"{name}, fused"] = fused
         if setup.compiled:
-            made[f"{name}, compiled"] = compiled(Activation(name))
-    return made
+            activations[f"{name}, compiled"] = compiled(Activation(name))
+    return activations
 
 
 def _matched(name: str, dim: int) -> dict[str, object]:
@@ -96,30 +96,26 @@ def _matched(name: str, dim: int) -> dict[str, object]:
 
 
 def _networks(setup: Setup) -> dict[str, nn.Module]:
-    registry, made = REGISTRIES["feedforward"], {}
-    for name in _NETWORKS:
-        choice = registry.resolve(_matched(name, setup.dim))
-        made[name] = _filled(registry.build(choice, dim=setup.dim, bias=False), setup)
-    return made
+    return {name: _network(_matched(name, setup.dim), setup.dim, setup) for name in _NETWORKS}
 
 
-def _by_width(setup: Setup) -> Table:
-    """Time SwiGLU at two thirds of 4 x 256 as it comes, and rounded up as hardware likes it."""
-    rows = setup.tensor(setup.rows, 256)
+def _network(entry: dict[str, object], dim: int, setup: Setup) -> nn.Module:
     registry = REGISTRIES["feedforward"]
-    cases = {}
-    for width in (682, 704, 768):
-        choice = registry.resolve({"name": "swiglu", "width": width})
-        module = _filled(registry.build(choice, dim=256, bias=False), setup)
-        cases[f"width {width}"] = both_ways(module, rows)
-    note = f"swiglu, {setup.rows} x 256 {setup.dtype}"
-    return in_turns("width, forward and backward", cases, setup, against="width 682", note=note)
-
-
-def _filled(module: nn.Module, setup: Setup) -> nn.Module:
+    module: nn.Module = registry.build(registry.resolve(entry), dim=dim, bias=False)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.02)
     return module.to(setup.device, setup.torch_dtype)
+
+
+def _by_width(setup: Setup) -> Table:
+    """Time SwiGLU at two thirds of 4 x 256, and at the next multiples of 64 and 256."""
+    rows = setup.tensor(setup.rows, 256)
+    cases = {
+        f"width {width}": both_ways(_network({"name": "swiglu", "width": width}, 256, setup), rows)
+        for width in (682, 704, 768)
+    }
+    note = f"swiglu, {setup.rows} x 256 {setup.dtype}"
+    return in_turns("width, forward and backward", cases, setup, against="width 682", note=note)
 
 
 def _products(setup: Setup) -> nn.Module:

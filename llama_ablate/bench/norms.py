@@ -72,8 +72,8 @@ def run(setup: Setup) -> tuple[list[Table], list[Ratio]]:
 
 
 def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
-    """Return how each norm is made of a width."""
-    made: dict[str, Callable[[int], nn.Module]] = {
+    """Return, by name, a function from a width to a norm."""
+    makers: dict[str, Callable[[int], nn.Module]] = {
         "LayerNorm, naive": NaiveLayerNorm,
         "RMSNorm, naive": NaiveRMSNorm,
         "LayerNorm, fused": lambda dim: LayerNorm(dim, bias=True),
@@ -81,9 +81,9 @@ def _makers(setup: Setup) -> dict[str, Callable[[int], nn.Module]]:
         "RMSNorm, torch's": TorchRMSNorm,
     }
     if setup.compiled:
-        made["LayerNorm, compiled"] = lambda dim: compiled(NaiveLayerNorm(dim))
-        made["RMSNorm, compiled"] = lambda dim: compiled(NaiveRMSNorm(dim))
-    return made
+        makers["LayerNorm, compiled"] = lambda dim: compiled(NaiveLayerNorm(dim))
+        makers["RMSNorm, compiled"] = lambda dim: compiled(NaiveRMSNorm(dim))
+    return makers
 
 
 def _ratios(tables: list[Table]) -> list[Ratio]:

@@ -32,13 +32,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
-    from llama_ablate.interop.looking import look
+    from llama_ablate.interop.attention_maps import attention_maps
     from llama_ablate.report.figures import save
 
     opened = model_input.open_model(options)
     text = model_input.read_prompt(options)
     prompt = opened.tokenizer.prompt(text, special=options.parse_special)
-    maps = look(opened, prompt)
+    maps = attention_maps(opened, prompt)
     layers = range(len(maps.weights)) if options.layer is None else [options.layer]
     if options.head is None:
         figures = {f"layer-{layer}": maps.layer(layer) for layer in layers}

@@ -27,7 +27,7 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.interop import huggingface
 
     opened = model_input.open_model(options)
-    written = huggingface.write(opened.model, options.folder, options.to, opened.found)
+    written = huggingface.write(opened.model, options.folder, options.to, opened.tokenizer_if_any)
     for note in written.notes:
         sys.stderr.write(f"note: {note}\n")
     files = sorted(path.name for path in options.folder.iterdir())

@@ -9,7 +9,7 @@ from llama_ablate.commands import options as shared
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from llama_ablate.interop.opening import Opened
+    from llama_ablate.interop.loader import OpenedModel
 
 
 def add_model(parser: ArgumentParser) -> None:
@@ -32,16 +32,16 @@ def add_model(parser: ArgumentParser) -> None:
     shared.add_device(parser)
 
 
-def open_model(options: Namespace) -> "Opened":
+def open_model(options: Namespace) -> "OpenedModel":
     """Open the model, on its device. Raises ConfigError."""
     import torch
 
-    from llama_ablate.interop import opening
+    from llama_ablate.interop import loader
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(options.device)
     dtype = getattr(torch, options.dtype) if options.dtype else None
-    opened = opening.open_model(options.model, tokenizer=options.tokenizer, dtype=dtype)
+    opened = loader.open_model(options.model, tokenizer=options.tokenizer, dtype=dtype)
     opened.model.to(device)
     return opened
 

@@ -17,13 +17,16 @@ def note(text: str) -> None:
 
 
 def mend(store: Store) -> None:
-    """Set aside what is damaged and is measured again, and say so. Raises ConfigError for more."""
+    """Set damaged metrics aside to be measured again, with a note for each.
+
+    Raises ConfigError for damage that nothing can repeat.
+    """
     for path in store.mend():
         note(f"damaged, kept as '{path}', and measured again")
 
 
 def left_out(store: Store, planned: set[str]) -> None:
-    """Say how many finished runs a plan leaves out, and which earlier plans show them."""
+    """Note how many finished runs the plan leaves out, and which earlier plans have them."""
     runs = store.runs.final_ids() - planned
     if not runs:
         return
@@ -37,14 +40,14 @@ def left_out(store: Store, planned: set[str]) -> None:
 
 
 def odd_files(results: Results) -> None:
-    """Name the foreign files in folders of runs, and the runs whose weights were deleted.
+    """Note foreign files in folders of runs, and runs whose weights were deleted.
 
     Neither changes a result.
     """
     foreign: list[Path] = []
     without: list[Path] = []
     for folder, run in sorted((run.path, run) for run in results.finished.values() if run.path):
-        with contextlib.suppress(ConfigError):  # damaged: what reads its record says so
+        with contextlib.suppress(ConfigError):  # damaged: the reader of its record raises
             foreign += run.foreign
             without += [folder] * run.lacks_weights
     if foreign:

@@ -142,14 +142,14 @@ def run(options: Namespace) -> Answer:
         Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
     ):
         Queue(store, plan, compute, settings, progress).work(launcher)
-    store.sweep(unfinished=False)  # where a worker came late to what another had finished
+    store.sweep(unfinished=False)  # a worker may have come late to a finished run
     with Bar("measuring, variants in turn") as bar:
         measurement.measure_variants(store, plan, compute, bar.update)
     return report.write(Results(store))
 
 
 def _workers(options: Namespace, plan: "Plan") -> int | None:
-    """Return how many runs at a time were asked for, if any: at most as many as there are."""
+    """Return `--workers`, but at most the number of runs; None where it is not set."""
     workers: int | None = options.workers
     return workers and min(workers, len(plan.runs))
 
@@ -224,7 +224,7 @@ def _check_launcher(options: Namespace) -> None:
 def _launcher(
     options: Namespace, store: "Store", device: str, ranks: int, workers: int | None
 ) -> "AbstractContextManager[Launcher]":
-    """Return the launcher that is asked for; it is there inside `with`."""
+    """Return the launcher of `--launcher`, ready inside `with`."""
     if options.launcher == "ray":
         from llama_ablate.launch.ray import Ray
 

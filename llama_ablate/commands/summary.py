@@ -56,7 +56,7 @@ def run(options: Namespace) -> Answer:
     if options.what in experiment.presets() or not Path(options.what).exists():
         spec, about = resolve_preset(options.what, options.sets)
     else:
-        from llama_ablate.interop.opening import open_spec
+        from llama_ablate.interop.loader import open_spec
 
         if options.sets:
             raise ConfigError("--set changes a preset; a checkpoint is what it is")

@@ -1,5 +1,5 @@
-"""Checkpoints of other projects: into our decoder through its own registries, and out again.
+"""Models of other projects: checkpoints and tokenizer files in and out, generation, chat.
 
-No code in a checkpoint is ever run: weights come from safetensors, from `torch.load` with
-`weights_only`, or from plain float32 numbers.
+A checkpoint is built from our own registries. No code in it is ever run: weights come from
+safetensors, from `torch.load` with `weights_only`, or from plain float32 numbers.
 """

@@ -1,4 +1,4 @@
-"""Llama 3's chat template: a dialogue as the tokens that its models were trained on.
+"""Llama 3's chat template: a dialogue as tokens.
 
 begin_of_text, then for each message a header (start_header_id, the role, end_header_id, two line
 feeds), the text without white space around it, and eot_id; last the header of the answer.
@@ -21,23 +21,16 @@ _BEGIN, _START, _END, _EOT = (
 
 @dataclass(frozen=True)
 class Message:
-    """What one side says."""
+    """One message of a dialogue."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-def render(messages: Sequence[Message]) -> str:
-    """Return a dialogue as text, ready for the assistant's answer.
-
-    >>> render([Message("user", "Hi")])[:49]
-    '<|begin_of_text|><|start_header_id|>user<|end_hea'
-    """
-    return "".join(text for text, _ in _parts(messages))
-
-
 def encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
-    """Return a dialogue as tokens. What people wrote is never taken for a special token.
+    """Return a dialogue as tokens, ready for the assistant's answer.
+
+    A special token's name in a message is text.
 
     Raises ConfigError for a tokenizer that lacks the template's special tokens.
     """

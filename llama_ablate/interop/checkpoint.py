@@ -1,6 +1,7 @@
-"""What reading any checkpoint has in common: names, shapes, memory, and saying what is wrong."""
+"""Build a decoder from stored tensors: names, shapes, dtypes and memory are checked first."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,17 +24,17 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of theirs, and those of ours that it holds one below the other."""
+    """A stored tensor, and those of our parameters that it holds, stacked along the first axis."""
 
     theirs: str
     ours: tuple[str, ...]
-    #: They store input x output, as GPT-2 does; we store output x input.
+    #: Stored as input x output, as GPT-2 does; ours are output x input.
     transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a checkpoint holds: the shape and type of each tensor, and how to read one."""
+    """The tensors of a checkpoint: shapes and dtypes by name, and a function to read one."""
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
@@ -41,7 +42,7 @@ class Stored:
 
 
 def spec_of(values: Mapping[str, Any], where: Path) -> ModelSpec:
-    """Resolve the recipe that a checkpoint's configuration describes.
+    """Resolve the spec that a checkpoint's configuration describes.
 
     Raises ConfigError, naming the file, for sizes that make no model.
     """
@@ -66,7 +67,7 @@ def fill(
     """Build a decoder with a checkpoint's weights, in `dtype` or as they are stored.
 
     All names and shapes are compared, and the memory counted, before the first tensor is read.
-    Tensors that `unneeded` accepts may be there too. Raises ConfigError, naming the file.
+    Tensors that `unneeded` accepts are ignored. Raises ConfigError, naming the file.
     """
     model = build(spec, "meta")
     shapes = {name: p.shape for name, p in model.named_parameters()}
@@ -91,7 +92,7 @@ def fill(
             state[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
     if spec.tie:
         state["head.weight"] = state["embedding.weight"]
-    # The position's tables are no parameters: they come from a model that has memory.
+    # Tables of positions are buffers, not parameters: build them on a real device.
     model.position = build(replace(spec, layers=1)).position.to(dtype)
     model.load_state_dict(state, assign=True)
     if spec.tie:
@@ -100,15 +101,15 @@ def fill(
 
 
 def _widest(entries: Sequence[Entry], stored: Stored, where: Path) -> torch.dtype:
-    """Return the precision that holds every tensor as it is stored."""
-    found = stored.dtypes[entries[0].theirs]
+    """Return the dtype that holds every tensor without loss."""
+    widest = stored.dtypes[entries[0].theirs]
     for entry in entries:
         dtype = stored.dtypes[entry.theirs]
         if dtype not in DTYPES:
             allowed = ", ".join(map(_plain, DTYPES))
             raise ConfigError(f"'{where}': {entry.theirs} is {_plain(dtype)}; allowed: {allowed}")
-        found = torch.promote_types(found, dtype)
-    return found
+        widest = torch.promote_types(widest, dtype)
+    return widest
 
 
 def _check_names(
@@ -118,13 +119,14 @@ def _check_names(
     missing = [name for name in (e.theirs for e in entries) if name not in stored.shapes]
     surplus = [name for name in stored.shapes if name not in wanted and not unneeded(name)]
     if missing or surplus:
-        found = [
+        differences = [
             f"{word} {_some(names)}"
             for word, names in (("lacks", missing), ("has besides", surplus))
             if names
         ]
         raise ConfigError(
-            f"'{where}' does not hold what its configuration describes: it " + " and ".join(found)
+            f"'{where}' does not hold what its configuration describes: it "
+            + " and ".join(differences)
         )
 
 
@@ -138,8 +140,15 @@ def check_memory(needed: int, where: Path) -> None:
         )
 
 
+def rename(name: str, rules: Mapping[str, str]) -> str:
+    """Apply every rule (a pattern and its replacement) in turn."""
+    for pattern, replacement in rules.items():
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object. Raises ConfigError where the file is missing, too large or none."""
+    """Return a JSON object. Raises ConfigError for a file that is missing, too large or no JSON."""
     if not path.is_file():
         raise ConfigError(f"there is no file '{path}'")
     if path.stat().st_size > _LARGEST_JSON:

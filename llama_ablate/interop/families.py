@@ -1,7 +1,7 @@
-"""Families of Hugging Face checkpoints: their config.json and their names, both ways.
+"""Families of Hugging Face models: config.json and parameter names, in both directions.
 
-A family's `model` turns a configuration into our recipe, `config` the other way about. Whether a
-recipe can be written is not listed anywhere: it is written, read back, and compared.
+A family's `model` turns a config.json into a `model` section, `config` a spec into a config.json.
+Which specs a family can express is listed nowhere: a spec is written, read back, and compared.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.checkpoint import Entry
-from llama_ablate.interop.spelling import kv_heads_of, renamed, shared_heads
+from llama_ablate.interop.canonical_spec import kv_heads_of, shared_heads
+from llama_ablate.interop.checkpoint import Entry, rename
 
 Config = Mapping[str, Any]
 
@@ -20,18 +20,18 @@ _ACTIVATIONS = {gated: activation for activation, gated in _GATES.items()}
 
 
 class Family(Protocol):
-    """What a checkpoint of some family looks like."""
+    """One family's config.json and parameter names."""
 
     def model(self, config: Config) -> dict[str, Any]:
         """Return the `model` section that a config.json describes. Raises ConfigError."""
         ...
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the config.json of a recipe, as near as the family comes to it."""
+        """Return the config.json of a spec; what the family cannot express is left out."""
         ...
 
     def entries(self, ours: Iterable[str]) -> list[Entry]:
-        """Return their names of our parameters."""
+        """Return the stored tensors of our parameters, given our names."""
         ...
 
 
@@ -43,12 +43,12 @@ class LlamaLike:
     architecture: str
     qkv_bias: bool | None = None
     qk_norm: bool = False
-    #: How the family speaks of windows: not at all, by `sliding_window`, or only where a switch
-    #: (`use_sliding_window`) is on.
+    #: How a window is configured: not at all, by `sliding_window`, or by `sliding_window` where
+    #: `use_sliding_window` is true.
     windows: Literal["", "always", "switched"] = ""
 
     def model(self, config: Config) -> dict[str, Any]:
-        """Read sizes and options; what our recipe has no word for is refused."""
+        """Read sizes and options. Raises ConfigError for what our components cannot express."""
         heads = _need(config, "num_attention_heads")
         kv_heads = config.get("num_key_value_heads") or heads
         activation = config.get("hidden_act", "silu")
@@ -100,8 +100,8 @@ class LlamaLike:
         return window
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Write what this family has words for."""
-        if self.kind == "llama" and spec.dim % spec.heads:  # which transformers refuses
+        """Write what this family can express."""
+        if self.kind == "llama" and spec.dim % spec.heads:  # transformers refuses it
             raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
         attention, rope = dict(spec.attention.options), dict(spec.position.options)
         config: dict[str, Any] = {
@@ -134,7 +134,7 @@ class LlamaLike:
 
     def entries(self, ours: Iterable[str]) -> list[Entry]:
         """Return the names of transformers' LlamaForCausalLM."""
-        return [Entry(renamed(name, _LLAMA), (name,)) for name in ours]
+        return [Entry(rename(name, _LLAMA), (name,)) for name in ours]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class GPT2:
     architecture: str = "GPT2LMHeadModel"
 
     def model(self, config: Config) -> dict[str, Any]:
-        """Read sizes; GPT-2's rarer switches are refused."""
+        """Read sizes. Raises ConfigError for GPT-2's rarer switches."""
         for key, value in {
             "activation_function": "gelu_new",
             "scale_attn_weights": True,
@@ -174,7 +174,7 @@ class GPT2:
         }
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Write what GPT-2 has words for."""
+        """Write what GPT-2 can express."""
         return {
             "model_type": "gpt2",
             "architectures": [self.architecture],
@@ -192,16 +192,16 @@ class GPT2:
 
     def entries(self, ours: Iterable[str]) -> list[Entry]:
         """Return the names of transformers' GPT2LMHeadModel; its matrices are transposed."""
-        found = []
+        entries = []
         for name in ours:
             if ".attn.q." in name:
                 joined = tuple(name.replace(".attn.q.", f".attn.{part}.") for part in "qkv")
-                theirs = renamed(name.replace(".attn.q.", ".attn.c_attn."), _GPT2)
-                found.append(Entry(theirs, joined, transposed=name.endswith(".weight")))
+                stored = rename(name.replace(".attn.q.", ".attn.c_attn."), _GPT2)
+                entries.append(Entry(stored, joined, transposed=name.endswith(".weight")))
             elif ".attn.k." not in name and ".attn.v." not in name:
                 matrix = name.startswith("blocks.") and name.endswith(".weight")
-                found.append(Entry(renamed(name, _GPT2), (name,), transposed=matrix))
-        return found
+                entries.append(Entry(rename(name, _GPT2), (name,), transposed=matrix))
+        return entries
 
 
 _LLAMA = {
@@ -240,27 +240,27 @@ FAMILIES: dict[str, Family] = {
 
 
 def _rope(config: Config) -> dict[str, Any]:
-    """Read the rotation from any of the three ways in which transformers has written it."""
-    given: dict[str, Any] = {}
+    """Read the rotary embedding in any of the three layouts that transformers has used."""
+    nested: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
-        given |= config.get(key) or {}
-    plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, **config, **given}
-    if plain["partial_rotary_factor"] != 1:  # these families have none, whatever is written
+        nested |= config.get(key) or {}
+    plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, **config, **nested}
+    if plain["partial_rotary_factor"] != 1:  # these families ignore the key
         _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
     rope: dict[str, Any] = {"name": "rope", "theta": float(plain["rope_theta"])}
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = nested.get("rope_type", nested.get("type", "default"))
     if kind == "default":
         return rope
     if kind == "linear":
-        return rope | {"scaling": "linear", "factor": float(_need(given, "factor"))}
+        return rope | {"scaling": "linear", "factor": float(_need(nested, "factor"))}
     if kind != "llama3":
         _refuse("rope_type", kind, ["default", "linear", "llama3"])
     return rope | {
         "scaling": "llama3",
-        "factor": float(_need(given, "factor")),
-        "low_freq": float(_need(given, "low_freq_factor")),
-        "high_freq": float(_need(given, "high_freq_factor")),
-        "original_context": _need(given, "original_max_position_embeddings"),
+        "factor": float(_need(nested, "factor")),
+        "low_freq": float(_need(nested, "low_freq_factor")),
+        "high_freq": float(_need(nested, "high_freq_factor")),
+        "original_context": _need(nested, "original_max_position_embeddings"),
     }
 
 

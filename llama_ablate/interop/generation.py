@@ -1,4 +1,4 @@
-"""Text from a model: one token after another, with the cache, alone or in a batch."""
+"""Autoregressive generation with a key/value cache, for one prompt or a batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Ended = Literal["", "stop token", "max tokens", "context"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. Temperature 0 takes the likeliest."""
+    """How the next token is drawn. Temperature 0 takes the likeliest (greedy)."""
 
     temperature: float = 0.8
     top_k: int | None = None
@@ -39,35 +39,35 @@ class Sampling:
 
 
 def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Return what is drawn from, (B, V): tempered, then cut to the top k, then to the nucleus.
+    """Return the sampling distribution, (B, V): temperature, then top k, then nucleus.
 
     The nucleus is the fewest tokens whose probabilities reach `top_p` (Holtzman et al. 2019,
     arXiv:1904.09751).
     """
-    if sampling.temperature < torch.finfo(torch.float32).tiny:  # nothing can be divided by less
+    if sampling.temperature < torch.finfo(torch.float32).tiny:  # division would overflow
         return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
-    # The likeliest at 0: however small the temperature, only what is impossible overflows.
+    # With the maximum at 0, a small temperature sends the others to -inf, never anything to inf.
     logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits_BV.shape[-1]:
         least_B1 = logits_BV.topk(sampling.top_k).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
     falling_BV, order_BV = logits_BV.softmax(-1).sort(-1, descending=True)
-    # What stands before a token decides whether it is in; the first always is.
-    out_BV = falling_BV.cumsum(-1) - falling_BV >= sampling.top_p
-    out_BV[:, 0] = False
-    falling_BV[out_BV] = 0.0
+    # A token is in while those before it have not reached top_p; the first always is.
+    excluded_BV = falling_BV.cumsum(-1) - falling_BV >= sampling.top_p
+    excluded_BV[:, 0] = False
+    falling_BV[excluded_BV] = 0.0
     kept_BV = torch.zeros_like(falling_BV).scatter_(-1, order_BV, falling_BV)
     return kept_BV / kept_BV.sum(-1, keepdim=True)
 
 
 class Generation:
-    """Continuations of prompts, a token of each at a time; None where one has ended.
+    """An iterator over the next tokens of all prompts; None for a prompt that has ended.
 
-    Prompts of different lengths are padded on the left. Each draws from a stream of random numbers
-    of its own, so neither the batch around a prompt nor the cache changes its continuation. At the
-    context's end it stops, or drops the older half of what it sees and goes on (`past="slide"`).
-    `ended` says afterwards why it ended. Only the first `vocab` tokens are drawn, where a model has
-    more than its tokenizer. Raises ConfigError for an empty or too long prompt, a cache that does
+    Prompts of different lengths are padded on the left. Each has a random generator of its own, so
+    neither the rest of the batch nor the cache changes its continuation. At the end of the context
+    it stops, or drops the older half of the tokens and goes on (`past="slide"`). `ended` says
+    afterwards why it stopped. Only the first `vocab` tokens are drawn, for models with more than
+    their tokenizer. Raises ConfigError for an empty or too long prompt, a cache that does
     not fit into memory, and a model whose logits are not numbers.
     """
 
@@ -184,23 +184,23 @@ class Generation:
 
 
 class Streamed:
-    """Turns tokens into text as they come, holding back characters that are not yet whole."""
+    """Detokenizes a stream; holds back characters whose bytes are not complete."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self.tokens: list[int] = []
         self.text = ""
         self._tokenizer, self._prompt = tokenizer, list(prompt)
-        # A tokenizer may join what it continues with a space, which the prompt's own text has not.
+        # Decoded with the prompt: a tokenizer may put a space between both.
         self._start = len(tokenizer.decode(self._prompt))
 
     def push(self, token: int) -> str:
-        """Add a token, and return the text that it completes."""
+        """Add a token; return the text that it completes."""
         self.tokens.append(token)
         whole = self._tokenizer.decode(self._prompt + self.tokens)[self._start :]
         return "" if whole.endswith("\ufffd") else self._advance(whole)
 
     def flush(self) -> str:
-        """Return what is still held back, broken as it may be."""
+        """Return what is still held back, complete or not."""
         return self._advance(self._tokenizer.decode(self._prompt + self.tokens)[self._start :])
 
     def _advance(self, whole: str) -> str:

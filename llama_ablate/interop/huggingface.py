@@ -1,4 +1,4 @@
-"""Hugging Face's layout: a folder with config.json and safetensors, in one file or in shards."""
+"""Hugging Face's checkpoint layout: config.json and safetensors, in one file or in shards."""
 
 import os
 import re
@@ -18,9 +18,9 @@ from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import write_json
+from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.families import FAMILIES, Family
-from llama_ablate.interop.spelling import canonical
 from llama_ablate.interop.transformers_tokenizer import (
     generation_config,
     special_ids,
@@ -33,15 +33,15 @@ _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
 _SHARD_BYTES = 5 * 10**9
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-#: Tables that old checkpoints carry along and that a model computes by itself.
+#: Buffers that old checkpoints store, though models compute them.
 _TABLES = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(masked_)?bias)$")
 
 
 def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     """Return the decoder of a checkpoint, in `dtype` or as it is stored.
 
-    Raises ConfigError, naming the file, for a family that is not known, a configuration that our
-    recipe has no words for, and files that are missing, damaged or not what the configuration says.
+    Raises ConfigError, naming the file, for an unknown family, a configuration that our
+    components cannot express, and files that are missing, damaged or not as configured.
     """
     family, spec = describe(folder)
     files = _files(folder)
@@ -51,7 +51,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     names = [name for name, _ in build(spec, "meta").named_parameters()]
     entries = family.entries(names)
     if not any(name.startswith("transformer.") for name in stored.shapes):
-        # GPT-2's first checkpoints leave the prefix out.
+        # The first checkpoints of GPT-2 lack the prefix.
         entries = [replace(e, theirs=e.theirs.removeprefix("transformer.")) for e in entries]
 
     if spec.tie and "lm_head.weight" in stored.shapes:
@@ -73,12 +73,12 @@ def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
 
 
 def describe(folder: Path) -> tuple[Family, ModelSpec]:
-    """Return the family and the recipe of a checkpoint, from its config.json alone."""
+    """Return the family and the spec of a checkpoint, from its config.json alone."""
     file = folder / "config.json"
     config = read_json(file)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        # No nearest match: another architecture's name is no misspelling of one of these.
+        # No nearest match: the name of another architecture is no misspelling.
         allowed = ", ".join(sorted(FAMILIES))
         raise ConfigError(f"'{file}': model_type '{kind}' is not known; allowed: {allowed}")
     if config.get("quantization_config"):
@@ -97,7 +97,7 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint: the family that it was written as, and what transformers may do otherwise."""
+    """A written checkpoint: its family, and what transformers may do otherwise."""
 
     family: str
     notes: list[str]
@@ -111,10 +111,10 @@ def write(
     *,
     shard_bytes: int = _SHARD_BYTES,
 ) -> Written:
-    """Write a model for transformers to load, with its tokenizer and where its texts end.
+    """Write a model for transformers to load, with its tokenizer and generation config.
 
-    The folder appears whole or not at all. Raises ConfigError for a component that the family has
-    no word for, by its name, and for a folder that is not empty.
+    The folder appears whole or not at all. Raises ConfigError, naming the component, where the
+    family cannot express the spec, and for a folder that is not empty.
     """
     folder = folder.resolve()
     model = _half_layout(model)
@@ -125,7 +125,7 @@ def write(
     config = FAMILIES[kind].config(spec)
     dtype = model.embedding.weight.dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), **special_ids(tokenizer)}
-    # Of files that are older, or do not say, transformers doubts how Mistral's tokenizers split.
+    # With an older version, or none, transformers suspects that Mistral's tokenizers split wrongly.
     config["transformers_version"] = "5.0.0"
     documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
     documents |= {"config.json": config, "generation_config.json": generation_config(tokenizer)}
@@ -152,7 +152,7 @@ def write(
 
 
 def _family_for(spec: ModelSpec, kind: str | None) -> str:
-    """Return the family to write a recipe as. Raises ConfigError, naming what it cannot express."""
+    """Return the family to write a spec as. Raises ConfigError, naming what it cannot express."""
     if kind is not None and kind not in FAMILIES:
         raise ConfigError(f"--to {kind}: no such family{nearest(kind, FAMILIES)}")
     lost = {known: _differences(spec, known) for known in FAMILIES}
@@ -170,7 +170,7 @@ def _family_for(spec: ModelSpec, kind: str | None) -> str:
 
 
 def _differences(spec: ModelSpec, kind: str) -> list[str]:
-    """Return what of a recipe is lost when it is written as a family and read back."""
+    """Return what of a spec is lost when it is written as a family and read back."""
     family = FAMILIES[kind]
     try:
         back = spec_of(family.model(family.config(spec)), Path("config.json"))
@@ -257,10 +257,9 @@ def _joined(ours: list[Tensor], *, transposed: bool) -> Tensor:
 
 
 def _half_layout(model: Decoder) -> Decoder:
-    """Return a model whose rotation pairs coordinates as transformers does, computing the same.
+    """Return an equal model whose rotation pairs coordinates (i, i + R/2), as transformers does.
 
-    The rows of each query and key head are put in the other order: what was the pair (2i, 2i + 1)
-    becomes (i, i + R/2).
+    Rows of each query and key head are permuted: the pair (2i, 2i + 1) becomes (i, i + R/2).
     """
     spec = model.spec
     if spec.position.name != "rope" or spec.position["layout"] == "half":

@@ -1,4 +1,4 @@
-"""Meta's own layout: params.json, and consolidated.NN.pth for each rank of model parallelism."""
+"""Meta's checkpoint layout: params.json, and consolidated.NN.pth of each model-parallel rank."""
 
 import re
 import zipfile
@@ -11,15 +11,16 @@ from torch import Tensor
 
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
+from llama_ablate.interop.canonical_spec import shared_heads
 from llama_ablate.interop.checkpoint import (
     Entry,
     Stored,
     check_memory,
     fill,
     read_json,
+    rename,
     spec_of,
 )
-from llama_ablate.interop.spelling import renamed, shared_heads
 from llama_ablate.model.decoder import Decoder, build
 
 _NAMES = {
@@ -35,7 +36,7 @@ _NAMES = {
     r"\.attn_norm\.gain$": ".attention_norm.weight",
     r"\.ffn_norm\.gain$": ".ffn_norm.weight",
 }
-_BY_INPUT = re.compile(r"\.(wo|w2)\.weight$")  # cut along their columns, all other matrices by rows
+_BY_INPUT = re.compile(r"\.(wo|w2)\.weight$")  # split by columns; all other matrices by rows
 
 
 def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
@@ -54,7 +55,7 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     shapes = {name: _joined_shape(name, shards, by_input) for name in shards[0]}
     spec = _spec(params, shapes, folder / "params.json")
     ours = [name for name, _ in build(spec, "meta").named_parameters()]
-    entries = [Entry(renamed(name, _NAMES), (name,)) for name in ours]
+    entries = [Entry(rename(name, _NAMES), (name,)) for name in ours]
 
     def get(name: str) -> Tensor:
         try:
@@ -136,7 +137,7 @@ def _shards(folder: Path) -> list[dict[str, Tensor]]:
 def _load(file: Path) -> dict[str, Tensor]:
     try:
         mapped = zipfile.is_zipfile(file)  # files of before torch 1.6 cannot be
-        found = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except PermissionError:
         raise ConfigError(f"'{file}' cannot be read: no permission") from None
     except Exception as error:  # noqa: BLE001  a hostile or cut file can fail in any way
@@ -144,12 +145,12 @@ def _load(file: Path) -> dict[str, Tensor]:
         raise ConfigError(
             f"'{file}' is damaged or holds more than tensors ({kind}); nothing in it was run"
         ) from None
-    if not isinstance(found, dict) or not all(
+    if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) and _is_plain(tensor)
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
     ):
         raise ConfigError(f"'{file}' holds something else than plain tensors by name")
-    return found
+    return tensors
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -127,8 +127,8 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         (
             {},
             "gpt2",
-            "gpt2 cannot express bias = false, norm 'rmsnorm', position 'rope', "
-            "feedforward 'swiglu'; families that can: llama, mistral",
+            "gpt2 cannot express norm 'rmsnorm', position 'rope', "
+            "feedforward 'swiglu', bias = false; families that can: llama, mistral",
         ),
         (
             {"norm": "dyt", "position": "t5"},

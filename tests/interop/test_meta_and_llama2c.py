@@ -8,7 +8,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.design.summary import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface, llama2c, meta
-from llama_ablate.interop.opening import open_model
+from llama_ablate.interop.loader import open_model
 from llama_ablate.model.decoder import build
 
 from .checkpoints import (

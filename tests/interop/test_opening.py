@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.interop.opening import open_model
+from llama_ablate.interop.loader import open_model
 
 from .checkpoints import meta_tensors, tokens, transformers_model, write_llama3, write_meta
 

@@ -18,7 +18,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS, Bytes, Chars
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Generation, Sampling
-from llama_ablate.interop.opening import open_model
+from llama_ablate.interop.loader import open_model
 from tests.conftest import make_spec
 
 from .checkpoints import llama2c_pieces, ours

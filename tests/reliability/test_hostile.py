@@ -19,7 +19,7 @@ import torch
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.slugs import slug
-from llama_ablate.interop.opening import open_model
+from llama_ablate.interop.loader import open_model
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
 from tests.commands import command

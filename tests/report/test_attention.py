@@ -8,8 +8,8 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.looking import look
-from llama_ablate.interop.opening import open_model
+from llama_ablate.interop.attention_maps import attention_maps
+from llama_ablate.interop.loader import open_model
 from llama_ablate.report.attention import Maps
 from tests.interop.checkpoints import write_llama3
 
@@ -26,7 +26,7 @@ PROMPT = "the answer to the ultimate question of life, the universe, and everyth
 
 def test_the_maps_of_the_walk_throughs_prompt_have_17_labelled_tokens(checkpoint):
     opened = open_model(checkpoint)
-    maps = look(opened, opened.tokenizer.prompt(PROMPT))
+    maps = attention_maps(opened, opened.tokenizer.prompt(PROMPT))
     assert maps.weights.shape == (2, 4, 17, 17)
     assert maps.labels[:3] == ["<|begin_of_text|>", "the", " answer"]
     np.testing.assert_allclose(maps.weights.sum(-1), 1, rtol=1e-5)
@@ -38,7 +38,7 @@ def test_the_maps_of_the_walk_throughs_prompt_have_17_labelled_tokens(checkpoint
 
 def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):
     opened = open_model(checkpoint)
-    maps = look(opened, opened.tokenizer.prompt(PROMPT))
+    maps = attention_maps(opened, opened.tokenizer.prompt(PROMPT))
     figure = maps.head(1, 3)
     panels = [axes for axes in figure.axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == [

@@ -1,18 +1,18 @@
-"""A prompt read by an open model, with everything that its attention computes on the way."""
+"""Attention maps of a prompt: scores, masked scores and weights of every layer and head."""
 
 from collections.abc import Sequence
 
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.interop.opening import Opened
+from llama_ablate.interop.loader import OpenedModel
 from llama_ablate.model.kernels import Maps as LayerMaps
 from llama_ablate.report.attention import Maps
 
-_MOST = 512  # tokens: beyond, a figure shows nothing and the arrays take gigabytes
+_MOST = 512  # tokens: figures of more are illegible, and the arrays take gigabytes
 
 
-def look(opened: Opened, prompt: Sequence[int]) -> Maps:
+def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> Maps:
     """Return the attention maps of a prompt in all layers and heads.
 
     Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens.

@@ -1,4 +1,4 @@
-"""One way to open a model, whatever it is: a finished run, or a checkpoint of another project."""
+"""Load a model from a finished run, or from a checkpoint of another project."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,43 +24,43 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A model ready to run, with the tokenizer that belongs to it where one was found."""
+class OpenedModel:
+    """A model ready to run, and the tokenizer that belongs to it."""
 
     title: str
     model: Decoder
-    #: Looks for the tokenizer, when one is wanted.
-    find: Callable[[], Tokenizer | None]
+    #: Reads the tokenizer, when it is first asked for.
+    read_tokenizer: Callable[[], Tokenizer | None]
 
     @cached_property
-    def found(self) -> Tokenizer | None:
+    def tokenizer_if_any(self) -> Tokenizer | None:
         """The tokenizer, or None. Raises ConfigError where it does not belong to the model."""
-        found = self.find()
-        if found and found.vocab > self.model.spec.vocab:
+        tokenizer = self.read_tokenizer()
+        if tokenizer and tokenizer.vocab > self.model.spec.vocab:
             raise ConfigError(
-                f"the tokenizer has {found.vocab:,} tokens and {self.title} "
+                f"the tokenizer has {tokenizer.vocab:,} tokens and {self.title} "
                 f"{self.model.spec.vocab:,}: they do not belong together"
             )
-        return found
+        return tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer. Raises ConfigError where there is none."""
-        if self.found is None:
+        if self.tokenizer_if_any is None:
             raise ConfigError(
                 f"no tokenizer lies beside {self.title} ({', '.join(_TOKENIZERS)}); "
                 "give one with --tokenizer FILE"
             )
-        return self.found
+        return self.tokenizer_if_any
 
 
 def open_model(
     path: Path, *, tokenizer: Path | None = None, dtype: torch.dtype | None = None
-) -> Opened:
+) -> OpenedModel:
     """Open `results/<experiment>/<label or run id>`, the folder of a run, or a checkpoint.
 
     Checkpoints are a folder with config.json (Hugging Face) or params.json (Meta), or a llama2.c
-    `.bin`. Raises ConfigError, one sentence, where it is none of them or does not hold together.
+    `.bin`. Raises ConfigError where it is none of them, or incomplete.
     """
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
@@ -68,30 +68,30 @@ def open_model(
     if run := folders.run_at(path):
         opened = _run(*run, dtype)
     elif store and not path.exists():
-        # A label may hold a slash: all behind the results' folder is the name.
+        # A label may contain slashes: the rest of the path is the name.
         opened = _run(store, _run_id(store, str(path.relative_to(store.root))), dtype)
     elif (path / "config.json").is_file():
-        opened = Opened(f"'{path}'", huggingface.read(path, dtype), partial(_beside, path))
+        opened = OpenedModel(f"'{path}'", huggingface.read(path, dtype), partial(_beside, path))
     elif (path / "params.json").is_file():
-        opened = Opened(f"'{path}'", meta.read(path, dtype), partial(_beside, path))
+        opened = OpenedModel(f"'{path}'", meta.read(path, dtype), partial(_beside, path))
     elif path.is_file() and path.suffix == ".bin":
-        opened = Opened(f"'{path}'", llama2c.read(path, dtype), partial(_beside, path.parent))
+        opened = OpenedModel(f"'{path}'", llama2c.read(path, dtype), partial(_beside, path.parent))
     else:
         raise ConfigError(_not_a_model(path))
     if tokenizer is None:
         return opened
-    given = tokenizer_files.read(tokenizer.expanduser())
-    return replace(opened, find=lambda: given)
+    other = tokenizer_files.read(tokenizer.expanduser())
+    return replace(opened, read_tokenizer=lambda: other)
 
 
 def open_spec(path: Path) -> ModelSpec:
-    """Return the recipe of what `open_model` opens; Hugging Face's says it without weights."""
+    """Return the spec of what `open_model` opens; of Hugging Face's without reading weights."""
     if (path / "config.json").is_file():
         return huggingface.describe(path)[1]
     return open_model(path).model.spec
 
 
-def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
+def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
     record, file = store.record(run_id), store.runs.weights(run_id)
     if record is None or file is None:
         why = "it has not finished"
@@ -113,7 +113,7 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> Opened:
         raise ConfigError(f"'{file}' is damaged: {str(error).splitlines()[0]}") from None
     model = model.to(dtype or torch.float32).eval().requires_grad_(requires_grad=False)
     title = f"'{record.label}', seed {record.seed}, of {store.root}"
-    return Opened(title, model, lambda: open_tokens(text).tokenizer)
+    return OpenedModel(title, model, lambda: open_tokens(text).tokenizer)
 
 
 def _run_id(store: Store, name: str) -> str:

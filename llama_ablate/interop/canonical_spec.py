@@ -1,6 +1,5 @@
-"""The one spelling of a recipe, so that two that compute the same are equal; and names by rules."""
+"""Canonical specs: two architectures that compute the same function have equal ones."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,15 +8,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 
 
-def renamed(name: str, rules: Mapping[str, str]) -> str:
-    """Apply every rule (a pattern and what takes its place) in turn."""
-    for pattern, new in rules.items():
-        name = re.sub(pattern, new, name)
-    return name
-
-
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attention in which `heads` query heads share `kv_heads`, by its own name."""
+    """Return the attention (mha, gqa or mqa) in which `heads` query heads share `kv_heads`."""
     if kv_heads == heads:
         return {"name": "mha", **options}
     return (
@@ -28,13 +20,13 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
 
 
 def kv_heads_of(spec: ModelSpec) -> int:
-    """Return how many key/value heads a recipe's attention has."""
+    """Return how many key/value heads the attention has; 0 where it has no such number."""
     names = {"mha": spec.heads, "mqa": 1}
     return int(dict(spec.attention.options).get("kv_heads", names.get(spec.attention.name, 0)))
 
 
 def canonical(spec: ModelSpec, width: int) -> ModelSpec:
-    """Return the one spelling of a recipe: options that change nothing have their usual values."""
+    """Return the canonical spec: options that change nothing have their defaults."""
     attention = spec.attention
     if attention.name in ("mha", "gqa", "mqa"):
         options = {k: v for k, v in attention.options if k != "kv_heads"}
