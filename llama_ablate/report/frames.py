@@ -47,8 +47,8 @@ class TableFrames:
     #: One row for each measured value, of runs and of variants (then `run` is empty). `turns` are
     #: the values of an interleaved pass, `coordinates` a dictionary.
     metrics: pd.DataFrame
-    #: One row for each metric that failed, of runs and of variants, with its reason.
-    failures: pd.DataFrame
+    #: One row for each metric that was tried, of runs and of variants: why it failed, or "".
+    attempts: pd.DataFrame
     #: One row for each record: what the run computed with.
     machines: pd.DataFrame
     #: Reads the learning curve of a run.

@@ -29,6 +29,15 @@ def interval(mean: float, low: float, high: float, form: str = "+.4f") -> str:
     return f"{mean:{form}}" if math.isnan(low) else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
+def size(count: float, digits: int = 3) -> str:
+    """Write a number of bytes."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.{digits}g} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
 def text(cells: pd.DataFrame) -> str:
     """Return an aligned table for a terminal; columns of numbers stand flush right."""
     rows = [list(map(str, cells.columns)), *cells.astype(str).to_numpy().tolist()]
