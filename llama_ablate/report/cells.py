@@ -181,7 +181,7 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
         shown = shown.drop(columns="table")
     columns: dict[str, list[str]] = {}
     if len(means.columns) <= _MANY:
-        columns = {label: [f"{v:.5g}" for v in means[label]] for label in means}
+        columns = {str(label): [f"{v:.5g}" for v in means[label]] for label in means}
     else:
         first = means.columns[0]
         columns[first] = [f"{v:.5g}" for v in means[first]]

@@ -206,17 +206,18 @@ def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, f
     baseline was measured.
     """
     of_variants = metrics[metrics["run"] == ""]
-    where = of_variants["coordinates"]
-    decode = of_variants[where.map(lambda at: at.get("cache") == "cached").astype(bool)]
+    decode = of_variants[of_variants["quantity"] == "decode_speed"]
+    cached = [at.get("cache") == "cached" for at in decode["coordinates"]]
+    decode = decode.loc[decode.index[cached]]
     largest = max(
         decode.loc[decode["variant"] == table.baseline.id, "coordinates"],
         key=lambda at: (at["batch"], at["context"]),
         default=None,
     )
     wanted = {
-        "train": of_variants[of_variants["name"] == "train_tokens_per_s"],
-        "decode": decode[decode["coordinates"].map(lambda at: at == largest).astype(bool)],
-        "kv_cache": of_variants[of_variants["name"] == "kv_cache_bytes_per_token"],
+        "train": of_variants[of_variants["quantity"] == "train_speed"],
+        "decode": decode.loc[decode.index[[at == largest for at in decode["coordinates"]]]],
+        "kv_cache": of_variants[of_variants["quantity"] == "kv_cache_bytes_per_token"],
     }
     speeds = {variant.id: dict.fromkeys(wanted, math.nan) for variant in table.variants}
     for key, frame in wanted.items():

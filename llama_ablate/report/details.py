@@ -24,10 +24,10 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     """Show a variant: its architecture, its runs, and everything measured of it."""
     runs = table.runs[table.runs["variant"] == chosen.id]
     reported = runs[runs["chosen"]]
-    metrics = table.metrics[(table.metrics["run"] == "") & (table.metrics["variant"] == chosen.id)]
-    failures = table.failures[
-        (table.failures["run"] == "") & (table.failures["variant"] == chosen.id)
-    ]
+    metrics, attempts = (
+        frame[(frame["run"] == "") & (frame["variant"] == chosen.id)]
+        for frame in (table.metrics, table.attempts)
+    )
     values = chosen.model_dump(mode="json")
     sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
     numbers = [c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()]
@@ -35,19 +35,17 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     lines += [f"{key}: {values[key]:,}" for key in sizes]
     lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
     lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
-    for metric in dict.fromkeys([*metrics["metric"], *failures["metric"]]):
-        lines += ["", f"{metric}:"]
-        own = metrics[metrics["metric"] == metric]
-        lines += [
-            f"  {row.name_}: {row.value:,.4g}"
-            for row in rows(own.rename(columns={"name": "name_"}))
-        ]
-        why = failures.loc[failures["metric"] == metric, "reason"]
-        lines += [f"  not measured: {reason}" for reason in why]
+    for attempt in rows(attempts):
+        own = metrics[metrics["metric"] == attempt.metric]
+        lines += ["", f"{attempt.metric}:"]
+        lines += [f"  {k}: {v:,.4g}" for k, v in zip(own["name"], own["value"], strict=True)]
+        lines += [f"  not measured: {attempt.error}"] if attempt.error else []
     values |= {
         "runs": runs.to_dict("records"),
         "metrics": spread(metrics).to_dict("records"),
-        "failures": failures.to_dict("records"),
+        "not_measured": attempts.loc[attempts["error"] != "", ["metric", "error"]].to_dict(
+            "records"
+        ),
     }
     return "\n".join(lines), values
 

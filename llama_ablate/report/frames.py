@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,28 +10,20 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.config import margins
-from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.experiment import Experiment, Hypothesis
 from llama_ablate.report import comparison, controls, tuning
 from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.results.metrics import Value
+from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.record import Record
 from llama_ablate.results.snapshot import Results
 
 _LOSS = "validation_loss_nats"
-_METRICS = (
-    "table",
-    "variant",
-    "label",
-    "run",
-    "seed",
-    "metric",
-    "name",
-    "quantity",
-    "unit",
-    "value",
-)
-_FAILURES = ("variant", "label", "run", "metric", "reason")
+#: Coordinates of the loss at a branch of a run; its end has `split` alone.
+_BRANCH = {"split", "share", "tokens"}
+_OWNER = ("table", "variant", "label", "run", "seed", "metric")
+_METRICS = (*_OWNER, "name", "quantity", "unit", "value", "coordinates", "samples")
+_ATTEMPTS = (*_OWNER, "error")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +32,11 @@ class TableFrames:
 
     plan: PlannedTable
     experiment: Experiment
-    #: One row for each planned run: id, variant, label, seed, outcome, what it was tuned to, whether
-    #: that is the chosen point, and every metric of the run by name. Without a record: `pending`.
+    #: One row for each planned run: id, variant, label, seed, outcome (without a record `pending`),
+    #: what it was tuned to, whether that is the chosen point, and the run's values by name.
     runs: pd.DataFrame
-    #: One row for each measured value, of runs and of variants (then `run` is empty). `turns` are
-    #: the values of an interleaved pass, `coordinates` a dictionary.
+    #: One row for each measured value, of runs and of variants (then `run` is empty). `samples` are
+    #: the values by round of an interleaved pass, `coordinates` a dictionary.
     metrics: pd.DataFrame
     #: One row for each metric that was tried, of runs and of variants: why it failed, or "".
     attempts: pd.DataFrame
@@ -124,7 +115,7 @@ class Frames:
     root: str
     tables: tuple[TableFrames, ...]
     #: The hypotheses as they stood before the first run had finished.
-    stated: Sequence[Mapping[str, Any]]
+    stated: Sequence[Hypothesis]
     experiment_text: str
     #: Machine and software of the first run that finished.
     environment: Mapping[str, Any] | None
@@ -195,7 +186,7 @@ def spread(metrics: pd.DataFrame) -> pd.DataFrame:
 
     A coordinate that is called as another column is has an underscore behind its name.
     """
-    plain = metrics.drop(columns=["turns", "coordinates"])
+    plain = metrics.drop(columns=["samples", "coordinates"])
     coordinates = pd.DataFrame(list(metrics["coordinates"]), index=metrics.index)
     return plain.join(coordinates.rename(columns={c: f"{c}_" for c in plain.columns}))
 
@@ -203,74 +194,40 @@ def spread(metrics: pd.DataFrame) -> pd.DataFrame:
 def _table(experiment: Experiment, table: PlannedTable, results: Results) -> TableFrames:
     records = {run.id: results.records.get(run.id) for run in table.runs}
     finished = [record for record in records.values() if record]
-    owner = {
+    owners = {
         variant.id: {"table": table.name, "variant": variant.id, "label": variant.label, "run": ""}
         for variant in table.variants
     }
-    measured, failed = [], []
-    for record in finished:
-        own = {**owner[record.variant], "run": record.id, "seed": record.seed}
-        for metric, values in record.measures.items():
-            measured += [_measured(own, metric, value) for value in _values(values)]
-        for metric, reason in record.unmeasured.items():
-            failed.append({**own, "metric": metric, "reason": reason})
-    for variant, own in owner.items():
-        for metric, taken in results.variant_metrics(variant).items():
-            turns = taken.get("samples", {})
-            measured += [
-                _measured(own, metric, value, turns.get(value.name) or [value.value])
-                for value in _values(taken.get("values", {}))
-            ]
-            if reason := taken.get("error"):
-                failed.append({**own, "metric": metric, "reason": reason})
+    measured: list[tuple[dict[str, Any], Mapping[str, Measurement]]] = [
+        ({**owners[record.variant], "run": record.id, "seed": record.seed}, record.metrics)
+        for record in finished
+    ]
+    measured += [(owner, results.variant_metrics(id_)) for id_, owner in owners.items()]
+    values, attempts = [], []
+    for owner, metrics in measured:
+        for metric, measurement in metrics.items():
+            attempts.append({**owner, "metric": metric, "error": measurement.error})
+            values += [{**owner, "metric": metric, **_fields(row)} for row in measurement.rows]
     return TableFrames(
         table,
         experiment,
         _runs(experiment, table, records),
-        pd.DataFrame(measured, columns=[*_METRICS, "coordinates", "turns"]),
-        pd.DataFrame(failed, columns=list(_FAILURES)),
+        pd.DataFrame(values, columns=list(_METRICS)),
+        pd.DataFrame(attempts, columns=list(_ATTEMPTS)),
         pd.DataFrame([_machine(record) for record in finished]),
         results.curve,
     )
 
 
-def _measured(
-    own: Mapping[str, Any], metric: str, value: Value, turns: Sequence[float] = ()
-) -> dict[str, Any]:
-    """Return a row of `metrics`."""
+def _fields(value: Value) -> dict[str, Any]:
     return {
-        **own,
-        "metric": metric,
         "name": value.name,
         "quantity": value.quantity or value.name,
         "unit": value.unit,
         "value": value.value,
-        "coordinates": dict(value.coordinates),
-        "turns": tuple(turns),
+        "coordinates": value.coordinates,
+        "samples": value.samples or (value.value,),
     }
-
-
-# TODO: until metrics give values with coordinates
-_PATTERNS = (
-    (r"(?P<split>test|validation)_loss_nats", "loss"),
-    (r"(?P<split>test|validation)_loss_at_(?P<tokens>\d+)_tokens_nats", "loss"),
-    (r"decode_(?P<cache>cached|uncached)_b(?P<batch>\d+)_c(?P<context>\d+)_tokens_per_s", "decode"),
-)
-
-
-def _values(numbers: Mapping[str, Any]) -> list[Value]:
-    found = []
-    for name, value in numbers.items():
-        if name == "error":
-            continue
-        for pattern, quantity in _PATTERNS:
-            if match := re.fullmatch(pattern, name):
-                at = {k: int(v) if v.isdigit() else v for k, v in match.groupdict().items()}
-                found.append(Value(name, value, quantity, "", at))
-                break
-        else:
-            found.append(Value(name, value))
-    return found
 
 
 def _runs(
@@ -313,10 +270,9 @@ def _machine(record: Record) -> dict[str, str]:
     """Return what a run computed with; runs that differ in any of it are not quite comparable."""
     compute, environment = record.compute, record.environment
     keys = ("device", "threads", "precision", "kernel", "evaluation")
+    computed = tuple(compute.get(key) for key in keys)
     return {
-        "devices, threads, precisions, kernels or precisions of evaluation": str(
-            tuple(compute.get(key) for key in keys)
-        ),
+        "devices, threads, precisions, kernels or precisions of evaluation": str(computed),
         "versions of torch": str(environment["packages"]["torch"]),
         "states of the code": str(environment["code"]),
         "plugins": str(environment.get("plugins", {})),
@@ -335,8 +291,8 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
     points = []
     for row in rows(losses):
         where = row.coordinates
-        if where.get("split") != table.split or where.keys() - {"split", "tokens"}:
-            continue  # the loss of a part of the text
+        if where.get("split") != table.split or where.keys() - _BRANCH:
+            continue  # the loss of another split, or of a part of the text
         variant, run = plan.variant(row.variant), runs[row.run]
         at_end = run.steps * per_step
         tokens = where.get("tokens", at_end)

@@ -11,7 +11,7 @@ from llama_ablate.report import controls
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.stability import UNSTABLE
 
-#: Numbers by seed, or by turn of an interleaved pass.
+#: Numbers by seed, or by round of an interleaved pass.
 Samples = dict[int, float]
 
 
@@ -55,7 +55,7 @@ def results(frames: Frames) -> pd.DataFrame:
 
 
 def samples(table: TableFrames, label: str, name: str | None) -> Samples:
-    """Return a number of a variant: by seed if it is of its runs, by turn if of the variant.
+    """Return a number of a variant: by seed if it is of its runs, by round if of the variant.
 
     Empty where nothing of that name was measured, and where the variant was not tried at every
     tuned point. Runs are those at the chosen point. One that diverged, or collapsed without a loss
@@ -71,10 +71,8 @@ def samples(table: TableFrames, label: str, name: str | None) -> Samples:
         runs = runs[runs[name].notna()]
         return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
     metrics = table.metrics
-    turns = metrics.loc[
-        (metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name), "turns"
-    ]
-    return dict(enumerate(turns.iloc[0])) if len(turns) else {}
+    own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
+    return dict(enumerate(own["samples"].iloc[0])) if len(own) else {}
 
 
 def _differences(entry: Hypothesis, frames: Frames) -> Samples:

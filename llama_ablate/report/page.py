@@ -101,7 +101,7 @@ def _caption(figure: str) -> str:
 def _facts(frames: Frames) -> str:
     """Say in one sentence how the first table was computed."""
     table, experiment = frames.table.plan, frames.plan.experiment
-    compute = frames.plan.compute or {}
+    compute = frames.plan.compute.to_dict() if frames.plan.compute else {}
     return (
         f"{len(table.variants)} variants, {len({run.seed for run in table.runs})} seeds, "
         f"{table.tokens_per_run:,} tokens a run ({table.steps:,} steps of "
@@ -137,6 +137,7 @@ def _html(
         undefined=jinja2.StrictUndefined,
     )
     experiment = frames.plan.experiment
+    compute = frames.plan.compute.to_dict() if frames.plan.compute else None
     return environment.get_template("page.html").render(
         name=experiment.name,
         question=experiment.question,
@@ -159,7 +160,7 @@ def _html(
             for variant in frames.table.plan.variants
         ],
         experiment=frames.experiment_text,
-        environment=to_json({"compute": frames.plan.compute, "environment": frames.environment}),
+        environment=to_json({"compute": compute, "environment": frames.environment}),
     )
 
 
@@ -199,14 +200,14 @@ def _run_cells(frames: Frames) -> pd.DataFrame:
 
 
 def _speed_cells(frames: Frames) -> list[tuple[str, ...]]:
-    """Return every number of the first table's variants, with the lowest and highest turn."""
-    metrics, failures = frames.table.metrics, frames.table.failures
+    """Return every number of the first table's variants, with the lowest and highest round."""
+    metrics, attempts = frames.table.metrics, frames.table.attempts
     measured = metrics[metrics["run"] == ""]
-    failed = failures[failures["run"] == ""]
+    failed = attempts[(attempts["run"] == "") & (attempts["error"] != "")]
     cells = [
-        (label, name, *(f"{v:,.4g}" for v in (value, min(turns), max(turns))))
-        for label, name, value, turns in zip(
-            *(measured[column] for column in ("label", "name", "value", "turns")), strict=True
+        (label, name, *(f"{v:,.4g}" for v in (value, min(samples), max(samples))))
+        for label, name, value, samples in zip(
+            *(measured[column] for column in ("label", "name", "value", "samples")), strict=True
         )
     ]
-    return cells + [(row.label, f"{row.metric}: {row.reason}", "", "", "") for row in rows(failed)]
+    return cells + [(row.label, f"{row.metric}: {row.error}", "", "", "") for row in rows(failed)]

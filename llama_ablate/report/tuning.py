@@ -92,10 +92,11 @@ def rates(runs: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
 
 def sensitivities(by_rate: pd.DataFrame) -> dict[tuple[str, int], float]:
     """Return the learning-rate sensitivity in nats by variant and seed, from what `rates` gives."""
-    return {
-        (str(variant), int(seed)): sensitivity(list(own["loss_nats"]))
-        for (variant, seed), own in by_rate.groupby(["variant", "seed"], sort=False)
-    }
+    losses: dict[tuple[str, int], list[float]] = {}
+    columns = (by_rate[name] for name in ("variant", "seed", "loss_nats"))
+    for variant, seed, loss in zip(*columns, strict=True):
+        losses.setdefault((str(variant), int(seed)), []).append(float(loss))
+    return {key: sensitivity(values) for key, values in losses.items()}
 
 
 def sensitivity_of_runs(runs: pd.DataFrame, cap: float) -> list[float]:

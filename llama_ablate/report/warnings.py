@@ -4,7 +4,6 @@ from collections import Counter
 
 import pandas as pd
 
-from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.report import tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.results.plan import PlannedTable, PlannedText
@@ -70,10 +69,9 @@ def _machines(table: TableFrames) -> list[str]:
 
 
 def _hypotheses_changed(frames: Frames) -> bool:
-    stated = [Hypothesis.model_validate(entry) for entry in frames.stated]
     before, now = (
-        [entry.model_dump(exclude=_ABOUT) for entry in entries]
-        for entries in (stated, frames.plan.experiment.hypotheses)
+        [hypothesis.model_dump(exclude=_ABOUT) for hypothesis in hypotheses]
+        for hypotheses in (frames.stated, frames.plan.experiment.hypotheses)
     )
     return before != now
 
@@ -93,50 +91,49 @@ def _leaks(runs: pd.DataFrame) -> list[str]:
 
 def _failed_metrics(table: TableFrames) -> list[str]:
     """Return which metrics failed, and why."""
-    of_variants = table.failures["run"] == ""
-    sentences = [
-        f"{row.metric} was not measured of '{row.label}': {row.reason}."
-        for row in rows(table.failures[of_variants])
-    ]
     finished = _finished(table)
-    ok = table.runs.loc[table.runs["outcome"] == "ok", "id"]
-    failed = table.failures[table.failures["run"].isin(ok)]
-    counts = Counter((row.metric, row.label, row.reason) for row in rows(failed))
-    sentences += [
-        f"{metric} was not measured of {n} of {finished[label]} finished runs of '{label}': "
-        f"{reason}."
-        for (metric, label, reason), n in counts.items()
+    failed = table.attempts[table.attempts["error"] != ""]
+    sentences = [
+        f"{row.metric} was not measured of '{row.label}': {row.error}."
+        for row in rows(failed[failed["run"] == ""])
     ]
-    return sentences
+    of_runs = failed[failed["run"].isin(_ok(table))]
+    counts = Counter((row.metric, row.label, row.error) for row in rows(of_runs))
+    return sentences + [
+        f"{metric} was not measured of {n} of {finished[label]} finished runs of '{label}': "
+        f"{error}."
+        for (metric, label, error), n in counts.items()
+    ]
 
 
 def _lacking_metrics(table: TableFrames, root: str) -> list[str]:
     """Return the metrics that were not tried on every finished run, and how to measure them."""
     finished = _finished(table)
-    ok = table.runs.loc[table.runs["outcome"] == "ok", "id"]
-    of_runs = ["metric", "label", "run"]
-    tried = pd.concat([table.metrics[of_runs], table.failures[of_runs]]).drop_duplicates()
-    taken = Counter((row.metric, row.label) for row in rows(tried[tried["run"].isin(ok)]))
-    of_some = {metric for metric, _label in taken} - {"training"}  # notes of the loop, no metric
+    of_runs = table.attempts[table.attempts["run"].isin(_ok(table))]
+    tried = Counter(zip(of_runs["metric"], of_runs["label"], strict=True))
     lacking: dict[tuple[str, int, int], list[str]] = {}
-    for metric in sorted(of_some):
+    for metric in sorted(set(of_runs["metric"]) - {"training"}):  # of the loop: no metric
         for label, runs in finished.items():
-            if taken[metric, label] < runs:
-                lacking.setdefault((metric, taken[metric, label], runs), []).append(f"'{label}'")
+            if tried[metric, label] < runs:
+                lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
     sentences = [
         f"{metric} was measured on {n} of {runs} finished runs of {tables.listed(labels)}; "
         f"`llama-ablate measure {root} {metric}` measures the rest."
         for (metric, n, runs), labels in lacking.items()
     ]
-    if len(table.machines) == len(table.runs) and len(ok):  # else `run` is still to measure
-        wanted = {
-            entry if isinstance(entry, str) else entry["name"] for entry in table.experiment.measure
-        }
+    if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
+        entries = table.experiment.measure
+        wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
         sentences += [
             f"{metric} was not measured; `llama-ablate measure {root} {metric}` measures it."
-            for metric in sorted(wanted - set(tried["metric"]))
+            for metric in sorted(wanted - set(table.attempts["metric"]))
         ]
     return sentences
+
+
+def _ok(table: TableFrames) -> "pd.Series[str]":
+    """Return the ids of the runs that ended ok."""
+    return table.runs.loc[table.runs["outcome"] == "ok", "id"]
 
 
 def _finished(table: TableFrames) -> "Counter[str]":
