@@ -11,6 +11,7 @@ import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment, Hypothesis
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.report import comparison, controls, tuning
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.metrics import Measurement, Value
@@ -144,8 +145,13 @@ class Frames:
         return replace(self, tables=(table,))
 
     def named(self, name: str | None) -> TableFrames:
-        """Return the table of a name, the first for None. Raises KeyError where there is none."""
-        return self.table if name is None else {t.plan.name: t for t in self.tables}[name]
+        """Return the table of a name, the first for None. Raises ConfigError for no table's."""
+        if name is None:
+            return self.table
+        named = {table.plan.name: table for table in self.tables}
+        if name not in named:
+            raise ConfigError(f"there is none of that name{nearest(name, named)}")
+        return named[name]
 
     @cached_property
     def runs(self) -> pd.DataFrame:

@@ -18,10 +18,9 @@ Samples = dict[int, float]
 def results(frames: Frames) -> pd.DataFrame:
     """Return one row for each hypothesis of the file: what was stated, and its test result.
 
-    Columns: `hypothesis, claims, table, source, said, unit, difference, low, high, result, why,
-    p_for, p_against, seeds_needed, n`. The correction is over the whole list. Where a hypothesis
-    names claims of a source and the experiment's controls are not both there and in order, its
-    result is `no verdict`.
+    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, p_for,
+    p_against, seeds_needed, n`. The correction is over the whole list. Where a control of a table
+    that a hypothesis is about fails, its result is `no verdict`.
     """
     stated = frames.plan.experiment.hypotheses
     tested = evidence.evaluate(
@@ -31,11 +30,10 @@ def results(frames: Frames) -> pd.DataFrame:
     for entry, test in zip(stated, tested, strict=True):
         scale = _percent if entry.relative else float
         table = frames.named(entry.table)
-        failing = _failing_controls(entry, frames) if entry.claims else ""
+        failing = _failing_controls(entry, frames)
         rows.append(
             {
                 "hypothesis": _sentence(entry, table.plan.baseline.label),
-                "claims": ", ".join(entry.claims),
                 "table": table.plan.name,
                 "source": entry.source,
                 "said": entry.said,
@@ -98,7 +96,7 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
 
 
 def _failing_controls(entry: Hypothesis, frames: Frames) -> str:
-    """Say why a hypothesis' tables cannot be believed; nothing where their controls hold."""
+    """Say which controls of a hypothesis' tables fail; nothing where all hold."""
     names = [entry.table] if entry.minus is None else [entry.table, entry.minus]
     checks = [controls.all_hold(frames.named(name).controls) for name in names]
     return next((check.why for check in checks if not check.holds), "")

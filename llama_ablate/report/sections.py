@@ -103,8 +103,7 @@ def _hypotheses(frames: Frames) -> Section | None:
         cells.hypotheses,
         """Stated in the file before the runs. Supported and refuted are one-sided t tests
         over paired seeds (or turns, of a speed), corrected over the list (Holm); what neither shows
-        is undecided. Where a claim of the ledger is tested, the controls must be there and hold:
-        else there is no verdict.""",
+        is undecided. Where a control fails, there is no verdict.""",
     )
 
 

@@ -9,7 +9,7 @@ from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.results.plan import PlannedTable, PlannedText
 
 #: What a hypothesis says of its source, which is no part of the test.
-_ABOUT = {"source", "said", "claims"}
+_ABOUT = {"source", "said"}
 
 
 def warnings(frames: Frames) -> list[str]:

@@ -1,18 +1,6 @@
 """Results on disk: a crash-safe store to work in, and one reader of folders and packs."""
 
 from llama_ablate.results.record import CURVE, FINAL, Outcome, Record, Settings
-from llama_ablate.results.snapshot import Results
-from llama_ablate.results.still import Still, once
 from llama_ablate.results.store import Store
 
-__all__ = [
-    "CURVE",
-    "FINAL",
-    "Outcome",
-    "Record",
-    "Results",
-    "Settings",
-    "Still",
-    "Store",
-    "once",
-]
+__all__ = ["CURVE", "FINAL", "Outcome", "Record", "Settings", "Store"]
