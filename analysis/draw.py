@@ -17,7 +17,7 @@ from llama_ablate.results.snapshot import Results
 def main() -> None:
     """Read the results, write one figure as SVG and PNG."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("figure", choices=list(FIGURES))
+    parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("results", type=Path, help="the folder of one experiment")
     parser.add_argument("--table", help="of an experiment with several (default: the first)")
     parser.add_argument("--out", type=Path, help="without its ending (default: the figure's name)")

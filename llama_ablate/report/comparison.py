@@ -215,9 +215,9 @@ def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, f
         default=None,
     )
     wanted = {
-        "train": of_variants[of_variants["quantity"] == "train_speed"],
+        "train": of_variants[of_variants["name"] == "train_tokens_per_s"],
         "decode": decode.loc[decode.index[[at == largest for at in decode["coordinates"]]]],
-        "kv_cache": of_variants[of_variants["quantity"] == "kv_cache_bytes_per_token"],
+        "kv_cache": of_variants[of_variants["name"] == "kv_cache_bytes_per_token"],
     }
     speeds = {variant.id: dict.fromkeys(wanted, math.nan) for variant in table.variants}
     for key, frame in wanted.items():

@@ -1,6 +1,6 @@
 """Registries of the parts of a report, sections and figures: functions of frames by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, TypeVar
@@ -22,7 +22,7 @@ class Made(Generic[Part]):
     part: Part
 
 
-class Parts(Generic[Part]):
+class Parts(Mapping[str, Maker[Part]], Generic[Part]):
     """Parts of one kind by name, in reading order."""
 
     def __init__(self, kind: str) -> None:
@@ -31,6 +31,9 @@ class Parts(Generic[Part]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
     def __getitem__(self, name: str) -> Maker[Part]:
         return self._makers[name][0]
