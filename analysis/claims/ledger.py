@@ -12,7 +12,6 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.report import cells, hypotheses, tables
 from llama_ablate.report.frames import Frames, rows
 from llama_ablate.results import folders
-from llama_ablate.results.snapshot import Results
 
 HERE = Path(__file__).parent
 #: The sources by the first three digits of a claim's id.
@@ -33,8 +32,7 @@ def read(name: str) -> dict[str, Any]:
 
 def experiments(folder: Path) -> dict[str, Frames]:
     """Return the results of every experiment in a folder, by its folder's name."""
-    stores = folders.experiments(folder)
-    return {store.root.name: Frames.of(Results(store)) for store in stores}
+    return {results.root.name: Frames.of(results) for results in folders.experiments(folder)}
 
 
 def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def _of_table(table: TableFrames, frames: Frames) -> list[str]:
         )
     sentences += _leaks(runs)
     sentences += _failed_metrics(table)
-    sentences += _lacking_metrics(table, frames.root)
+    sentences += _lacking_metrics(table)
     sentences += _tuning(table)
     if len(set(runs["seed"])) == 1:
         sentences.append("There is one seed: differences have no interval.")
@@ -106,7 +106,7 @@ def _failed_metrics(table: TableFrames) -> list[str]:
     ]
 
 
-def _lacking_metrics(table: TableFrames, root: str) -> list[str]:
+def _lacking_metrics(table: TableFrames) -> list[str]:
     """Return the metrics that were not tried on every finished run, and how to measure them."""
     finished = _finished(table)
     of_runs = table.attempts[table.attempts["run"].isin(_ok(table))]
@@ -118,14 +118,14 @@ def _lacking_metrics(table: TableFrames, root: str) -> list[str]:
                 lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
     sentences = [
         f"{metric} was measured on {n} of {runs} finished runs of {tables.listed(labels)}; "
-        f"`llama-ablate measure {root} {metric}` measures the rest."
+        f"`llama-ablate measure DIR {metric}` measures the rest."
         for (metric, n, runs), labels in lacking.items()
     ]
     if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
         entries = table.experiment.measure
         wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
         sentences += [
-            f"{metric} was not measured; `llama-ablate measure {root} {metric}` measures it."
+            f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
             for metric in sorted(wanted - set(table.attempts["metric"]))
         ]
     return sentences

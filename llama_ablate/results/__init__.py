@@ -1,6 +1,15 @@
 """Results on disk: a crash-safe store to work in, and one reader of folders and packs."""
 
 from llama_ablate.results.record import CURVE, FINAL, Outcome, Record, Settings
+from llama_ablate.results.snapshot import Results
 from llama_ablate.results.store import Store
 
-__all__ = ["CURVE", "FINAL", "Outcome", "Record", "Settings", "Store"]
+__all__ = [
+    "CURVE",
+    "FINAL",
+    "Outcome",
+    "Record",
+    "Results",
+    "Settings",
+    "Store",
+]

@@ -5,6 +5,7 @@ Each file is read once, when it is first asked for.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -71,10 +72,9 @@ class RunStatus:
 class Results:
     """What reports read. Tables of an experiment share runs, so there is one set of records."""
 
-    def __init__(self, store: Store) -> None:
-        """Take a snapshot of a store; nothing is read before it is asked for."""
-        self.store = store
-        self.root = store.root
+    def __init__(self, source: Store | Pack) -> None:
+        self._source: _Source = source
+        self.root = source.layout.root
         #: The folder that a report of these results is written to.
         self.report = source.layout.report
         self.plan_name = source.layout.plan_name
@@ -91,40 +91,67 @@ class Results:
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned."""
-        return self.store.plan
+        return self._source.plan
+
+    @cached_property
+    def finished(self) -> Mapping[str, FinishedRun]:
+        """The planned runs that finished, by id, in the plan's order."""
+        finished = self._source.finished()
+        return {run: finished[run] for run in self.plan.runs if run in finished}
 
     @cached_property
     def records(self) -> Mapping[str, Record]:
         """The records of the planned runs that finished, by id, in the plan's order."""
-        folders = self.store.runs.folders()
-        return {run: self.store.runs.read(folders[run]) for run in self.plan.runs if run in folders}
+        return {id_: run.record() for id_, run in self.finished.items()}
+
+    @property
+    def statuses(self) -> list[RunStatus]:
+        """Every planned run with its outcome, read without its metrics; each once."""
+        labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
+        statuses = []
+        for run in self.plan.runs.values():
+            outcome, reason = "pending", ""
+            if finished := self.finished.get(run.id):
+                outcome, reason = finished.outcome()
+            elif self._source.is_leased(run.id):
+                outcome = "running"
+            statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason))
+        return statuses
 
     @cached_property
     def stated(self) -> list[Hypothesis]:
         """The hypotheses as they stood before the first run had finished."""
-        return self.store.stated
+        return self._source.stated
 
     @property
     def experiment_text(self) -> str:
-        """The experiment file as the user wrote it."""
-        return self.store.experiment_text
+        """The experiment file as the user wrote it; without that copy, what was read of it."""
+        try:
+            return self._source.layout.experiment.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return to_json(self.plan.experiment.model_dump(mode="json"))
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve, one row a point."""
-        return self.store.runs.curve(run)
+        return self.finished[run].curve() if run in self.finished else []
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Return a context in which one process at a time writes the report.
 
         Raises ConfigError for a link in the results: what is written would land elsewhere.
         """
-        self.store.refuse_links()
-        return self.store.alone("report")
+        return self._source.lock_report()
 
     def folder(self, run: str) -> Path | None:
-        """Return where a run's files are; None where it has none of its own."""
-        return self.store.runs.folder(run)
+        """Return a run's folder; None where it has none of its own."""
+        return self.finished[run].path if run in self.finished else None
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return a variant's own metrics by name."""
-        return self.store.variant_metrics(variant)
+        if variant not in self._variant_metrics:
+            self._variant_metrics[variant] = self._source.variant_metrics(variant)
+        return self._variant_metrics[variant]
+
+    @cached_property
+    def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
+        return {}
