@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.report.attention import Maps
-from llama_ablate.report.figures import save
+from llama_ablate.report.drawing import save
 
 
 def main() -> None:

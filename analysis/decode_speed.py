@@ -10,9 +10,9 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import frames
-from llama_ablate.report.figures import save
-from llama_ablate.results import Store
+from llama_ablate.report.drawing import save
+from llama_ablate.report.frames import Frames, spread
+from llama_ablate.results.snapshot import Results
 
 
 def main() -> None:
@@ -23,10 +23,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("decode_speed"))
     options = parser.parse_args()
     try:
-        speeds = frames.speeds(Store.open(options.results))
+        metrics = Frames.of(Results.open(options.results)).table.metrics
     except (ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    speeds = speeds[speeds["quantity"] == "decode_speed"]
+    speeds = spread(metrics[metrics["quantity"] == "decode_speed"])
     if options.variant:
         speeds = speeds[speeds["label"].isin(options.variant)]
     if speeds.empty:

@@ -8,22 +8,28 @@ import argparse
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report.figures import FIGURES, save
-from llama_ablate.results import Store
+from llama_ablate.report.drawing import save
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.frames import Frames
+from llama_ablate.results.snapshot import Results
 
 
 def main() -> None:
-    """Read the records, write one figure as SVG and PNG."""
+    """Read the results, write one figure as SVG and PNG."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("figure", choices=FIGURES)
     parser.add_argument("results", type=Path, help="the folder of one experiment")
+    parser.add_argument("--table", help="of an experiment with several (default: the first)")
     parser.add_argument("--out", type=Path, help="without its ending (default: the figure's name)")
     options = parser.parse_args()
     try:
-        figure = FIGURES[options.figure](Store.open(options.results))
+        frames = Frames.of(Results.open(options.results))
+        if options.table is not None:
+            frames = frames.only(frames.named(options.table))
+        figure = FIGURES[options.figure](frames)
     except (ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    if not any(axes.has_data() for axes in figure.axes):
+    if figure is None:
         parser.exit(
             2,
             f"{parser.prog}: nothing that {options.figure} shows was measured in "

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from llama_ablate.report.figures import save
+from llama_ablate.report.drawing import save
 from llama_ablate.report.rotation import rotation
 
 
@@ -23,12 +23,12 @@ def main() -> None:
     for file in options.files:
         try:
             values = json.loads(file.read_text("utf-8"))
-            found = values["radians_per_position"]
+            frequencies = values["radians_per_position"]
             context = max(int(values["context"]), 1)
             named = f" ({values['name']})"
             rates |= {
-                key if key != "unscaled" else key + named: [float(rate) for rate in found[key]]
-                for key in found
+                key + named if key == "unscaled" else key: [float(rate) for rate in of_pairs]
+                for key, of_pairs in frequencies.items()
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             parser.exit(2, f"{parser.prog}: {file} holds no frequencies ({error!r})\n")

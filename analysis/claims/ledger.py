@@ -9,8 +9,9 @@ import yaml
 
 from analysis.claims import findings
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import frames, hypothesized, tables
-from llama_ablate.results import Still, folders
+from llama_ablate.report import cells, hypotheses, tables
+from llama_ablate.report.frames import Frames, rows
+from llama_ablate.results import folders
 
 HERE = Path(__file__).parent
 #: The sources by the first three digits of a claim's id.
@@ -29,9 +30,9 @@ def read(name: str) -> dict[str, Any]:
     return values
 
 
-def experiments(folder: Path) -> list[Still]:
-    """Return the results of every experiment in a folder, by name."""
-    return [Still(store.root) for store in folders.experiments(folder)]
+def experiments(folder: Path) -> dict[str, Frames]:
+    """Return the results of every experiment in a folder, by its folder's name."""
+    return {results.root.name: Frames.of(results) for results in folders.experiments(folder)}
 
 
 def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]) -> pd.DataFrame:
@@ -41,33 +42,33 @@ def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]
     `experiment, claim, claims, measured, finding`; `claims` are ids, `measured` is text with
     interval and unit. Raises ConfigError where an experiment has other hypotheses.
     """
-    rows: list[dict[str, Any]] = []
-    for store in experiments(folder):
-        rows += _of_experiment(store, sources.get(store.root.name, ()))
+    found: list[dict[str, Any]] = []
+    for name, frames in experiments(folder).items():
+        found += _of_experiment(name, frames, sources.get(name, ()))
     for name, audit in findings.measured(folder).items():
         for row in audit["findings"]:
             claims = [id_ for id_ in row["claims"].split(", ") if id_]
-            found = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
-            rows.append({"experiment": name, "measured": findings.written(row), **found})
-    return pd.DataFrame(rows, columns=["experiment", "claim", "claims", "measured", "finding"])
+            result = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
+            found.append({"experiment": name, "measured": findings.written(row), **result})
+    return pd.DataFrame(found, columns=["experiment", "claim", "claims", "measured", "finding"])
 
 
-def _of_experiment(store: Still, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    experiment = store.plan["experiment"]
-    hypotheses = experiment.get("hypotheses", [])
-    check_variants(store.root.name, [entry["variant"] for entry in hypotheses], sources)
+def _of_experiment(
+    name: str, frames: Frames, sources: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    experiment = frames.plan.experiment
+    check_variants(name, [entry.variant for entry in experiment.hypotheses], sources)
     # A source is not refuted by an experiment that might have seen nothing, or anything.
-    controlled = all(experiment["controls"].values())
-    frame = hypothesized.hypotheses(store)
+    controlled = experiment.controls.aa and experiment.controls.positive
     return [
         {
-            "experiment": store.root.name,
-            "claim": row.claim,
+            "experiment": name,
+            "claim": row.hypothesis,
             "claims": source.get("claims", []),
-            "measured": tables.measured(row),
-            "finding": row.finding if controlled else "no verdict",
+            "measured": cells.measured(row),
+            "finding": row.result if controlled else "no verdict",
         }
-        for row, source in zip(frames.rows(frame), sources, strict=True)
+        for row, source in zip(rows(hypotheses.results(frames)), sources, strict=True)
     ]
 
 
@@ -105,7 +106,7 @@ def ledger(claims: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.D
     there.
     """
     by_claim: dict[str, list[Any]] = {id_: [] for id_ in claims}
-    for row in frames.rows(found):
+    for row in rows(found):
         for id_ in row.claims:
             if id_ not in by_claim:
                 raise ConfigError(f"{row.experiment} tests '{id_}', which the ledger does not have")
@@ -135,8 +136,7 @@ def markdown(frame: pd.DataFrame, results: str) -> str:
             "kind": frame["kind"],
             "the source says": frame["says"],
             "verdict": [
-                f"{row.verdict}: {row.note}" if row.note else row.verdict
-                for row in frames.rows(frame)
+                f"{row.verdict}: {row.note}" if row.note else row.verdict for row in rows(frame)
             ],
             "measured": frame["measured"],
             "records": [

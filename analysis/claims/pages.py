@@ -15,8 +15,8 @@ from analysis.claims.ledger import (
     markdown,
     read,
 )
-from llama_ablate.report import frames, tables, tested
-from llama_ablate.results import Still
+from llama_ablate.report import cells, controls, tables
+from llama_ablate.report.frames import Frames
 
 _LINK = "../results/reference/claims"
 #: Columns as the report has them; speeds only where they were measured.
@@ -44,20 +44,20 @@ def systems_parts(reference: Path) -> dict[str, str]:
     return {"compared": _compared(reference / "systems"), "benches": _benches(reference / "bench")}
 
 
-def beside(sources: dict[str, str], store: Still) -> pd.DataFrame:
+def beside(sources: dict[str, str], frames: Frames) -> pd.DataFrame:
     """Return a row for each variant: what sources say of its label, and what was measured."""
-    comparison = frames.comparison(store)
-    cells = tables.comparison_cells(comparison)
+    comparison = frames.table.comparison
+    shown = cells.comparison(comparison)
     base = comparison[comparison["baseline"]].iloc[0]
     change = comparison["perplexity"] / base["perplexity"] - 1
     return pd.DataFrame(
         {
-            "variant": cells["variant"],
+            "variant": shown["variant"],
             "source said": [sources.get(label, "") for label in comparison["label"]],
-            "loss, difference [95%]": cells["difference [95% interval]"],
+            "loss, difference [95%]": shown["difference [95% interval]"],
             "perplexity": [tables.number(100 * c, "+.1f", "%") for c in change],
         }
-        | {name: cells[name] for name in _MEASURED if name in cells}
+        | {name: shown[name] for name in _MEASURED if name in shown}
     )
 
 
@@ -67,13 +67,13 @@ def _experiments(folder: Path) -> str:
         f"[report]({_LINK}/{name}/report.md) |"
         for name, audit in findings.measured(folder).items()
     }
-    for store in experiments(folder):
-        hold = [tested.believed(table)[0] for table in store.tables]
+    for name, frames in experiments(folder).items():
+        hold = [controls.all_hold(table.controls).holds for table in frames.tables]
         held = f"hold in {sum(hold)} of {len(hold)}" if len(hold) > 1 else "hold"
-        rows[store.root.name] = (
-            f"| {store.plan['experiment']['name']} | {store.plan['question']} | "
-            f"{held if any(hold) else 'fail'} | "
-            f"[report]({_LINK}/{store.root.name}/report/report.md) |"
+        experiment = frames.plan.experiment
+        rows[name] = (
+            f"| {experiment.name} | {experiment.question} | {held if any(hold) else 'fail'} | "
+            f"[report]({_LINK}/{name}/report/report.md) |"
         )
     lines = ["| experiment | question | controls | report |", "|---|---|---|---|"]
     return "\n".join([*lines, *(rows[name] for name in sorted(rows))]) + "\n"
@@ -81,11 +81,11 @@ def _experiments(folder: Path) -> str:
 
 def _compared(folder: Path) -> str:
     lines = []
-    by_name = {store.root.name: store for store in experiments(folder)}
+    by_name = experiments(folder)
     for name, sources in read("variants").items():
-        if store := by_name.get(name):
-            lines += [f"**{name}**: {store.plan['question']}", ""]
-            lines += [tables.markdown(beside(sources, store)).rstrip(), ""]
+        if frames := by_name.get(name):
+            lines += [f"**{name}**: {frames.plan.experiment.question}", ""]
+            lines += [tables.markdown(beside(sources, frames)).rstrip(), ""]
     return "\n".join(lines)
 
 

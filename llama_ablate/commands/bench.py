@@ -30,7 +30,7 @@ def run(options: Namespace) -> Answer:
 
     from llama_ablate import bench
     from llama_ablate.launch.environment import environment
-    from llama_ablate.report import benches
+    from llama_ablate.report import bench_tables
     from llama_ablate.training.compute import pick_device
 
     setup = bench.Setup(
@@ -50,4 +50,4 @@ def run(options: Namespace) -> Answer:
         "tables": [table.to_dict() for table in tables],
         "ratios": [asdict(ratio) for ratio in ratios],
     }
-    return Answer(benches.text(values), values)
+    return Answer(bench_tables.text(values), values)

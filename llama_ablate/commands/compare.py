@@ -21,10 +21,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Compare the architectures of two variants, and their metrics paired by seed."""
     from llama_ablate.commands import selection
-    from llama_ablate.report import looking
+    from llama_ablate.report import details
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results
 
-    store = selection.open_table(options)
-    a, b = selection.variant(store, options.a), selection.variant(store, options.b)
-    if a["id"] == b["id"]:
+    frames = Frames.of(Results.open(options.folder))
+    frames = frames.only(selection.table(frames, options))
+    a, b = selection.variant(frames, options.a), selection.variant(frames, options.b)
+    if a.id == b.id:
         raise ConfigError(f"'{options.a}' and '{options.b}' are the same variant: name two")
-    return Answer(*looking.pair(store, a, b))
+    return Answer(*details.pair(frames.table, a, b))

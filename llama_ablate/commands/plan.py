@@ -44,9 +44,9 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.config import experiment
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
-    from llama_ablate.report import planned
-    from llama_ablate.results import Settings, Store
-    from llama_ablate.results.still import legacy
+    from llama_ablate.report import forecast, forecast_tables
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results, Settings
     from llama_ablate.training.compute import choose, pick_device
 
     device = pick_device(options.device)
@@ -58,19 +58,17 @@ def run(options: Namespace) -> Answer:
         raise source.locate(error) from None
     made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
     workers = local.default_workers(device, made.experiment.parallel.data)
-    values = planned.forecast(
-        legacy(made.document(compute, Settings())), compute.to_dict(), workers
-    )
-    text = planned.text(values)
+    predicted = forecast.forecast(made.document(compute, Settings()), compute, workers)
+    text, values = forecast_tables.text(predicted), predicted.to_dict()
     if options.power is not None:
         pilot = options.pilot or Path("results") / made.experiment.slug
         try:
-            store = Store.open(pilot)
+            frames = Frames.of(Results.open(pilot))
         except ConfigError as error:
             raise ConfigError(
                 f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
             ) from None
-        values["power"] = planned.powered(store, options.power, values)
-        shown = planned.power_text(values["power"], options.power, values["seeds"])
-        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{shown}"
+        values["power"] = forecast.power(frames, options.power, predicted)
+        seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
+        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{seeds}"
     return Answer(text, values)

@@ -30,36 +30,36 @@ def write(results: "Results") -> Answer:
     """
     from llama_ablate.commands import notes
     from llama_ablate.files import disk
-    from llama_ablate.report import frames, page, tables, warned
+    from llama_ablate.report import page, tables
+    from llama_ablate.report.frames import Frames
     from llama_ablate.report.sections import sections
-    from llama_ablate.results import Still
+    from llama_ablate.report.warnings import warnings
     from llama_ablate.terminal import in_one_line
 
     lock = results.lock_report()
-    store = Still(results.root, plan=results.plan_name, results=results)
-    everything = sections(store)
+    frames = Frames.of(results)
+    every, notices = sections(frames), warnings(frames)
     with lock:
-        for partial in store.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
+        for partial in results.report.rglob(f"{disk.PARTIAL}*"):  # left by a killed process
             disk.remove(partial)
-        written = page.write(store, everything)
+        written = page.write(frames, every, notices, results.report)
     notes.odd_files(results)
-    failed = not frames.every_run(store)["outcome"].isin(["ok", "pending"]).all()
-    warnings = warned.warnings(store)
-    for warning in warnings:
-        sys.stderr.write(f"note: {in_one_line(warning)}\n")
-    first = everything[0].table
-    shown = [
+    for notice in notices:
+        sys.stderr.write(f"note: {in_one_line(notice)}\n")
+    # Of several tables every comparison is printed, and the other sections of the first.
+    printed = [
         ("" if section.title == "Comparison" else f"{section.title}\n\n")
         + tables.text(section.cells)
-        for section in everything
-        if section.key == "comparison" or section.table in ("", first)
-        if section.key != "steadiness"
+        for section in every
+        if section.key == "comparison" or section.table in ("", frames.table.plan.name)
+        if section.printed
     ]
-    lines = [*shown, f"{page.answer(frames.comparison(store))}\nreport: {written}"]
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
-    for section in everything:
+    for section in (section for section in every if not section.folded):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
-    values |= {"report": str(written), "warnings": warnings}
-    return Answer("\n\n".join(lines), values, code=1 if failed else 0)
+    values |= {"report": str(written), "warnings": notices}
+    text = "\n\n".join([*printed, f"{page.answer(frames)}\nreport: {written}"])
+    failed = not frames.runs["outcome"].isin(["ok", "pending"]).all()
+    return Answer(text, values, code=1 if failed else 0)

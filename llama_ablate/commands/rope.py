@@ -27,7 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """List the frequency of each pair of coordinates, and draw them."""
     from llama_ablate.design.summary import rotation_rates
-    from llama_ablate.report.figures import save
+    from llama_ablate.report.drawing import save
     from llama_ablate.report.rotation import rotation
 
     rates, context = rotation_rates(options.what, options.sets)

@@ -191,18 +191,17 @@ def _write_plan(
 
 def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
     """Raise ConfigError where the disk has less room than the runs will need."""
-    from llama_ablate.report import planned
-    from llama_ablate.results.still import legacy
+    from llama_ablate.report.forecast import disk_bytes
+    from llama_ablate.report.tables import size
 
-    done = store.runs.final_ids()
-    needed = planned.disk_bytes(legacy(plan), workers, done)
+    needed = disk_bytes(plan, workers, store.runs.final_ids())
     free = shutil.disk_usage(store.root).free
     keep = plan.settings.keep_weights
     if needed[keep] > free:
         raise ConfigError(
-            f"the runs need up to {planned.size(needed[keep])} in '{store.root}', and "
-            f"{planned.size(free)} are free; with --keep-weights best "
-            f"{planned.size(needed['best'])}, with none {planned.size(needed['none'])}"
+            f"the runs need up to {size(needed[keep])} in '{store.root}', and "
+            f"{size(free)} are free; with --keep-weights best "
+            f"{size(needed['best'])}, with none {size(needed['none'])}"
         )
 
 

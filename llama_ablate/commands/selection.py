@@ -1,31 +1,25 @@
 """The table and the variant of an experiment's results that a command line names."""
 
 from argparse import Namespace
-from typing import Any
 
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results import Results, Still
+from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.results.plan import PlannedVariant
 
 
-def open_table(options: Namespace) -> Still:
-    """Open the results, seen as the table of `--table`. Raises ConfigError for another name."""
-    results = Results.open(options.folder)
-    store = Still(results.root, plan=results.plan_name, results=results)
-    if options.table is None:
-        return store
-    tables: dict[str, Still] = {table.plan.get("table", ""): table for table in store.tables}
-    if options.table not in tables:
-        raise ConfigError(
-            f"--table {options.table}: there is none of that name{nearest(options.table, tables)}"
-        )
-    return tables[options.table]
+def table(frames: Frames, options: Namespace) -> TableFrames:
+    """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
+    try:
+        return frames.named(options.table)
+    except ConfigError as error:
+        raise ConfigError(f"--table {options.table}: {error}") from None
 
 
-def variant(store: Still, name: str, what: str = "variant") -> dict[str, Any]:
+def variant(frames: Frames, name: str, what: str = "variant") -> PlannedVariant:
     """Return the variant of a label or an id. Raises ConfigError, saying `what` was looked for."""
-    variants = store.plan["variants"]
+    variants = frames.table.plan.variants
     for planned in variants:
-        if name in (planned["label"], planned["id"]):
-            return dict(planned)
-    hint = nearest(name, [planned["label"] for planned in variants])
-    raise ConfigError(f"'{name}' is not a {what} of {store.root}{hint}")
+        if name in (planned.label, planned.id):
+            return planned
+    hint = nearest(name, [planned.label for planned in variants])
+    raise ConfigError(f"'{name}' is not a {what} of {frames.root}{hint}")

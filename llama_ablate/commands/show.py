@@ -19,14 +19,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands import selection
-    from llama_ablate.report import frames, looking, tables
+    from llama_ablate.report import cells, details, sections, tables
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results
 
-    store = selection.open_table(options)
-    if options.what is None:
-        comparison = frames.comparison(store)
-        cells = tables.comparison_cells(comparison)
-        return Answer(tables.text(cells), comparison.to_dict("records"))
-    if options.what in [run["id"] for run in store.plan["runs"]]:
-        return Answer(*looking.run(store, options.what))
-    variant = selection.variant(store, options.what, "variant or run")
-    return Answer(*looking.variant(store, variant))
+    results = Results.open(options.folder)
+    if options.what in results.plan.runs:
+        return Answer(*details.run(results, options.what))
+    frames = Frames.of(results)
+    frames = frames.only(selection.table(frames, options))
+    if options.what is not None:
+        variant = selection.variant(frames, options.what, "variant or run")
+        return Answer(*details.variant(frames.table, variant))
+    comparison = frames.table.comparison
+    text = tables.text(cells.comparison(comparison))
+    if metrics := sections.metrics(frames):
+        text += f"\n\n{metrics.title}\n\n{tables.text(metrics.cells)}"
+    return Answer(text, comparison.to_dict("records"))

@@ -72,14 +72,15 @@ def text(values: Mapping[str, Any]) -> str:
     """Return a summary for a terminal."""
     import pandas as pd
 
-    from llama_ablate.report import planned, tables
+    from llama_ablate.config.registry import entry_text
+    from llama_ablate.report import tables
 
     rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
     cells = pd.DataFrame({"part": [r["part"] for r in rows], "what": [r["what"] for r in rows]})
     for key, head in _COLUMNS.items():
         cells[head] = [f"{row[key]:,}" for row in rows]
     model, size = values["model"], values["kv_cache_bytes"]
-    block = model["block"] if isinstance(model["block"], str) else model["block"]["name"]
+    block = entry_text(model["block"], options=False)
     lines = [
         f"{values['name']}: {model['layers']} layers, dim {model['dim']:,}, {model['heads']} heads "
         f"of {model['head_dim']}, block {block}, context {model['context']:,}",
@@ -90,7 +91,7 @@ def text(values: Mapping[str, Any]) -> str:
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"FLOPs at context {values['context']:,}: matrix products, scores dense",
         f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-        f"{size:,} bytes = {planned.size(size, 5)}",
+        f"{size:,} bytes = {tables.size(size, 5)}",
     ]
     lines += [f"source: {values['source']}"] if values["source"] else []
     lines += [f"note: {note}" for note in values["notes"]]

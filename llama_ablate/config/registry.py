@@ -18,6 +18,7 @@ from pydantic import PydanticUserError, create_model
 
 from llama_ablate.config.validation import Section, shown
 from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.files.strict_json import to_json
 
 Component = TypeVar("Component", bound=Callable[..., Any])
 Entry = str | dict[str, Any]
@@ -186,6 +187,14 @@ class Registry:
             lacking = {name for name in self._methods if not hasattr(component, name)}
             if missing := lacking | set(abstract):
                 raise TypeError(f"it has no {_quoted(missing)}")
+
+
+def entry_text(entry: Any, *, options: bool = True) -> str:
+    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it."""
+    if not isinstance(entry, dict):
+        return entry if isinstance(entry, str) else to_json(entry)
+    name, rest = entry["name"], ((k, v) for k, v in entry.items() if k != "name")
+    return str(Choice(name, tuple(rest) if options else ()))
 
 
 def laid_over(base: Entry, level: Any) -> Any:

@@ -1,21 +1,21 @@
 """Evidence: pure functions on arrays that turn measured numbers into intervals and verdicts."""
 
 from llama_ablate.evidence.factorial import Contrast, contrasts
-from llama_ablate.evidence.hypotheses import Claim, Tested, examine
-from llama_ablate.evidence.pairing import Effect, Summary, Verdict, paired_effect, summary
-from llama_ablate.evidence.verdicts import Ruling, rule
+from llama_ablate.evidence.hypotheses import Hypothesis, HypothesisResult, evaluate
+from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary
+from llama_ablate.evidence.verdicts import RowVerdict, Verdict, verdicts
 
 __all__ = [
-    "Claim",
     "Contrast",
     "Effect",
-    "Ruling",
+    "Hypothesis",
+    "HypothesisResult",
+    "RowVerdict",
     "Summary",
-    "Tested",
     "Verdict",
     "contrasts",
-    "examine",
+    "evaluate",
     "paired_effect",
-    "rule",
     "summary",
+    "verdicts",
 ]

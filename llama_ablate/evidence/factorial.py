@@ -13,7 +13,7 @@ from llama_ablate.evidence.pairing import Effect, paired_effect
 
 @dataclass(frozen=True)
 class Contrast:
-    """What one factor does on average, or what two do beyond the sum of each."""
+    """The main effect of one factor, or the interaction of two."""
 
     factors: tuple[str, ...]
     effect: Effect
@@ -46,11 +46,11 @@ def contrasts(
     for (a, x), (b, y) in itertools.combinations(columns.items(), 2):
         if abs(x @ y) == len(names):
             raise ValueError(f"{' x '.join(a)} and {' x '.join(b)} cannot be told apart")
-    found = []
+    effects = {}
     for name, column in columns.items():
         if column.sum() != 0:
             raise ValueError(f"the levels of {' x '.join(name)} do not balance")
         high, low = values[column > 0].mean(0), values[column < 0].mean(0)
-        found.append((name, paired_effect(list(high), list(low))))
-    adjusted = holm([effect.p for _, effect in found])
-    return [Contrast(name, e, p) for (name, e), p in zip(found, adjusted, strict=True)]
+        effects[name] = paired_effect(list(high), list(low))
+    adjusted = holm([effect.p for effect in effects.values()])
+    return [Contrast(name, e, p) for (name, e), p in zip(effects.items(), adjusted, strict=True)]

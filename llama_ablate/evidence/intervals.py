@@ -1,10 +1,9 @@
-"""Paired differences over seeds: intervals, equivalence, and what a design of n seeds can see.
+"""Statistics of paired differences: equivalence tests, Holm's correction, power, Wilson's interval.
 
-All take the differences themselves, variant minus baseline, one for each seed. The Student
-functions assume that those are normal; `sign_flip` assumes only that they are symmetric.
+All take the differences themselves, variant minus baseline, one for each seed, and assume that
+those are normal.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -13,44 +12,7 @@ import numpy as np
 
 from llama_ablate.evidence.student import above, noncentral_above, quantile, standard_error
 
-#: Subset means beyond this many seeds are sampled instead of listed: 2^16 are listed.
-_EXACT = 16
-_MANY = 1000  # seeds that nobody will run: more is "not by seeds"
-
-
-def sign_flip(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval that inverts the exact sign-flip test of the mean.
-
-    The means of all subsets of the differences cut the line into 2^n intervals that hold the centre
-    of symmetry with equal probability (Hartigan 1969, "Using subsample values as typical values",
-    JASA 64), so dropping k at either end leaves a confidence of 1 - 2k/2^n. Fewer than six seeds
-    cannot reach 95%: then both ends are NaN.
-    """
-    values = np.asarray(differences, float)
-    n = len(values)
-    if n > _EXACT:
-        raise ValueError(f"the exact interval is for at most {_EXACT} seeds, not {n}")
-    dropped = math.floor((1 - confidence) / 2 * 2**n)
-    if dropped < 1:
-        return math.nan, math.nan
-    member = np.array(list(itertools.product([0.0, 1.0], repeat=n))[1:])
-    means = np.sort(member @ values / member.sum(1))
-    return float(means[dropped - 1]), float(means[-dropped])
-
-
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """Return the two-sided p of the exact sign-flip test: how many flips move the mean as far.
-
-    Under the hypothesis of no difference each seed's sign is a fair coin (Fisher 1935, The Design
-    of Experiments, section 21).
-    """
-    values = np.asarray(differences, float)
-    if len(values) > _EXACT:
-        raise ValueError(f"the exact test is for at most {_EXACT} seeds, not {len(values)}")
-    signs = np.array(list(itertools.product([-1.0, 1.0], repeat=len(values))))
-    flipped = np.abs(signs @ values)
-    # The sum of the same numbers in another order may differ in the last bit.
-    return float(np.mean(flipped >= abs(values.sum()) * (1 - 1e-12)))
+_MOST_SEEDS = 1000  # cap on the seeds worth suggesting
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:
@@ -77,11 +39,11 @@ def holm(ps: Sequence[float]) -> list[float]:
     The chance that any true hypothesis of the table is rejected at level a is at most a, however
     the tests depend on each other. NaN (no test was made) stays NaN and counts for nothing.
     """
-    made = [i for i, p in enumerate(ps) if not math.isnan(p)]
+    tested = [i for i, p in enumerate(ps) if not math.isnan(p)]
     adjusted = [math.nan] * len(ps)
     highest = 0.0
-    for rank, i in enumerate(sorted(made, key=lambda i: ps[i])):
-        highest = max(highest, min(1.0, (len(made) - rank) * ps[i]))
+    for rank, i in enumerate(sorted(tested, key=lambda i: ps[i])):
+        highest = max(highest, min(1.0, (len(tested) - rank) * ps[i]))
         adjusted[i] = highest
     return adjusted
 
@@ -105,8 +67,8 @@ def detectable(sd: float, n: int, *, wanted: float = 0.8, alpha: float = 0.05) -
     enough = 1.0
     while power(enough, 1.0, n, alpha) < wanted:
         enough *= 2
-    found = optimize.brentq(lambda x: power(x, 1.0, n, alpha) - wanted, 1e-6, enough)
-    return float(found) * sd
+    deviations = optimize.brentq(lambda x: power(x, 1.0, n, alpha) - wanted, 1e-6, enough)
+    return float(deviations) * sd
 
 
 def seeds_for(effect: float, sd: float, *, wanted: float = 0.8, alpha: float = 0.05) -> int:
@@ -138,10 +100,10 @@ def seeds_to_tell(differences: Sequence[float], margin: float | None, alpha: flo
     if len(differences) < 2:
         return None
     sd, effect = float(np.std(differences, ddof=1)), margin or abs(float(np.mean(differences)))
-    if effect == 0 or sd / effect > math.sqrt(_MANY):
+    if effect == 0 or sd / effect > math.sqrt(_MOST_SEEDS):
         return None
     needed = seeds_for(effect, sd, alpha=alpha)
-    return needed if needed <= _MANY else None
+    return needed if needed <= _MOST_SEEDS else None
 
 
 @cache

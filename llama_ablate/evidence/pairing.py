@@ -3,24 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from llama_ablate.evidence.student import above, quantile, standard_error
-
-#: What the losses say of a variant; or, where they cannot, what its runs came to.
-Verdict = Literal[
-    "better",
-    "worse",
-    "equivalent",
-    "inconclusive",
-    "diverged",
-    "collapsed",
-    "failed",
-    "pending",
-    "baseline",
-]
 
 
 @dataclass(frozen=True)
@@ -61,10 +47,10 @@ def paired_effect(
 ) -> Effect:
     """Return the mean of `variant - baseline` over seeds, with a Student-t interval.
 
-    Unpaired, the variance would be the sum of both; `saved` is that over the variance of the
-    differences, 1 / (1 - r) where both are equal. The two sequences hold the same seeds in the same
-    order. With one seed there is no interval,
-    and with zero spread the interval is the point itself. Raises ValueError for unequal lengths.
+    The two sequences hold the same seeds in the same order. Unpaired, the variance would be the
+    sum of both; `saved` is that over the variance of the differences, 1 / (1 - r) where both are
+    equal. With one seed there is no interval, and with zero spread the interval is the point
+    itself. Raises ValueError for unequal lengths.
     """
     if len(variant) != len(baseline):
         raise ValueError(f"{len(variant)} values cannot be paired with {len(baseline)}")

@@ -1,4 +1,4 @@
-"""Loss against size: power laws with an irreducible part, and whether a gap moves with scale."""
+"""Scaling laws: power laws of loss against size, and the trend of a gap with scale."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from llama_ablate.evidence.pairing import Effect, paired_effect
 from llama_ablate.evidence.student import quantile
 
 Array = NDArray[np.float64]
-_APART = 0.02  # of the variance of one axis that the other must leave open
+_APART = 0.02  # share of one axis' variance that the other must leave unexplained
 _STEEPEST = 5.0  # an exponent beyond is a step, not a law
-_LARGEST = 100.0  # of a logarithm: what is beyond is far from any loss
-_HUBER = 1e-3  # of a residual of log loss: beyond, it counts by its size and not by its square
+_LARGEST = 100.0  # cap on exponents, far beyond any loss
+_HUBER = 1e-3  # residual of log loss beyond which Huber's loss is linear
 Trend = Literal["grows", "holds", "closes", "undecided"]
 
 
@@ -85,8 +85,8 @@ def fit_law(x: Sequence[float], losses: Sequence[float], floor: float | None = N
         for exponent in (0.05, 0.2, 0.5, 1.0)
         for above in (0.5, 2.0, 8.0)
     ]
-    laws, lost = fit_laws(x, np.tile(values, (len(starts), 1)), starts, floor)
-    return laws[int(np.argmin(lost))]
+    laws, huber = fit_laws(x, np.tile(values, (len(starts), 1)), starts, floor)
+    return laws[int(np.argmin(huber))]
 
 
 def fit_laws(
@@ -105,47 +105,49 @@ def fit_laws(
     middle = float(logs.mean())  # constants at the middle size are less entangled
     logs, observed = logs - middle, np.log(losses)
     low, high = np.array([-np.inf, 0.0, 0.0]), np.array([np.inf, _STEEPEST, np.inf])
-    known = np.array([False, False, floor is not None])
-    of = np.array(
+    fixed = np.array([False, False, floor is not None])
+    #: Columns: log scale at the middle size, exponent, floor.
+    constants = np.array(
         [
             [math.log(max(law.scale, 1e-300)) - law.exponent * middle, law.exponent, law.floor]
             for law in starts
         ]
     )
 
-    def residuals(of: Array) -> tuple[Array, Array, Array]:
+    def residuals(constants: Array) -> tuple[Array, Array, Array]:
         """Return the residuals, their slopes by constant, and Huber's loss of each row."""
-        above = np.exp(np.minimum(of[:, :1] - of[:, 1:2] * logs, _LARGEST))
-        predicted = np.maximum(of[:, 2:] + above, 1e-12)
-        found = np.log(predicted) - observed
+        above = np.exp(np.minimum(constants[:, :1] - constants[:, 1:2] * logs, _LARGEST))
+        predicted = np.maximum(constants[:, 2:] + above, 1e-12)
+        residual = np.log(predicted) - observed
         slopes = np.stack([above, -logs * above, np.ones_like(above)], -1) / predicted[..., None]
-        size = np.abs(found)
-        lost = np.where(size < _HUBER, size**2, _HUBER * (2 * size - _HUBER)).sum(1)
-        return found, slopes, lost
+        size = np.abs(residual)
+        huber = np.where(size < _HUBER, size**2, _HUBER * (2 * size - _HUBER)).sum(1)
+        return residual, slopes, huber
 
-    found, slopes, lost = residuals(of)
-    damping = np.full(len(of), 1e-3)
+    residual, slopes, huber = residuals(constants)
+    damping = np.full(len(constants), 1e-3)
     for _ in range(rounds):
-        weights = _HUBER / np.maximum(np.abs(found), _HUBER)
-        gradient = np.einsum("rs,rsk->rk", weights * found, slopes)
+        weights = _HUBER / np.maximum(np.abs(residual), _HUBER)
+        gradient = np.einsum("rs,rsk->rk", weights * residual, slopes)
         squares = np.einsum("rs,rsk,rsl->rkl", weights, slopes, slopes)
-        held = known | ((of <= low) & (gradient > 0)) | ((of >= high) & (gradient < 0))
+        at_bound = ((constants <= low) & (gradient > 0)) | ((constants >= high) & (gradient < 0))
+        held = fixed | at_bound
         squares[held[:, :, None] | held[:, None, :]] = 0.0
         diagonal = np.einsum("rkk->rk", squares)
         diagonal += damping[:, None] * diagonal + 1e-12 + held
         step = np.linalg.solve(squares, np.where(held, 0.0, -gradient)[..., None])[..., 0]
-        there = np.clip(of + step, low, high)
-        new = residuals(there)
-        better = new[2] < lost
-        of = np.where(better[:, None], there, of)
-        found = np.where(better[:, None], new[0], found)
-        slopes = np.where(better[:, None, None], new[1], slopes)
-        lost = np.where(better, new[2], lost)
+        stepped = np.clip(constants + step, low, high)
+        new_residual, new_slopes, new_huber = residuals(stepped)
+        better = new_huber < huber
+        constants = np.where(better[:, None], stepped, constants)
+        residual = np.where(better[:, None], new_residual, residual)
+        slopes = np.where(better[:, None, None], new_slopes, slopes)
+        huber = np.where(better, new_huber, huber)
         damping = np.clip(np.where(better, damping / 4, damping * 4), 1e-12, 1e12)
         if (damping == 1e12).all():
             break
-    laws = [Law(float(c), math.exp(a + b * middle), float(b)) for a, b, c in of]
-    return laws, lost
+    laws = [Law(float(c), math.exp(a + b * middle), float(b)) for a, b, c in constants]
+    return laws, huber
 
 
 def _least(
@@ -162,7 +164,7 @@ def _least(
     high = [_STEEPEST if i in exponents else np.inf for i in range(len(starts[0]))]
     fits = [
         optimize.least_squares(
-            lambda of: np.log(np.maximum(predicted(of), 1e-12)) - np.log(values),
+            lambda constants: np.log(np.maximum(predicted(constants), 1e-12)) - np.log(values),
             np.clip(start, low, high),
             loss="huber",
             f_scale=_HUBER,
@@ -175,7 +177,7 @@ def _least(
         )
         for start in starts
     ]
-    return np.asarray(min(fits, key=lambda found: found.cost).x)
+    return np.asarray(min(fits, key=lambda result: result.cost).x)
 
 
 def fit(
@@ -204,11 +206,11 @@ def fit(
         drawn, _ = fit_laws(x, values[:, chosen].mean(2).T, [law] * draws, floor)
     wide = quantile(0.975, seeds - 1) * math.sqrt(seeds / (seeds - 1)) if seeds > 1 else 0.0
 
-    def interval(of: Callable[[Law], float]) -> Interval:
+    def interval(number: Callable[[Law], float]) -> Interval:
         if not drawn:
-            return Interval(of(law), math.nan, math.nan)
-        half = wide * float(np.std([of(one) for one in drawn], ddof=1))
-        return Interval(of(law), of(law) - half, of(law) + half)
+            return Interval(number(law), math.nan, math.nan)
+        half = wide * float(np.std([number(one) for one in drawn], ddof=1))
+        return Interval(number(law), number(law) - half, number(law) + half)
 
     return Fit(
         law,
@@ -248,9 +250,10 @@ def fit_surface(
         for above in (0.5, 2.0)
     ]
 
-    def predicted(of: Array) -> Array:
-        terms = (of[0] - of[1] * log_n, of[2] - of[3] * log_d)
-        return np.asarray(of[4] + sum(np.exp(np.minimum(term, _LARGEST)) for term in terms))
+    def predicted(constants: Array) -> Array:
+        log_a, alpha, log_b, beta, floor = constants
+        terms = (log_a - alpha * log_n, log_b - beta * log_d)
+        return np.asarray(floor + sum(np.exp(np.minimum(term, _LARGEST)) for term in terms))
 
     a, alpha, b, beta, base = (
         float(v) for v in _least(predicted, values, starts, [1, 3, 4], [1, 3])

@@ -1,4 +1,4 @@
-"""How much a variant loses where its learning rate is not the best one."""
+"""Learning-rate sensitivity."""
 
 import math
 from collections.abc import Sequence

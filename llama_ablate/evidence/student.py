@@ -1,7 +1,7 @@
-"""Student's t of one number at a time.
+"""Student's t distribution, central and noncentral, of scalars.
 
-`scipy.stats` looks at its arguments thirty times longer than it computes, and takes half a second
-to import: a table that says how many seeds would tell asks hundreds of times.
+From `scipy.special`: `scipy.stats` takes half a second to import, and checks its arguments thirty
+times longer than it computes, where a table asks hundreds of times.
 """
 
 import math
@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_FAR = 1e4  # beyond, scipy's noncentral F loses its way; one part in ten thousand is nothing here
+_FAR = 1e4  # beyond, scipy's noncentral F is unstable; the approximation is good to 1e-4
 
 
 def above(t: float, freedom: int) -> float:
-    """Return the chance that a t with so many degrees of freedom lies above a value."""
+    """Return the probability that t with `freedom` degrees of freedom exceeds a value."""
     from scipy import special
 
     return float(special.stdtr(freedom, -t))
 
 
 def quantile(share: float, freedom: int) -> float:
-    """Return the value that a share of all t with so many degrees of freedom lie below."""
+    """Return the quantile of t with `freedom` degrees of freedom."""
     from scipy import special
 
     return float(special.stdtrit(freedom, share))

@@ -1,16 +1,30 @@
-"""A verdict for each row of a table, with the table's chance of a false one under control."""
+"""Verdicts of a table's rows: paired t tests and equivalence tests with Holm's correction."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from llama_ablate.evidence.intervals import equivalence_p, holm, seeds_to_tell
-from llama_ablate.evidence.pairing import Verdict, paired_effect
+from llama_ablate.evidence.pairing import paired_effect
+
+#: What the losses of a variant show; or, where they cannot, how its runs ended.
+Verdict = Literal[
+    "better",
+    "worse",
+    "equivalent",
+    "inconclusive",
+    "diverged",
+    "collapsed",
+    "failed",
+    "pending",
+    "baseline",
+]
 
 
 @dataclass(frozen=True)
-class Ruling:
-    """What the differences of one variant say, in the company of the table's other rows."""
+class RowVerdict:
+    """The verdict on one variant's differences, tested together with the table's other rows."""
 
     verdict: Verdict
     #: p of the paired t test, adjusted for the table (Holm).
@@ -22,31 +36,30 @@ class Ruling:
     seeds_needed: int | None
 
 
-def rule(
+def verdicts(
     differences: Mapping[str, Sequence[float]], *, margin: float | None = None, alpha: float = 0.05
-) -> dict[str, Ruling]:
-    """Return a ruling for each variant's differences from the baseline, lower being better.
+) -> dict[str, RowVerdict]:
+    """Return a verdict for each variant's differences from the baseline, lower being better.
 
     `equivalent` where two one-sided tests put the mean within `margin`; else `better` or `worse`
     where the paired t test rejects no difference; else `inconclusive`. Holm's correction runs over
     all rows, for equivalence and for difference apart. A variant that differs for certain, but by
     less than the margin, is equivalent.
     """
-    effects = {
-        name: paired_effect(values, [0.0] * len(values)) for name, values in differences.items()
-    }
-    adjusted = dict(zip(effects, holm([e.p for e in effects.values()]), strict=True))
-    alike = [equivalence_p(v, margin) if margin else math.nan for v in differences.values()]
-    within = dict(zip(effects, holm(alike), strict=True))
-    rulings = {}
-    for name, values in differences.items():
-        said: Verdict = "inconclusive"
-        if within[name] < alpha:
-            said = "equivalent"
-        elif adjusted[name] < alpha:
-            said = "better" if effects[name].mean < 0 else "worse"
-        # As if every row had to pass Holm's first and hardest step: never too few.
-        hardest = alpha / len(differences)
-        needed = seeds_to_tell(values, margin, hardest) if said == "inconclusive" else None
-        rulings[name] = Ruling(said, adjusted[name], within[name], needed)
-    return rulings
+    effects = [paired_effect(values, [0.0] * len(values)) for values in differences.values()]
+    unequal = holm([effect.p for effect in effects])
+    alike = holm([equivalence_p(v, margin) if margin else math.nan for v in differences.values()])
+    rows = {}
+    for (name, values), effect, p, p_alike in zip(
+        differences.items(), effects, unequal, alike, strict=True
+    ):
+        verdict: Verdict = "inconclusive"
+        if p_alike < alpha:
+            verdict = "equivalent"
+        elif p < alpha:
+            verdict = "better" if effect.mean < 0 else "worse"
+        needed = None
+        if verdict == "inconclusive":  # at Holm's first and hardest step: never too few
+            needed = seeds_to_tell(values, margin, alpha / len(differences))
+        rows[name] = RowVerdict(verdict, p, p_alike, needed)
+    return rows

@@ -1,190 +1,184 @@
-"""The report: tables, figures and one self-contained page, written beside the results."""
+"""The report's files: tables, figures, Markdown, and one self-contained HTML page."""
 
 import base64
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-from matplotlib.figure import Figure
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.report import curves, figures, frames, tables, warned
+from llama_ablate.report import drawing, tables
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.frames import Frames, rows
 from llama_ablate.report.sections import Section
-from llama_ablate.results import Store
 
-_RUN_COLUMNS = (
-    "variant",
-    "tuned to",
-    "seed",
-    "outcome",
-    "loss (nats)",
-    "± (text)",
-    "bits/byte",
-    "train (s)",
-    "peak memory",
-    "reason",
+#: Verdicts in the order in which the answer names them.
+_VERDICTS = (
+    "better",
+    "worse",
+    "equivalent",
+    "diverged",
+    "collapsed",
+    "inconclusive",
+    "failed",
+    "pending",
 )
+#: Columns of the table of runs: head, column of the frame, format, scale and unit.
+_RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
+    "loss (nats)": ("{split}_loss_nats", ".4f", 1, ""),
+    "± (text)": ("{split}_loss_se_nats", ".4f", 1, ""),
+    "bits/byte": ("{split}_bits_per_byte", ".4f", 1, ""),
+    "train (s)": ("train_s", ".1f", 1, ""),
+    "peak memory": ("peak_memory_bytes", ".0f", 2**20, " MiB"),
+}
 
 
-def write(store: Store, found: list[Section]) -> Path:
-    """Write the whole report of an experiment, its sections as given; return the page's path."""
-    folder = store.report
-    comparison = frames.comparison(store)
-    caption = f"{store.plan['experiment']['name']}: {store.plan['question']}".strip(": ")
-    for section in found:
-        titled = f"{caption} {section.title}"
-        tables.save(
-            section.cells, section.frame, titled, folder / "tables" / slug(section.title, 160)
-        )
-    drawn, names = [], []
-    for name, draw, table in _figures(store):
-        figure = draw(table)
-        if not any(axes.has_data() for axes in figure.axes):
-            continue  # nothing that it shows was measured
-        svg, _png = figures.save(figure, folder / "figures" / name)
-        drawn.append(
-            {
-                "title": name.replace("_", " "),
-                "caption": _caption(draw),
-                "svg": base64.b64encode(svg.read_bytes()).decode(),
-            }
-        )
-        names.append(name)
-    write_text(folder / "report.md", _markdown(store, comparison, found, names))
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the report on disk."""
+
+    name: str
+    caption: str
+    svg: Path
+
+
+def write(
+    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
+) -> Path:
+    """Write the report of an experiment to a folder; return the path of its page."""
+    caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
+    for section in sections:
+        base = folder / "tables" / slug(section.title, 160)
+        tables.save(section.cells, section.frame, f"{caption} {section.title}", base)
+    figures = _draw(frames, folder / "figures")
+    write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    write_text(page, _html(store, comparison, found, drawn))
+    write_text(page, _html(frames, sections, warnings, figures))
     return page
 
 
-def _figures(store: Store) -> list[tuple[str, Callable[[Store], Figure], Store]]:
-    """Return what is drawn: everything of the first table, the effects of the others."""
-    asked = store.plan["experiment"]
-    drawn = [(name, draw, store) for name, draw in figures.FIGURES.items()]
-    if asked.get("tune"):
-        drawn.append(("sensitivity", curves.sensitivity, store))
-    if asked.get("sizes"):
-        drawn.append(("ladder", curves.ladder, store))
-    drawn += [
-        (f"effects_{slug(table.plan['table'], 160)}", figures.effects, table)
-        for table in store.tables[1:]
-    ]
-    return drawn
-
-
-def _caption(draw: Callable[[Store], Figure]) -> str:
-    """Make a caption of what a figure's docstring says that it draws."""
-    first = " ".join((inspect.getdoc(draw) or "").split("\n\n")[0].split())
-    said = first.removeprefix("Draw ")
-    return said[:1].upper() + said[1:]
-
-
-def answer(comparison: pd.DataFrame) -> str:
-    """Say in one sentence what the table shows."""
-    base = comparison[comparison["baseline"]].iloc[0]["label"]
+def answer(frames: Frames) -> str:
+    """Say in one sentence what the first table shows."""
+    frame = frames.table.comparison
+    variants = frame[frame["role"] == ""].sort_values("difference_nats")
     parts = []
-    comparison = comparison[comparison["role"] == ""]
-    for word in (
-        "better",
-        "worse",
-        "equivalent",
-        "diverged",
-        "collapsed",
-        "inconclusive",
-        "failed",
-        "pending",
-    ):
-        of = comparison[comparison["verdict"] == word].sort_values("difference_nats")
+    for verdict in _VERDICTS:
         named = [
             str(row.label)
             + ("" if math.isnan(row.difference_nats) else f" ({row.difference_nats:+.4f})")
-            for row in frames.rows(of)
+            for row in rows(variants[variants["verdict"] == verdict])
         ]
         if named:
-            parts.append(f"{word}: {tables.listed(named)}")
-    return f"Against '{base}' (difference in nats): " + ("; ".join(parts) or "nothing yet") + "."
+            parts.append(f"{verdict}: {tables.listed(named)}")
+    shown = "; ".join(parts) or "nothing yet"
+    return f"Against '{frames.table.plan.baseline.label}' (difference in nats): {shown}."
 
 
-def _facts(store: Store) -> str:
-    plan = store.plan
-    train, compute = plan["experiment"]["train"], store.compute or {}
+def _draw(frames: Frames, folder: Path) -> list[Drawn]:
+    """Draw every figure that has something to show."""
+    figures = []
+    for made in FIGURES.make(frames):
+        first = made.table in ("", frames.table.plan.name)
+        name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
+        svg, _png = drawing.save(made.part, folder / name)
+        figures.append(Drawn(name, _caption(made.name), svg))
+    return figures
+
+
+def _caption(figure: str) -> str:
+    """Make a caption of what a figure's docstring says that it draws."""
+    summary = " ".join((inspect.getdoc(FIGURES[figure]) or "").split("\n\n")[0].split())
+    shown = summary.removeprefix("Draw ")
+    return shown[:1].upper() + shown[1:]
+
+
+def _facts(frames: Frames) -> str:
+    """Say in one sentence how the first table was computed."""
+    table, experiment = frames.table.plan, frames.plan.experiment
+    compute = frames.plan.compute.to_dict() if frames.plan.compute else {}
     return (
-        f"{len(plan['variants'])} variants, {len({r['seed'] for r in plan['runs']})} seeds, "
-        f"{plan['tokens_per_run']:,} tokens a run ({plan['steps']:,} steps of {train['batch']} x "
-        f"{plan['experiment']['model']['context']}), learning rate {train['lr']:g}, matched: "
-        f"{frames.matched(plan)}. Computed on {compute.get('device', '?')} in "
-        f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel, "
-        f"{compute.get('threads', '?')} thread(s) a worker."
+        f"{len(table.variants)} variants, {len({run.seed for run in table.runs})} seeds, "
+        f"{table.tokens_per_run:,} tokens a run ({table.steps:,} steps of "
+        f"{experiment.train.batch} x {experiment.model.context}), learning rate "
+        f"{experiment.train.lr:g}, matched: {table.match}. Computed on "
+        f"{compute.get('device', '?')} in {compute.get('precision', '?')} with the "
+        f"{compute.get('kernel', '?')} attention kernel, {compute.get('threads', '?')} thread(s) "
+        "a worker."
     )
 
 
 def _markdown(
-    store: Store, comparison: pd.DataFrame, found: list[Section], drawn: list[str]
+    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], figures: Sequence[Drawn]
 ) -> str:
-    plan = store.plan
-    texts = [plan["question"], answer(comparison), _facts(store)]
-    lines = [f"# {tables.literal(plan['experiment']['name'])}", ""]
-    lines += [line for text in texts for line in (tables.literal(text), "")]
-    lines += [f"> {tables.literal(warning)}" for warning in warned.warnings(store)]
-    for section in found:
+    experiment = frames.plan.experiment
+    lines = [f"# {tables.literal(experiment.name)}", ""]
+    for text in (experiment.question, answer(frames), _facts(frames)):
+        lines += [tables.literal(text), ""]
+    lines += [f"> {tables.literal(warning)}" for warning in warnings]
+    for section in sections:
         title = f"## {tables.literal(section.title)}"
         lines += ["", title, "", tables.markdown(section.cells), section.note, ""]
-    lines += [f"![{name}](figures/{name}.png)\n" for name in drawn]
+    lines += [f"![{figure.name}](figures/{figure.name}.png)\n" for figure in figures]
     return "\n".join(lines)
 
 
 def _html(
-    store: Store,
-    comparison: pd.DataFrame,
-    found: list[Section],
-    drawn: list[dict[str, str]],
+    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], figures: Sequence[Drawn]
 ) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    plan, runs = store.plan, frames.every_run(store)
-    records = store.records()
+    experiment = frames.plan.experiment
+    compute = frames.plan.compute.to_dict() if frames.plan.compute else None
     return environment.get_template("page.html").render(
-        name=plan["experiment"]["name"],
-        question=plan["question"],
-        answer=answer(comparison),
-        facts=_facts(store),
-        warnings=warned.warnings(store),
-        sections=[
+        name=experiment.name,
+        question=experiment.question,
+        answer=answer(frames),
+        facts=_facts(frames),
+        warnings=warnings,
+        sections=[_shown(section) for section in sections],
+        figures=[
             {
-                "title": section.title,
-                "note": section.note,
-                "columns": list(section.cells.columns),
-                "rows": section.cells.astype(str).to_numpy().tolist(),
-                "verdict_at": _verdict_at(section.cells),
-                "words": [_in_words(section.cells[column]) for column in section.cells],
-                "baseline": [
-                    bool(b) for b in section.frame.get("baseline", [0] * len(section.frame))
-                ],
+                "title": figure.name.replace("_", " "),
+                "caption": figure.caption,
+                "svg": base64.b64encode(figure.svg.read_bytes()).decode(),
             }
-            for section in found
+            for figure in figures
         ],
-        figures=drawn,
-        run_columns=_RUN_COLUMNS,
-        run_rows=run_rows(runs),
-        speed_rows=[
-            (row.label, f"{row.metric}: {row.error}", "", "", "")
-            if row.error
-            else (row.label, row.name_, *(f"{v:,.4g}" for v in (row.value, row.low, row.high)))
-            for row in frames.rows(frames.speeds(store).rename(columns={"name": "name_"}))
+        runs=_run_cells(frames),
+        speeds=_speed_cells(frames),
+        architectures=[
+            {"label": variant.label, "text": to_json(variant.model_dump(mode="json"))}
+            for variant in frames.table.plan.variants
         ],
-        recipes=[{"label": v["label"], "text": to_json(v)} for v in plan["variants"]],
-        experiment=store.experiment_text,
-        environment=to_json(
-            {"compute": store.compute, "environment": records[0].environment if records else None}
-        ),
+        experiment=frames.experiment_text,
+        environment=to_json({"compute": compute, "environment": frames.environment}),
     )
+
+
+def _shown(section: Section) -> Mapping[str, Any]:
+    """Return what the template needs of a section."""
+    columns = list(section.cells.columns)
+    verdicts = ("verdict", "test result", "result")
+    baseline = section.frame.get("baseline")
+    return {
+        "title": section.title,
+        "note": section.note,
+        "folded": section.folded,
+        "columns": columns,
+        "rows": section.cells.astype(str).to_numpy().tolist(),
+        "verdict_at": next((i for i, column in enumerate(columns) if column in verdicts), -1),
+        "words": [_in_words(section.cells[column]) for column in section.cells],
+        "baseline": [False] * len(section.cells) if baseline is None else list(map(bool, baseline)),
+    }
 
 
 def _in_words(column: "pd.Series[str]") -> bool:
@@ -192,31 +186,28 @@ def _in_words(column: "pd.Series[str]") -> bool:
     return not any(str(cell)[:1].isdigit() or str(cell)[:1] in "+-" for cell in column if cell)
 
 
-def _verdict_at(cells: pd.DataFrame) -> int:
-    """Return the column that says what was found; -1 where there is none."""
-    return next((i for i, c in enumerate(cells.columns) if c in ("verdict", "finding")), -1)
+def _run_cells(frames: Frames) -> pd.DataFrame:
+    """Return every run of the experiment with its numbers written as people read them."""
+    runs = frames.runs
+    cells = runs[["label", "point", "seed", "outcome"]].astype(str)
+    cells.columns = pd.Index(["variant", "tuned to", "seed", "outcome"])
+    for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
+        column = name.format(split=frames.table.split)
+        values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
+        cells[head] = [tables.number(value / scale, form, unit) for value in values]
+    cells["reason"] = runs["reason"]
+    return cells
 
 
-def run_rows(runs: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return the runs as cells, in the order of `_RUN_COLUMNS`."""
-    split = frames.reported_split(runs)
-
-    def cell(row: Any, column: str, form: str, scale: float = 1.0, unit: str = "") -> str:
-        value = getattr(row, column, math.nan)
-        return tables.number(float(value) / scale, form, unit)
-
-    return [
-        (
-            str(row.label),
-            str(row.point),
-            str(row.seed),
-            str(row.outcome),
-            cell(row, f"{split}_loss_nats", ".4f"),
-            cell(row, f"{split}_loss_se_nats", ".4f"),
-            cell(row, f"{split}_bits_per_byte", ".4f"),
-            cell(row, "train_s", ".1f"),
-            cell(row, "peak_memory_bytes", ".0f", 2**20, " MiB"),
-            str(row.reason),
+def _speed_cells(frames: Frames) -> list[tuple[str, ...]]:
+    """Return every number of the first table's variants, with the lowest and highest round."""
+    metrics, attempts = frames.table.metrics, frames.table.attempts
+    measured = metrics[metrics["run"] == ""]
+    failed = attempts[(attempts["run"] == "") & (attempts["error"] != "")]
+    cells = [
+        (label, name, *(f"{v:,.4g}" for v in (value, min(samples), max(samples))))
+        for label, name, value, samples in zip(
+            *(measured[column] for column in ("label", "name", "value", "samples")), strict=True
         )
-        for row in frames.rows(runs)
     ]
+    return cells + [(row.label, f"{row.metric}: {row.error}", "", "", "") for row in rows(failed)]

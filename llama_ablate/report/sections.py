@@ -1,20 +1,16 @@
-"""The tables of a report, in reading order: the same for the page, for Markdown and a terminal."""
+"""The sections of a report: tables with what a reader must know to read them.
+
+The page, Markdown, LaTeX, CSV and the terminal all show these.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from llama_ablate.report import (
-    frames,
-    hypothesized,
-    scaled,
-    steadied,
-    tables,
-    tested,
-    tuned,
-)
-from llama_ablate.results import Store
+from llama_ablate.report import cells, comparison, contrasts, hypotheses, scaling, stability, tuning
+from llama_ablate.report.frames import Frames, TableFrames, spread
+from llama_ablate.report.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -26,131 +22,197 @@ class Section:
     note: str
     #: All numbers behind the cells, for machines.
     frame: pd.DataFrame
-    key: str
+    key: str = ""
     #: Of which of the experiment's tables; empty where it is about all of them, or the only one.
     table: str = ""
+    #: Whether `run` and `report` print it.
+    printed: bool = True
+    #: Whether it is folded away on the page.
+    folded: bool = False
 
 
-_COMPARISON = """{split} loss in nats per token, mean over seeds. The difference is variant
-minus baseline, paired by seed: both saw the same batches and share every weight they have in
-common. The interval is Student's t over the paired differences, for each row alone; the verdict
-is corrected for the number of rows (Holm, 5% for the table; controls are judged apart). An
-inconclusive row says how many seeds would show {what}, four times in five. r is the correlation
-over seeds, and beside it how many times the runs an unpaired design would need. Speeds are
-ratios to the baseline from one interleaved pass; KV bytes are for a 16-bit cache."""
-_WINNERS = """The lowest mean loss of each table. A winner that is inconclusive against the
-baseline is only the lowest number seen; where the winner flips, the budget decides the answer."""
-_HYPOTHESES = """Stated in the file before the runs. Supported and refuted are one-sided t tests
-over paired seeds (or turns, of a speed), corrected over the list (Holm); what neither shows is
-undecided. Where a control fails, there is no verdict."""
-_CONTROLS = """An A/A arm is the baseline once more, with other weights or another order of the
-text: it must not differ. The positive control is known to harm: it must."""
-_FACTORS = """What a factor does to the loss on average over all others, and what two do
-together: half of what one changes about the other's effect. Student's t over seeds; p is
-corrected for all rows."""
-_STEPS = """What each step of the path changes against the step before it, and all steps so far
-against the start. p is that of the step, corrected for all steps."""
-_TUNING = """Every variant is tried at the same points; the best by validation loss is the one
-that the other tables report. Sensitivity is the mean loss over the grid of learning rates above
-its minimum (Wortsman et al. 2023, arXiv:2309.14322)."""
-_LADDER = """Loss = floor + scale / size^exponent, with bootstrap intervals over seeds; three
-sizes or more. The trend is that of the paired gap to the baseline per tenfold parameters: it
-grows or closes where its interval leaves out zero, holds where it lies within the stated
-margin, else undecided. What lies beyond the largest size is a projection of these lines and no
-measurement."""
-_SURFACE = """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
-through the means over seeds of all rungs and of what their runs reached on the way."""
-_STEADY = """Over all finished runs of a variant, at every point that was tuned. A run diverged if
-its loss or gradient was not finite, or ended above chance; it collapsed if it learned no more than
-the frequencies of its text's tokens. Shares have Wilson's interval. Spikes are steps seven
-deviations above the hundred before."""
+SECTIONS = Parts[Section]("section")
+_COMPARED = ("loss_nats", "perplexity", "bits_per_byte", "excess_nats")  # by split
 
 
-def sections(store: Store) -> list[Section]:
-    """Return every table that the results have something to say in."""
-    every = store.tables
-    found = [
-        _of(
-            "comparison",
-            "Comparison",
-            frames.comparison(table),
-            tables.comparison_cells,
-            _about(table),
-            table,
-        )
-        for table in every
-    ]
-    found += [
-        _of("winners", "Who wins where", tested.winners(store), tables.winner_cells, _WINNERS),
-        _of(
-            "hypotheses",
-            "Hypotheses",
-            hypothesized.hypotheses(store),
-            tables.hypothesis_cells,
-            _HYPOTHESES,
-        ),
-    ]
-    for table in every:
-        frame = frames.runs(table)
-        ledger = tuned.ledger(frame, frames.reported_split(frame))
-        found += [
-            _of("controls", "Controls", _controls(table), lambda f: f, _CONTROLS, table),
-            _of("factors", "Factors", tested.factors(table), tables.factor_cells, _FACTORS, table),
-            _of("steps", "Steps", tested.steps(table), tables.step_cells, _STEPS, table),
-            _of("tuning", "Tuning", ledger, tables.tuning_cells, _TUNING, table),
-            _of(
-                "steadiness",
-                "Stability",
-                steadied.steadiness(frame),
-                tables.steadiness_cells,
-                _STEADY,
-                table,
-            ),
-        ]
-    found += [
-        _of("ladder", "Ladder", scaled.laws(store), tables.law_cells, _LADDER),
-        _of("surface", "Surface", scaled.surface(store), tables.surface_cells, _SURFACE),
-    ]
-    return _said_once([section for section in found if section is not None])
+def sections(frames: Frames) -> list[Section]:
+    """Return every section that has something to show; a note stands where it is first needed."""
+    noted: set[str] = set()
+    every = []
+    for made in SECTIONS.make(frames):
+        section = made.part
+        title = f"{section.title}: {made.table}" if made.table else section.title
+        note = "" if section.note in noted else section.note
+        noted.add(section.note)
+        every.append(replace(section, title=title, key=made.name, table=made.table, note=note))
+    return every
 
 
-def _said_once(found: list[Section]) -> list[Section]:
-    """Leave a note that has been read out of the sections of its kind that follow."""
-    told: set[str] = set()
-    kept = []
-    for section in found:
-        kept.append(replace(section, note="") if section.note in told else section)
-        told.add(section.note)
-    return kept
+def _section(
+    title: str,
+    frame: pd.DataFrame,
+    write: Callable[[pd.DataFrame], pd.DataFrame],
+    note: str,
+    *,
+    printed: bool = True,
+    folded: bool = False,
+) -> Section | None:
+    """Return a section, or None where its frame is empty."""
+    if frame.empty:
+        return None
+    note = " ".join(note.split())
+    return Section(title, write(frame), note, frame, printed=printed, folded=folded)
 
 
-def _about(table: Store) -> str:
-    margin = table.plan["experiment"].get("margin")
-    return _COMPARISON.format(
-        split=frames.reported_split(frames.runs(table)).capitalize(),
-        what=f"the margin of {margin}" if margin else "a difference as large as the one seen",
+@SECTIONS.register("comparison", every_table=True)
+def _comparison(frames: Frames) -> Section | None:
+    margin = frames.plan.experiment.margin
+    effect = f"the margin of {margin}" if margin else "a difference as large as the one seen"
+    return _section(
+        "Comparison",
+        frames.table.comparison,
+        cells.comparison,
+        f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds. The
+        difference is variant minus baseline, paired by seed: both saw the same batches and share
+        every weight they have in common. The interval is Student's t over the paired differences,
+        for each row alone; the verdict is corrected for the number of rows (Holm, 5% for the table;
+        controls are judged apart). An inconclusive row says how many seeds would show {effect},
+        four times in five. r is the correlation over seeds, and beside it how many times the runs
+        an unpaired design would need. Speeds are ratios to the baseline from one interleaved pass;
+        KV bytes are for a 16-bit cache.""",
     )
 
 
-def _controls(table: Store) -> pd.DataFrame:
+@SECTIONS.register("winners")
+def _winners(frames: Frames) -> Section | None:
+    return _section(
+        "Who wins where",
+        comparison.winners({table.plan.name: table.comparison for table in frames.tables}),
+        cells.winners,
+        """The lowest mean loss of each table. A winner that is inconclusive against the
+        baseline is only the lowest number seen; where the winner flips, the budget decides the
+        answer.""",
+    )
+
+
+@SECTIONS.register("hypotheses")
+def _hypotheses(frames: Frames) -> Section | None:
+    return _section(
+        "Hypotheses",
+        hypotheses.results(frames),
+        cells.hypotheses,
+        """Stated in the file before the runs. Supported and refuted are one-sided t tests
+        over paired seeds (or turns, of a speed), corrected over the list (Holm); what neither shows
+        is undecided. Where a control fails, there is no verdict.""",
+    )
+
+
+@SECTIONS.register("controls", every_table=True)
+def _controls(frames: Frames) -> Section | None:
     rows = [
-        (kind, "holds" if holds else "fails", why)
-        for kind, (holds, why) in tested.controls(table).items()
+        (kind, "holds" if check.holds else "fails", check.why)
+        for kind, check in frames.table.controls.items()
     ]
-    return pd.DataFrame(rows, columns=["control", "finding", "why"])
+    return _section(
+        "Controls",
+        pd.DataFrame(rows, columns=["control", "result", "why"]),
+        lambda frame: frame,
+        """An A/A arm is the baseline once more, with other weights or another order of the
+        text: it must not differ. The positive control is known to harm: it must.""",
+    )
 
 
-def _of(
-    key: str,
-    title: str,
-    frame: pd.DataFrame,
-    cells: Callable[[pd.DataFrame], pd.DataFrame],
-    note: str,
-    table: Store | None = None,
-) -> Section | None:
-    """Return a section, or None where there is nothing to show."""
-    if frame.empty:
-        return None
-    name = str(table.plan.get("table", "")) if table else ""
-    titled = f"{title}: {name}" if name else title
-    return Section(titled, cells(frame), " ".join(note.split()), frame, key, name)
+@SECTIONS.register("factors", every_table=True)
+def _factors(frames: Frames) -> Section | None:
+    return _section(
+        "Factors",
+        contrasts.factors(frames.table),
+        cells.factors,
+        """What a factor does to the loss on average over all others, and what two do
+        together: half of what one changes about the other's effect. Student's t over seeds; p is
+        corrected for all rows.""",
+    )
+
+
+@SECTIONS.register("steps", every_table=True)
+def _steps(frames: Frames) -> Section | None:
+    return _section(
+        "Steps",
+        contrasts.steps(frames.table),
+        cells.steps,
+        """What each step of the path changes against the step before it, and all steps so far
+        against the start. p is that of the step, corrected for all steps.""",
+    )
+
+
+@SECTIONS.register("tuning", every_table=True)
+def _tuning(frames: Frames) -> Section | None:
+    return _section(
+        "Tuning",
+        tuning.trials(frames.table.runs, frames.table.split),
+        cells.tuning,
+        """Every variant is tried at the same points; the best by validation loss is the one
+        that the other tables report. Sensitivity is the mean loss over the grid of learning rates
+        above its minimum (Wortsman et al. 2023, arXiv:2309.14322).""",
+    )
+
+
+@SECTIONS.register("stability", every_table=True)
+def _stability(frames: Frames) -> Section | None:
+    return _section(
+        "Stability",
+        stability.stability(frames.table.runs),
+        cells.stability,
+        """Over all finished runs of a variant, at every point that was tuned. A run diverged if
+        its loss or gradient was not finite, or ended above chance; it collapsed if it learned no
+        more than the frequencies of its text's tokens. Shares have Wilson's interval. Spikes are
+        steps seven deviations above the hundred before.""",
+        printed=False,
+    )
+
+
+@SECTIONS.register("ladder")
+def _ladder(frames: Frames) -> Section | None:
+    return _section(
+        "Ladder",
+        scaling.laws(frames),
+        cells.laws,
+        """Loss = floor + scale / size^exponent, with bootstrap intervals over seeds; three
+        sizes or more. The trend is that of the paired gap to the baseline per tenfold parameters:
+        it grows or closes where its interval leaves out zero, holds where it lies within the
+        stated margin, else undecided. What lies beyond the largest size is a projection of these
+        lines and no measurement.""",
+    )
+
+
+@SECTIONS.register("surface")
+def _surface(frames: Frames) -> Section | None:
+    return _section(
+        "Surface",
+        scaling.surface(frames),
+        cells.surface,
+        """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
+        through the means over seeds of all rungs and of what their runs reached on the way.""",
+    )
+
+
+@SECTIONS.register("metrics")
+def metrics(frames: Frames) -> Section | None:
+    """Return every measured value: the CSV has each, the cells what no other section shows."""
+    return _section(
+        "Metrics",
+        spread(frames.metrics),
+        lambda _values: cells.metrics(pd.concat([_elsewhere(table) for table in frames.tables])),
+        """Whatever else was measured, the mean over a variant's runs that ended ok at its chosen
+        point; each run's own values stand in tables/metrics.csv.""",
+        printed=False,
+        folded=True,
+    )
+
+
+def _elsewhere(table: TableFrames) -> pd.DataFrame:
+    """Return the measured values that neither the comparison nor the stability section shows."""
+    shown = [f"{table.split}_{name}" for name in _COMPARED] + [*stability.NUMBERS]
+    ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
+    metrics = table.metrics[table.metrics["run"].isin(["", *ok])]
+    return metrics[~metrics["name"].isin(shown)]

@@ -2,7 +2,6 @@
 
 from llama_ablate.results.record import CURVE, FINAL, Outcome, Record, Settings
 from llama_ablate.results.snapshot import Results
-from llama_ablate.results.still import Still, once
 from llama_ablate.results.store import Store
 
 __all__ = [
@@ -12,7 +11,5 @@ __all__ = [
     "Record",
     "Results",
     "Settings",
-    "Still",
     "Store",
-    "once",
 ]

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -11,57 +10,7 @@ from llama_ablate.evidence.intervals import (
     holm,
     power,
     seeds_for,
-    sign_flip,
-    sign_flip_p,
 )
-
-
-def test_the_sign_flip_p_of_a_worked_example():
-    """1, 2, 3: of eight sign patterns only +++ and --- reach 6."""
-    assert sign_flip_p([1.0, 2.0, 3.0]) == 2 / 8
-    assert sign_flip_p([1.0, -1.0]) == 1.0
-
-
-def test_the_sign_flip_p_is_scipys_permutation_test():
-    values = np.random.default_rng(0).normal(0.4, 1, 9)
-    theirs = stats.permutation_test(
-        (values,), np.mean, permutation_type="samples", n_resamples=np.inf
-    )
-    assert sign_flip_p(values) == pytest.approx(theirs.pvalue)
-
-
-def test_the_sign_flip_interval_holds_exactly_what_the_test_does_not_reject():
-    """Shifting the differences by the ends: inside p > 0.05, outside p <= 0.05."""
-    values = np.random.default_rng(1).normal(0.3, 1, 8)
-    low, high = sign_flip(values)
-    for end, inward in ((low, 1e-6), (high, -1e-6)):
-        assert sign_flip_p(values - end - inward) > 0.05
-        assert sign_flip_p(values - end + inward) <= 0.05
-
-
-def test_the_sign_flip_interval_of_six_seeds_by_hand():
-    """2.5% of 64 is 1.6: one of the 63 subset means is dropped at either end."""
-    values = [1.0, 2.0, 3.0, 4.0, 5.0, 7.0]
-    means = sorted(
-        np.mean(chosen) for r in range(1, 7) for chosen in itertools.combinations(values, r)
-    )
-    assert sign_flip(values) == (means[0], means[-1]) == (1.0, 7.0)
-
-
-def test_five_seeds_cannot_have_a_sign_flip_interval_of_95_percent():
-    assert all(math.isnan(end) for end in sign_flip([1.0, 2.0, 3.0, 4.0, 5.0]))
-    with pytest.raises(ValueError, match="at most 16 seeds, not 17"):
-        sign_flip([1.0] * 17)
-
-
-@pytest.mark.parametrize("draw", ["normal", "uniform", "laplace"])
-def test_sign_flip_intervals_cover_95_of_100_for_symmetric_differences(draw):
-    generator = np.random.default_rng(2)
-    covered = 0
-    for _ in range(2000):
-        low, high = sign_flip(getattr(generator, draw)(size=8) + (0.2 if draw != "uniform" else 0))
-        covered += low <= (0.5 if draw == "uniform" else 0.2) <= high
-    assert 0.93 <= covered / 2000 <= 0.97
 
 
 def test_equivalence_is_scipys_two_one_sided_tests():

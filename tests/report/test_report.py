@@ -8,23 +8,30 @@ import pytest
 from matplotlib.text import Text
 
 from llama_ablate.commands.cli import main
+from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.report import (
-    figures,
-    frames,
-    hypothesized,
-    looking,
+    cells,
+    contrasts,
+    details,
+    drawing,
+    hypotheses,
     page,
-    sections,
     tables,
-    tested,
-    warned,
 )
+from llama_ablate.report.figures import FIGURES, effects
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.sections import SECTIONS, Section, sections
+from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.snapshot import Results
+from tests import plans
 from tests.metrics import measured
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
+MEASURED = ["perplexity", "train_speed", "decode_speed"]
 LOSSES = {"aa": [2.0, 2.2, 2.1], "bb": [1.9, 2.0, 1.95], "cc": [math.nan, 2.5, 2.4]}
 
 
@@ -58,42 +65,58 @@ def record(variant, seed, loss, **changes):
 
 
 def variant(key, kv):
-    return {
-        "label": LABELS[key],
-        "id": key,
-        "baseline": key == "aa",
-        "residual": 0.001,
-        "model": record(key, 0, 1.0).model,
-        "parameters": 1234567,
-        "non_embedding": 1000000,
-        "flops_per_token": 2000000,
-        "kv_bytes_per_token": kv,
-    }
+    return plans.variant(
+        key,
+        LABELS[key],
+        baseline=key == "aa",
+        residual=0.001,
+        model=record(key, 0, 1.0).model,
+        parameters=1234567,
+        kv_bytes_per_token=kv,
+    )
 
 
-def planned_anew(store, plan):
-    """Put another plan in the place of the one that stands."""
-    store.plan_file.write_bytes(sealed(plan, store.plan_file.name))
+#: Figures of every experiment; the others are of what is tuned, and of a ladder of sizes.
+OF_ANY_GRID = [name for name in FIGURES if name not in ("sensitivity", "ladder")]
+
+
+def read(store):
+    return Frames.of(Results(store))
+
+
+def comparison(store):
+    """The rows of the comparison by label."""
+    return read(store).table.comparison.set_index("label")
+
+
+def written(store):
+    """Write the report; return its page."""
+    frames = read(store)
+    every, notices = sections(frames), warnings(frames)
+    return page.write(frames, every, notices, store.report).read_text("utf-8")
+
+
+def planned_anew(store, *, table=None, **experiment):
+    """Change the first table of the plan that stands, and sections of its experiment."""
+    plan = store.plan
+    first = plan.tables[0].model_copy(update=table or {})
+    changed = plan.experiment.model_copy(update=experiment)
+    plan = plan.model_copy(update={"tables": [first], "experiment": changed})
+    store.plan_file.write_bytes(sealed(plan.model_dump(mode="json"), store.plan_file.name))
 
 
 @pytest.fixture
 def store(tmp_path):
     found = Store(tmp_path / "x")
-    plan = {
-        "experiment": {
-            "name": "x",
-            "train": {"batch": 4, "lr": 1e-3},
-            "model": {"context": 8},
-            "variants": {"match": "parameters"},
-        },
-        "question": "Is it <script>alert(1)</script> better?",
-        "data": {"fingerprint": "f"},
-        "steps": 10,
-        "tokens_per_run": 320,
-        "variants": [variant("aa", 1024), variant("bb", 512), variant("cc", 1024)],
-        "runs": [{"id": f"{v}{s}", "variant": v, "seed": s} for s in range(3) for v in LOSSES],
-    }
-    found.create(plan, "name: x\n")
+    runs = [plans.run(f"{v}{s}", v, s) for s in range(3) for v in LOSSES]
+    table = plans.table(
+        [variant("aa", 1024), variant("bb", 512), variant("cc", 1024)],
+        runs,
+        {"vocab": 256},
+        match="parameters",
+    )
+    question = "Is it <script>alert(1)</script> better?"
+    found.create(plans.document(table, question=question, measure=MEASURED), "name: x\n")
     for key, losses in LOSSES.items():
         for seed, loss in enumerate(losses):
             curve = [
@@ -107,7 +130,7 @@ def store(tmp_path):
             ]
             found.commit(record(key, seed, loss), curve, None)
         speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
-        with found.alone("measure") as claim:
+        with found.alone("measure") as lease:
             train = Value("train_tokens_per_s", speed, samples=(speed,))
             cached = [
                 Value(
@@ -122,12 +145,12 @@ def store(tmp_path):
                 for c in (64, 128)
             ]
             for name, rows in (("train_speed", [train]), ("decode_speed", cached)):
-                found.add_variant_metric(claim, LABELS[key], key, name, Measurement(tuple(rows)))
+                found.add_variant_metric(lease, LABELS[key], key, name, Measurement(tuple(rows)))
     return found
 
 
 def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
-    rows = {row["label"]: row for row in frames.comparison(store).to_dict("records")}
+    rows = comparison(store).to_dict("index")
     better = rows[LABELS["bb"]]
     # Differences -0.1, -0.2, -0.15: mean -0.15, sd 0.05, t(0.975, 2) = 4.302653.
     half = 4.302653 * 0.05 / math.sqrt(3)
@@ -148,27 +171,27 @@ def test_runs_without_a_record_are_pending(store):
     import shutil
 
     shutil.rmtree(store.runs.folder("bb1"))
-    frame = frames.runs(store)
+    frame = read(store).table.runs
     assert frame.set_index("id").loc["bb1", "outcome"] == "pending"
-    assert any("1 of 9 planned runs have not finished" in w for w in warned.warnings(store))
+    assert any("1 of 9 planned runs have not finished" in w for w in warnings(read(store)))
 
 
 def test_records_that_may_not_be_compared_are_pointed_out(store):
-    assert len(warned.warnings(store)) == 1  # the diverged run alone
+    assert len(warnings(read(store))) == 1  # the diverged run alone
     import shutil
 
     shutil.rmtree(store.runs.folder("bb1"))
     compute = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, compute=compute), [], None)
-    told = " ".join(warned.warnings(store))
+    told = " ".join(warnings(read(store)))
     assert "different devices, threads, precisions, kernels" in told
     assert "bfloat16" in told
     assert "wild, seed 0: diverged (not finite)." in told
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
-    frame = frames.comparison(store)
-    tables.save(tables.comparison_cells(frame), frame, "A & B", store.report / "tables/comparison")
+    frame = read(store).table.comparison
+    tables.save(cells.comparison(frame), frame, "A & B", store.report / "tables/comparison")
     folder = store.report / "tables"
     markdown = (folder / "comparison.md").read_text()
     assert "| -0.1500 [-0.2742, -0.0258] | better |" in markdown
@@ -178,53 +201,94 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert r"\caption{A \& B}" in latex
     back = pd.read_csv(folder / "comparison.csv")
     assert back.loc[1, "difference_nats"] == pytest.approx(-0.15)
-    assert list(back.columns) == list(frames.comparison(store).columns)
+    assert list(back.columns) == list(read(store).table.comparison.columns)
 
 
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
-    text = page.write(store, sections.sections(store)).read_text("utf-8")
+    text = written(store)
     assert "default-src 'none'" in text
     assert set(re.findall(r"(?:src|href)=.(.{5})", text)) == {"data:"}
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)" in text
     assert "rms&lt;b&gt;norm" in text
-    assert text.count("data:image/svg+xml;base64,") == len(figures.FIGURES) == 5
+    assert text.count("data:image/svg+xml;base64,") == len(OF_ANY_GRID)
     for words in ("-0.1500 [-0.2742, -0.0258]", "2 ok, 1 diverged", "not finite", "1,234,567"):
         assert words in text
 
 
 def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
     monkeypatch.setattr(type(store), "variant_metrics", lambda _store, _variant: {})
-    text = page.write(store, sections.sections(store)).read_text("utf-8")
+    text = written(store)
     assert "quality vs training cost" not in text
-    assert text.count("data:image/svg+xml;base64,") == len(figures.FIGURES) - 1
+    assert text.count("data:image/svg+xml;base64,") == len(OF_ANY_GRID) - 1
 
 
 def test_the_answer_names_every_verdict(store):
-    told = page.answer(frames.comparison(store))
+    told = page.answer(read(store))
     assert "better: rms<b>norm</b> & co (-0.1500)" in told
     assert "diverged: wild" in told
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
-def test_every_figure_draws_with_and_without_finished_runs(store, tmp_path, name):
-    for path in figures.save(figures.FIGURES[name](store), tmp_path / name):
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_draws_what_there_is_or_is_none(store, tmp_path, name):
+    figure = FIGURES[name](read(store))
+    assert (figure is None) == (name not in OF_ANY_GRID)
+    for path in drawing.save(figure, tmp_path / name) if figure else ():
         assert path.stat().st_size > 3000
     empty = Store(tmp_path / "empty")
     empty.create(store.plan, "name: x\n")
-    figures.save(figures.FIGURES[name](empty), tmp_path / f"{name}-empty")
+    without_runs = FIGURES[name](read(empty))
+    assert (without_runs is None) == (name not in ("effects", "cache_growth"))
+
+
+@pytest.mark.parametrize("registry", [SECTIONS, FIGURES], ids=lambda registry: registry.kind)
+def test_a_name_is_registered_once(registry):
+    name = next(iter(registry))
+    with pytest.raises(ConfigError, match=f"the {registry.kind} '{name}' is registered already"):
+        registry.register(name)
+
+
+def test_a_section_and_a_figure_that_are_registered_are_on_the_page(store, monkeypatch):
+    monkeypatch.setattr(SECTIONS, "_makers", dict(SECTIONS._makers))
+    monkeypatch.setattr(FIGURES, "_makers", dict(FIGURES._makers))
+
+    @SECTIONS.register("seeds")
+    def seeds(frames):
+        frame = frames.runs.groupby("label")["seed"].nunique().reset_index()
+        return Section("Seeds of each", frame.astype(str), "As planned.", frame)
+
+    @FIGURES.register("losses_by_seed", every_table=True)
+    def losses_by_seed(frames):
+        """Draw a dot for each run.
+
+        Not part of the caption.
+        """
+        figure, axes = drawing.canvas(4, 3)
+        axes.plot(frames.table.runs["seed"], frames.table.runs["test_loss_nats"], "o")
+        return figure
+
+    html = written(store)
+    assert "<h2>Seeds of each</h2>" in html
+    assert "<figcaption>A dot for each run.</figcaption>" in html
+    assert (store.report / "tables" / "seeds-of-each.csv").is_file()
+    assert (store.report / "figures" / "losses_by_seed.png").is_file()
 
 
 def test_the_effects_figure_shows_intervals_and_what_diverged(store):
-    axes = figures.effects(store).axes[0]
+    axes = effects(read(store)).axes[0]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [LABELS["bb"], "wild"]
     assert any("1 diverged" in text.get_text() for text in axes.texts)
     spans = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2]
     assert any(span[0] == pytest.approx(-0.2742, abs=1e-4) for span in spans)
 
 
+def pair(store):
+    table = read(store).table
+    return details.pair(table, *table.plan.variants[:2])
+
+
 def test_a_pair_shows_what_differs_and_every_number(store):
-    text, values = looking.pair(store, store.plan["variants"][0], store.plan["variants"][1])
+    text, values = pair(store)
     assert "norm: layernorm -> rmsnorm" in text
     assert values["effects"]["test_loss_nats"]["mean"] == pytest.approx(-0.15)
     assert "is better than baseline on test loss, over 3 paired seeds" in text
@@ -254,8 +318,8 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     assert "norm x block" in out
     assert "layernorm -> rmsnorm; post -> pre" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = tested.factors(store).set_index("factor")["difference_nats"]
-    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    found = contrasts.factors(read(store).table).set_index("factor")["difference_nats"]
+    loss = comparison(store)["loss_nats"]
     by_hand = (loss["rmsnorm post"] + loss["rmsnorm pre"]) / 2
     by_hand -= (loss["layernorm post"] + loss["layernorm pre"]) / 2
     assert found["norm"] == pytest.approx(by_hand)
@@ -287,14 +351,14 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert "baseline is better than none" in out
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = hypothesized.hypotheses(store)
-    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    found = hypotheses.results(read(store))
+    loss = comparison(store)["loss_nats"]
     assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
-    assert set(found["finding"]) <= {"supported", "refuted", "undecided"}
+    assert set(found["result"]) <= {"supported", "refuted", "undecided"}
     html = (store.report / "report.html").read_text("utf-8")
     assert "it helps" in html
     assert "001 L1" in html
-    assert not any("hypotheses" in warning for warning in warned.warnings(store))
+    assert not any("hypotheses" in warning for warning in warnings(read(store)))
     assert stated(experiment_file, tmp_path, STATED.replace("0.5 nats", "0.9 nats")) == 0
     assert "The hypotheses were changed after runs had finished" in capsys.readouterr().err
 
@@ -328,27 +392,20 @@ def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
 
 
 def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_says_why(store):
-    assert frames.comparison(store)["bits_per_byte"].notna().all()
-    plan = store.plan
-    plan["data"]["lost"] = "'park' becomes '<unk>'"
-    planned_anew(store, plan)
-    assert frames.comparison(store)["bits_per_byte"].isna().all()
+    text = store.plan.tables[0].text.model_copy(update={"lost": "'park' becomes '<unk>'"})
+    planned_anew(store, table={"text": text})
     note = "The tokenizer loses text ('park' becomes '<unk>'), so there are no bits per byte."
-    assert note in warned.warnings(store)
+    assert note in warnings(read(store))
+    assert "bits per byte" not in " ".join(warnings(read(store))).replace(note, "")
 
 
-def hypothesized_of(store, **stated):
-    plan = store.plan
-    plan["experiment"]["hypotheses"] = [stated]
-    planned_anew(store, plan)
-    return hypothesized.hypotheses(store).iloc[0]
+def hypothesis_of(store, **stated):
+    planned_anew(store, hypotheses=[Hypothesis(**stated)])
+    return hypotheses.results(read(store)).iloc[0]
 
 
 def test_a_run_that_diverged_speaks_against_its_variant(store):
-    plan = store.plan
-    plan["data"]["vocab"] = 256
-    planned_anew(store, plan)
-    found = hypothesized_of(store, variant="wild", direction="worse", margin=None)
+    found = hypothesis_of(store, variant="wild", direction="worse", margin=None)
     # Seeds 1 and 2 lost 0.3 each; seed 0 diverged and counts as chance, log 256, against 2.0.
     assert found["n"] == 3
     assert found["difference"] == pytest.approx((math.log(256) - 2.0 + 0.3 + 0.3) / 3)
@@ -365,45 +422,39 @@ def replaced(store, run, **changes):
 
 def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(store):
     replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", metrics={})
-    row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
+    row = comparison(store).loc[LABELS["bb"]]
     assert row["verdict"] == "collapsed"  # of its other two runs both are better
     assert row["outcome"] == "2 ok, 1 collapsed"
-    assert "collapsed: rms<b>norm</b> & co" in page.answer(frames.comparison(store))
-    rates = next(s for s in sections.sections(store) if s.key == "steadiness")
+    assert "collapsed: rms<b>norm</b> & co" in page.answer(read(store))
+    rates = next(s for s in sections(read(store)) if s.key == "stability")
     shown = rates.cells.set_index("variant")
     # Wilson's interval of 1 of 3 and 0 of 3, from the formula with z = 1.96.
     assert shown.loc[LABELS["bb"], "collapsed [95% interval]"] == "33% [6%, 79%]"
     assert shown.loc[LABELS["bb"], "diverged [95% interval]"] == "0% [0%, 56%]"
     assert shown.loc["wild", "diverged [95% interval]"] == "33% [6%, 79%]"
-    assert any("no better than frequencies" in warning for warning in warned.warnings(store))
-    text, _ = looking.pair(store, store.plan["variants"][0], store.plan["variants"][1])
+    assert any("no better than frequencies" in warning for warning in warnings(read(store)))
+    text, _ = pair(store)
     assert "is better than" in text or "is not told apart from" in text
     assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
-    page.write(store, sections.sections(store))
+    written(store)
 
 
 def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):
-    plan = store.plan
-    plan["data"]["vocab"] = 256
-    planned_anew(store, plan)
     replaced(
         store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=3.4)}
     )
     others = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "bb"]
     base = [r.numbers["test_loss_nats"] for r in store.records() if r.variant == "aa"]
-    found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
+    found = hypothesis_of(store, variant=LABELS["bb"], direction="worse")
     assert found["difference"] == pytest.approx((sum(others) - sum(base)) / 3)
     assert 3.4 in others
 
 
 def test_a_hypothesis_may_ask_how_often_a_variant_collapses(store):
-    plan = store.plan
-    plan["data"]["vocab"] = 256
-    planned_anew(store, plan)
     replaced(store, "bb1", outcome="collapsed", metrics={})
-    found = hypothesized_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
+    found = hypothesis_of(store, variant=LABELS["bb"], measure="collapsed", direction="higher")
     assert found["difference"] == pytest.approx(1 / 3)
-    found = hypothesized_of(store, variant=LABELS["bb"], direction="worse")
+    found = hypothesis_of(store, variant=LABELS["bb"], direction="worse")
     assert found["difference"] == pytest.approx((-0.1 + math.log(256) - 2.2 - 0.15) / 3)
 
 
@@ -416,16 +467,16 @@ def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
         if outcome:
             lost = record("bb", seed, 2.0, outcome=outcome, reason="why", metrics={})
             store.commit(lost, [], None)
-    frame = frames.comparison(store)
+    frame = read(store).table.comparison
     verdict = "failed" if outcome else "pending"
     assert frame.set_index("label").loc[LABELS["bb"], "verdict"] == verdict
-    assert f"{verdict}: {LABELS['bb']}" in page.answer(frame)
-    html = page.write(store, sections.sections(store)).read_text("utf-8")
+    assert f"{verdict}: {LABELS['bb']}" in page.answer(read(store))
+    html = written(store)
     assert f'<td class="{verdict} ' in html
 
 
 def test_what_old_plans_matched_is_read_from_where_they_have_it(store):
-    page.write(store, sections.sections(store))  # a plan whose table has no key `match`
+    written(store)  # a plan whose table has no key `match`
     assert "matched: parameters" in (store.report / "report.md").read_text("utf-8")
 
 
@@ -433,25 +484,24 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
     failed = Measurement(error="ValueError: too few")
     metrics = {**record("bb", 1, 2.0).metrics, "calibration": failed}
     replaced(store, "bb1", metrics=metrics)
-    with store.alone("measure") as claim:
+    with store.alone("measure") as lease:
         failed = Measurement(error="OutOfMemoryError: 8 GiB")
-        store.add_variant_metric(claim, LABELS["bb"], "bb", "decode_speed", failed)
-    row = frames.comparison(store).set_index("label").loc[LABELS["bb"]]
+        store.add_variant_metric(lease, LABELS["bb"], "bb", "decode_speed", failed)
+    row = comparison(store).loc[LABELS["bb"]]
     assert math.isnan(row["decode_speed_ratio"])
     assert row["train_speed_ratio"] == pytest.approx(1.25)
-    told = warned.warnings(store)
+    told = warnings(read(store))
     label = LABELS["bb"]
     assert f"decode_speed was not measured of '{label}': OutOfMemoryError: 8 GiB." in told
     what = f"calibration was not measured of 1 of 3 finished runs of '{label}'"
     assert f"{what}: ValueError: too few." in told
-    html = page.write(store, sections.sections(store)).read_text("utf-8")
+    html = written(store)
     assert "decode_speed: OutOfMemoryError: 8 GiB" in html
-    for what in ("bb", "bb1"):
-        text = (
-            looking.run(store, what)
-            if what == "bb1"
-            else looking.variant(store, store.plan["variants"][1])
-        )[0]
+    table = read(store).table
+    for text, _ in (
+        details.run(Results(store), "bb1"),
+        details.variant(table, table.plan.variants[1]),
+    ):
         assert "not measured: " in text
 
 
@@ -459,16 +509,14 @@ def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
     calibration = measured(calibration_error=0.1)
     metrics = {**record("bb", 1, 2.0).metrics, "calibration": calibration}
     replaced(store, "bb1", metrics=metrics)
-    told = warned.warnings(store)
-    rest = "`llama-ablate measure DIR calibration` measures the rest."
+    told = warnings(read(store))
+    rest = f"`llama-ablate measure {store.root} calibration` measures the rest."
     label = LABELS["bb"]
     assert f"calibration was measured on 1 of 3 finished runs of '{label}'; {rest}" in told
     assert f"calibration was measured on 0 of 3 finished runs of 'baseline'; {rest}" in told
     assert f"calibration was measured on 0 of 2 finished runs of 'wild'; {rest}" in told
-    plan = store.plan
-    plan["experiment"]["measure"] = ["perplexity", "train_speed", "loss_by_position"]
-    planned_anew(store, plan)
-    assert [w for w in warned.warnings(store) if w.endswith("measures it.")] == [
+    planned_anew(store, measure=["perplexity", "train_speed", "loss_by_position"])
+    assert [w for w in warnings(read(store)) if w.endswith("measures it.")] == [
         "loss_by_position was not measured; "
         "`llama-ablate measure DIR loss_by_position` measures it."
     ]
@@ -480,26 +528,25 @@ HOSTILE = "=a $\\lr{x}$ $b$ \x1b]0;PWNED\x07 <img src=x> [y](javascript:z)"
 @pytest.fixture
 def hostile(store):
     """Results of somebody else: a label and a question with whatever a label can hold."""
-    plan = store.plan
-    plan["question"] = HOSTILE
-    plan["variants"][1]["label"] = HOSTILE
-    planned_anew(store, plan)
+    base, other, *more = store.plan.tables[0].variants
+    renamed = other.model_copy(update={"label": HOSTILE})
+    planned_anew(store, table={"variants": [base, renamed, *more]}, question=HOSTILE)
     return store
 
 
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", OF_ANY_GRID)
 def test_labels_are_no_formulas_in_any_figure(hostile, tmp_path, name):
-    figure = figures.FIGURES[name](hostile)
-    figures.save(figure, tmp_path / name)
+    figure = FIGURES[name](read(hostile))
+    drawing.save(figure, tmp_path / name)
     shown = [text for text in figure.findobj(Text) if "$" in text.get_text()]
     assert all(not text.get_parse_math() for text in shown)
     assert "lr{x}" in " ".join(text.get_text() for text in shown)
 
 
 def test_powers_of_ten_along_an_axis_are_still_written_as_powers(tmp_path):
-    figure, axes = figures.canvas(4, 3)
+    figure, axes = drawing.canvas(4, 3)
     axes.loglog([1, 1e6], [1, 1e6])
-    figures.save(figure, tmp_path / "x")
+    drawing.save(figure, tmp_path / "x")
     ticks = [t for t in axes.get_xticklabels() if "10^" in t.get_text()]
     assert ticks
     assert all(text.get_parse_math() for text in ticks)
@@ -532,8 +579,6 @@ def test_text_that_a_spreadsheet_would_compute_is_quoted_and_the_steps_of_a_path
 
 
 def test_a_share_of_nothing_is_not_measured(store):
-    found = hypothesized_of(
-        store, variant="wild", measure="diverged", direction="lower", margin="5%"
-    )
+    found = hypothesis_of(store, variant="wild", measure="diverged", direction="lower", margin="5%")
     assert found["n"] == 0
-    assert found["finding"] == "undecided"
+    assert found["result"] == "undecided"

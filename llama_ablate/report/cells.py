@@ -1,0 +1,212 @@
+"""Cells of the report's tables: data frames with their numbers written as people read them."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.report.frames import rows
+from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.tables import interval, number
+
+_MANY = 12  # variants beyond which a column for each is too wide
+
+
+def comparison(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparison with its numbers written as people read them."""
+    shown = pd.DataFrame({"variant": frame["label"]})
+    shown["runs"] = frame["outcome"]
+    shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
+    shown["difference [95% interval]"] = [
+        "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
+        for row in rows(frame)
+    ]
+    shown["verdict"] = [
+        row.verdict + ("" if math.isnan(row.seeds_needed) else f" ({row.seeds_needed:.0f} seeds?)")
+        for row in rows(frame)
+    ]
+    shown["r over seeds"] = [_pairing(row) for row in rows(frame)]
+    if frame["point"].any():
+        shown["tuned to"] = frame["point"]
+    if frame["excess_nats"].notna().any():
+        shown["over the floor (nats)"] = [number(v, "+.4f") for v in frame["excess_nats"]]
+    shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]
+    shown["perplexity"] = [number(v, ".3f") for v in frame["perplexity"]]
+    shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
+    if frame["residual"].abs().max() > 0:
+        shown["matched to"] = [
+            f"{row.residual:+.2%}"
+            + (f" ({row.solved.removeprefix('feed-forward ')})" if row.solved else "")
+            for row in rows(frame)
+        ]
+    for name in ("train", "decode"):
+        ratios = frame[f"{name}_speed_ratio"]
+        if ratios.notna().any():
+            shown[f"{name} speed"] = [number(v, ".2f", "x") for v in ratios]
+    shown["KV bytes/token"] = [f"{v:,}" for v in frame["kv_bytes_per_token"]]
+    return shown
+
+
+def factors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return effects of factors with their numbers written as people read them."""
+    shown = frame[["factor", "levels"]].copy()
+    shown["effect [95% interval]"] = [
+        interval(row.difference_nats, row.low_nats, row.high_nats) for row in rows(frame)
+    ]
+    shown["p (Holm)"] = [number(p, ".3f") for p in frame["p_holm"]]
+    return shown
+
+
+def hypotheses(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return hypotheses: what was stated beside what was measured."""
+    shown = frame[["hypothesis", "source", "said"]].rename(columns={"said": "source said"})
+    if frame["table"].any():
+        shown.insert(1, "table", frame["table"])
+    shown["measured [95% interval]"] = [measured(row) for row in rows(frame)]
+    shown["test result"] = [
+        row.result
+        + ("" if math.isnan(row.seeds_needed) else f" ({row.seeds_needed:.0f} seeds?)")
+        + (f": {row.why}" if row.why else "")
+        for row in rows(frame)
+    ]
+    return shown
+
+
+def measured(row: Any) -> str:
+    """Write a hypothesis' difference in its unit, with its interval."""
+    if math.isnan(row.difference):
+        return "not measured"
+    form = "+.1f" if row.unit == "%" else "+.4f"
+    ends = "" if math.isnan(row.low) else f" [{row.low:{form}}, {row.high:{form}}]"
+    return f"{row.difference:{form}}{ends}" + (f" {row.unit}" if row.unit else "")
+
+
+def winners(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return who wins each table, and where that flips."""
+    shown = frame[["table", "winner"]].copy()
+    shown["difference [95% interval]"] = _intervals(
+        frame, "difference_nats", "low_nats", "high_nats"
+    )
+    shown["verdict"] = frame["verdict"]
+    shown["flips"] = ["flips" if flips else "" for flips in frame["flips"]]
+    return shown
+
+
+def steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps of a path."""
+    shown = frame[["step"]].copy()
+    shown["this step [95% interval]"] = _intervals(
+        frame, "marginal_nats", "marginal_low", "marginal_high"
+    )
+    shown["p (Holm)"] = [number(p, ".3f") for p in frame["p_holm"]]
+    shown["all so far [95% interval]"] = _intervals(
+        frame, "cumulative_nats", "cumulative_low", "cumulative_high"
+    )
+    return shown
+
+
+def tuning(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of each variant and the point that was chosen."""
+    shown = pd.DataFrame({"variant": frame["label"]})
+    shown["trials"] = [
+        ", ".join(
+            [
+                f"{row.finished} of {row.trials}",
+                *(f"{n} {word}" for word in UNSTABLE if (n := getattr(row, word))),
+            ]
+        )
+        for row in rows(frame)
+    ]
+    shown["best"] = frame["chosen"]
+    shown["at the edge"] = frame["edge"]
+    shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
+    shown["LR sensitivity [95% interval]"] = _intervals(
+        frame, "sensitivity_nats", "low_nats", "high_nats", form=".4f"
+    )
+    return shown
+
+
+def stability(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how often each variant diverged or collapsed, its spikes and gradient norms."""
+    shown = pd.DataFrame({"variant": frame["label"], "runs": frame["runs"].astype(str)})
+    for outcome in UNSTABLE:
+        ends = (frame[f"{outcome}_{end}"] for end in ("share", "low", "high"))
+        shown[f"{outcome} [95% interval]"] = [
+            f"{share:.0%} [{low:.0%}, {high:.0%}]" for share, low, high in zip(*ends, strict=True)
+        ]
+    shown["loss spikes"] = [number(v, ".2%") for v in frame["loss_spike_share"]]
+    shown["gradient spikes"] = [number(v, ".2%") for v in frame["grad_norm_spike_share"]]
+    shown["gradient norm, median"] = [number(v, ".3f") for v in frame["grad_norm_median"]]
+    shown["largest"] = [number(v, ".2f") for v in frame["grad_norm_max"]]
+    return shown
+
+
+def laws(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the laws through a ladder, and the trend of the gap to the baseline."""
+    shown = pd.DataFrame({"variant": frame["label"], "along": frame["axis"]})
+    shown["sizes"] = frame["n"].astype(str)
+    for title, name, form in (
+        ("exponent", "exponent", ".3f"),
+        ("floor (nats)", "floor", ".3f"),
+        ("projected (nats)", "projected", ".3f"),
+    ):
+        shown[title] = _intervals(frame, name, f"{name}_low", f"{name}_high", form=form)
+    shown["at"] = [f"{v:.3g}" for v in frame["at"]]
+    if "trend" in frame:
+        shown["gap"] = frame["trend"].fillna("")
+        shown["per tenfold (nats)"] = _intervals(frame, "slope", "slope_low", "slope_high")
+        shown["projected gap (nats)"] = _intervals(frame, "gap_at", "gap_low", "gap_high")
+    return shown
+
+
+def surface(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the constants of a surface in parameters and tokens."""
+    shown = pd.DataFrame({"variant": frame["label"], "points": frame["n"].astype(str)})
+    for name in ("E", "A", "alpha", "B", "beta"):
+        shown[name] = [f"{v:.4g}" for v in frame[name]]
+    return shown
+
+
+def metrics(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over runs of each measured value, one row a value, one column a variant.
+
+    Of more than twelve variants the first, the lowest and the highest are shown.
+    """
+    means = frame.pivot_table(
+        index=["table", "metric", "name"], columns="label", values="value", sort=False
+    )
+    means = means[list(dict.fromkeys(frame["label"]))]
+    shown = means.index.to_frame(index=False)
+    if not shown["table"].any():
+        shown = shown.drop(columns="table")
+    columns: dict[str, list[str]] = {}
+    if len(means.columns) <= _MANY:
+        columns = {str(label): [f"{v:.5g}" for v in means[label]] for label in means}
+    else:
+        first = means.columns[0]
+        columns[first] = [f"{v:.5g}" for v in means[first]]
+        for what, label, value in (
+            ("lowest", means.idxmin(axis=1), means.min(axis=1)),
+            ("highest", means.idxmax(axis=1), means.max(axis=1)),
+        ):
+            columns[what] = [f"{v:.5g} ({at})" for v, at in zip(value, label, strict=True)]
+    return shown.join(pd.DataFrame(columns))
+
+
+def _pairing(row: Any) -> str:
+    """Write a correlation, and how many times the runs it saves."""
+    if math.isnan(row.correlation):
+        return ""
+    saved = "" if math.isnan(row.pairing_saves) else f" ({row.pairing_saves:.1f}x)"
+    return f"{row.correlation:.2f}{saved}"
+
+
+def _intervals(
+    frame: pd.DataFrame, mean: str, low: str, high: str, form: str = "+.4f"
+) -> list[str]:
+    if mean not in frame:
+        return [""] * len(frame)
+    columns = (frame[mean], frame[low], frame[high])
+    return [
+        "" if math.isnan(m) else interval(m, a, b, form) for m, a, b in zip(*columns, strict=True)
+    ]

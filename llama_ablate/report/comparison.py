@@ -1,0 +1,239 @@
+"""The comparison of a table's variants with its baseline: paired effects, verdicts, costs."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.evidence import RowVerdict, Verdict, paired_effect, summary, verdicts
+from llama_ablate.report import tuning
+from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.results import FINAL
+from llama_ablate.results.plan import PlannedTable, PlannedVariant
+
+#: The reported losses by variant's id and by seed.
+Losses = dict[str, dict[int, float]]
+#: Losses of a variant and of the baseline with the same seed.
+Pairs = Sequence[tuple[float, float]]
+
+
+def compare(
+    table: PlannedTable, runs: pd.DataFrame, metrics: pd.DataFrame, margin: float | None
+) -> pd.DataFrame:
+    """Return one row for each variant: quality, paired difference, size, speed and memory.
+
+    Columns: `label, baseline, role, point, outcome, n, loss_nats, sd_nats, difference_nats,
+    low_nats, high_nats, verdict, p_holm, equivalence_p, seeds_needed, correlation, pairing_saves,
+    p, perplexity, bits_per_byte, excess_nats, parameters, non_embedding, residual, solved,
+    flops_per_token, train_tokens_per_s, train_speed_ratio, decode_tokens_per_s,
+    decode_speed_ratio, kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
+    The difference is variant minus baseline over the seeds that both finished; numbers that were
+    not measured are NaN. A variant none of whose runs ended `ok` keeps its row; how its runs ended
+    is its verdict, as it is for one with a run that diverged or collapsed. Controls (`role`) are
+    judged each alone, and do not count among the rows that the correction is for; a variant that
+    was not tried at every tuned point, as the baseline was, is not ranked.
+    """
+    reported = runs[runs["chosen"]]
+    split = tuning.reported_split(reported)
+    losses = losses_by_seed(table, reported)
+    pairs = _pairs(table, losses, tuning.unfinished(runs))
+    tested = _tested(table, pairs, margin)
+    ended = {str(id_): set(own) for id_, own in runs.groupby("variant")["outcome"]}
+    by_variant = dict(list(reported.groupby("variant")))
+    speeds = _speeds(table, metrics)
+    base = table.baseline.id
+    rows = []
+    for variant in table.variants:
+        id_ = variant.id
+        own = by_variant.get(id_, reported.iloc[:0])
+        ok = own[own["outcome"] == "ok"]
+        verdict = _verdict(
+            tested.get(id_), set(own["outcome"]), ended[id_], ended[base], paired=bool(pairs[id_])
+        )
+        rows.append(
+            {
+                "label": variant.label,
+                "baseline": variant.baseline,
+                "role": variant.role,
+                "point": "" if own.empty else own["point"].iloc[0],
+                "outcome": outcomes(own["outcome"]),
+                **_quality(losses[id_].values()),
+                **_difference(pairs[id_], tested.get(id_), verdict),
+                "perplexity": _mean(ok, f"{split}_perplexity"),
+                "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
+                "excess_nats": _mean(ok, f"{split}_excess_nats"),
+                **_size(variant),
+                **_speed(speeds[id_], speeds[base]),
+                "kv_bytes_per_token": variant.kv_bytes_per_token,
+                "kv_measured_bytes_per_token": speeds[id_]["kv_cache"],
+                "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
+    """Return the reported losses of the runs that ended ok."""
+    column = f"{tuning.reported_split(runs)}_loss_nats"
+    losses: Losses = {variant.id: {} for variant in table.variants}
+    if column in runs:
+        ok = runs[(runs["outcome"] == "ok") & runs[column].notna()]
+        for variant, seed, loss in zip(ok["variant"], ok["seed"], ok[column], strict=True):
+            losses[variant][int(seed)] = float(loss)
+    return losses
+
+
+def outcomes(values: Iterable[str]) -> str:
+    """Count outcomes in words: `3 ok`, or `2 ok, 1 diverged`."""
+    counts = Counter(values)
+    order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
+
+
+def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return one row for each table of an experiment that has several: who wins there.
+
+    `tables` maps names to comparisons. Columns: `table, winner, difference_nats, low_nats,
+    high_nats, verdict, flips`. The winner has the lowest mean loss of all variants that are no
+    controls; `flips` says that it is not the first table's winner.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, frame in tables.items() if len(tables) > 1 else ():
+        full = frame["n"] == frame.loc[frame["baseline"], "n"].max()
+        fair = (frame["role"] == "") & frame["difference_nats"].notna() & full
+        candidates = frame[fair & ~frame["verdict"].isin(UNSTABLE)]
+        if candidates.empty:
+            continue
+        best = candidates.sort_values("loss_nats").iloc[0]
+        shown = ("difference_nats", "low_nats", "high_nats", "verdict")
+        rows.append(
+            {
+                "table": name,
+                "winner": best["label"],
+                **{column: best[column] for column in shown},
+                "flips": bool(rows) and best["label"] != rows[0]["winner"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _pairs(table: PlannedTable, losses: Losses, unfinished: Iterable[str]) -> dict[str, Pairs]:
+    """Pair each variant's losses with the baseline's by seed; none of a variant not ranked."""
+    base = losses[table.baseline.id]
+    unranked = set(losses if table.baseline.id in unfinished else unfinished)
+    return {
+        id_: []
+        if id_ in unranked
+        else [(loss, base[seed]) for seed, loss in own.items() if seed in base]
+        for id_, own in losses.items()
+    }
+
+
+def _tested(
+    table: PlannedTable, pairs: Mapping[str, Pairs], margin: float | None
+) -> dict[str, RowVerdict]:
+    """Test the table's rows together, and each control alone."""
+    others = [variant for variant in table.variants if not variant.baseline]
+    differences = {v.id: [a - b for a, b in pairs[v.id]] for v in others}
+    controls = {v.id: differences.pop(v.id) for v in others if v.role}
+    tested = verdicts(differences, margin=margin)
+    for id_, values in controls.items():
+        tested |= verdicts({id_: values})
+    return tested
+
+
+def _verdict(
+    tested: RowVerdict | None, shown: set[str], every: set[str], of_base: set[str], *, paired: bool
+) -> Verdict:
+    """Return a variant's verdict: how its runs ended where that decides, else that of its losses.
+
+    `shown`, `every` and `of_base` are the outcomes of its reported runs, of all its runs and of all
+    the baseline's. Failed and unfinished runs are a verdict where no seed is `paired`.
+    """
+    if tested is None:
+        return "baseline"
+    for outcome in UNSTABLE:
+        if outcome in shown:
+            return outcome
+    if not paired and every - {*FINAL, "pending"}:
+        return "failed"
+    if not paired and (every | of_base) - {*FINAL}:
+        return "pending"
+    return tested.verdict
+
+
+def _quality(losses: Iterable[float]) -> dict[str, float]:
+    over_seeds = summary(list(losses))
+    return {"n": over_seeds.n, "loss_nats": over_seeds.mean, "sd_nats": over_seeds.sd}
+
+
+def _difference(pairs: Pairs, tested: RowVerdict | None, verdict: Verdict) -> dict[str, Any]:
+    """Return the paired difference and its tests; of the baseline, a difference of 0."""
+    effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
+    values = {
+        "difference_nats": effect.mean,
+        "low_nats": effect.low,
+        "high_nats": effect.high,
+        "verdict": verdict,
+        "p_holm": tested.p_holm if tested else math.nan,
+        "equivalence_p": tested.equivalence_p if tested else math.nan,
+        "seeds_needed": (tested.seeds_needed if tested else None) or math.nan,
+        "correlation": effect.correlation,
+        "pairing_saves": effect.saved,
+        "p": effect.p,
+    }
+    if tested:
+        return values
+    return dict.fromkeys(values, math.nan) | {"difference_nats": 0.0, "verdict": verdict}
+
+
+def _size(variant: PlannedVariant) -> dict[str, Any]:
+    return {
+        "parameters": variant.parameters,
+        "non_embedding": variant.non_embedding,
+        "residual": variant.residual,
+        "solved": variant.solved,
+        "flops_per_token": variant.flops_per_token,
+    }
+
+
+def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return each variant's training speed, decode speed and measured cache; NaN where unmeasured.
+
+    The decode speed is with the cache, at the largest batch and the longest context at which the
+    baseline was measured.
+    """
+    of_variants = metrics[metrics["run"] == ""]
+    decode = of_variants[of_variants["quantity"] == "decode_speed"]
+    cached = [at.get("cache") == "cached" for at in decode["coordinates"]]
+    decode = decode.loc[decode.index[cached]]
+    largest = max(
+        decode.loc[decode["variant"] == table.baseline.id, "coordinates"],
+        key=lambda at: (at["batch"], at["context"]),
+        default=None,
+    )
+    wanted = {
+        "train": of_variants[of_variants["name"] == "train_tokens_per_s"],
+        "decode": decode.loc[decode.index[[at == largest for at in decode["coordinates"]]]],
+        "kv_cache": of_variants[of_variants["name"] == "kv_cache_bytes_per_token"],
+    }
+    speeds = {variant.id: dict.fromkeys(wanted, math.nan) for variant in table.variants}
+    for key, frame in wanted.items():
+        for variant, value in zip(frame["variant"], frame["value"], strict=True):
+            speeds[variant][key] = value
+    return speeds
+
+
+def _speed(own: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
+    return {
+        "train_tokens_per_s": own["train"],
+        "train_speed_ratio": own["train"] / base["train"] if base["train"] else math.nan,
+        "decode_tokens_per_s": own["decode"],
+        "decode_speed_ratio": own["decode"] / base["decode"] if base["decode"] else math.nan,
+    }
+
+
+def _mean(frame: pd.DataFrame, column: str) -> float:
+    return float(frame[column].mean()) if column in frame and len(frame) else math.nan

@@ -1,0 +1,192 @@
+"""Details of one variant, of one run, and of a pair of variants: as text and as plain values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.config.registry import entry_text
+from llama_ablate.evidence import paired_effect, summary, verdicts
+from llama_ablate.report import tables
+from llama_ablate.report.comparison import outcomes
+from llama_ablate.report.frames import TableFrames, rows, spread
+from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.results.snapshot import Results
+
+#: Text for a terminal, and the values behind it.
+Shown = tuple[str, dict[str, Any]]
+
+
+def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
+    """Show a variant: its architecture, its runs, and everything measured of it."""
+    runs = table.runs[table.runs["variant"] == chosen.id]
+    reported = runs[runs["chosen"]]
+    metrics, attempts = (
+        frame[(frame["run"] == "") & (frame["variant"] == chosen.id)]
+        for frame in (table.metrics, table.attempts)
+    )
+    values = chosen.model_dump(mode="json")
+    sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
+    numbers = [c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()]
+    lines = [f"{chosen.label} ({chosen.id})", "", _architecture(chosen.model), ""]
+    lines += [f"{key}: {values[key]:,}" for key in sizes]
+    lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
+    lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
+    for attempt in rows(attempts):
+        own = metrics[metrics["metric"] == attempt.metric]
+        lines += ["", f"{attempt.metric}:"]
+        lines += [f"  {k}: {v:,.4g}" for k, v in zip(own["name"], own["value"], strict=True)]
+        lines += [f"  not measured: {attempt.error}"] if attempt.error else []
+    values |= {
+        "runs": runs.to_dict("records"),
+        "metrics": spread(metrics).to_dict("records"),
+        "not_measured": attempts.loc[attempts["error"] != "", ["metric", "error"]].to_dict(
+            "records"
+        ),
+    }
+    return "\n".join(lines), values
+
+
+def run(results: Results, run_id: str) -> Shown:
+    """Show a run: its record, its metrics, and the last points of its curve."""
+    record = results.records.get(run_id)
+    if record is None:
+        planned = results.plan.runs[run_id].model_dump(mode="json")
+        return f"{run_id}: pending", {**planned, "outcome": "pending"}
+    curve, folder = results.curve(run_id), str(results.folder(run_id))
+    head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
+    lines = [head, folder, "", _architecture(record.model), ""]
+    lines += [f"{name}: {value:.6g}" for name, value in record.numbers.items()]
+    lines += [f"{name}: not measured: {why}" for name, why in record.unmeasured.items()]
+    if curve:
+        lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}"))]
+    return "\n".join(lines), {**asdict(record), "curve": curve, "folder": folder}
+
+
+def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
+    """Compare B with A: what differs in the architecture, and every number, paired by seed."""
+    changed = _changes(table, a, b)
+    ok = table.reported[table.reported["outcome"] == "ok"]
+    runs = [ok[ok["variant"] == v.id].set_index("seed") for v in (a, b)]
+    seeds = sorted(set(runs[0].index) & set(runs[1].index))
+    numbers = _numbers(runs[0].loc[seeds], runs[1].loc[seeds])
+    names = ["measure", a.label, b.label]
+    cells = pd.DataFrame(
+        [
+            (
+                name,
+                f"{x.mean():.5g}",
+                f"{y.mean():.5g}",
+                tables.interval(effect.mean, effect.low, effect.high),
+                tables.number(effect.correlation, ".2f"),
+            )
+            for name, (x, y, effect) in numbers.items()
+        ],
+        columns=[*names, "difference [95%]", "r over seeds"],
+    )
+    speeds = pd.DataFrame(_speeds(table, a, b), columns=[*names, "ratio"])
+    lines = [f"{a.label} -> {b.label}", ""]
+    lines += [
+        f"{key}: {' -> '.join(map(entry_text, _without_shared(*both)))}"
+        for key, both in changed.items()
+    ]
+    lines += ["", tables.text(cells) if len(cells) else "no seed that both finished", ""]
+    lines += [_sentence(table, a, b, numbers), *_left_out(table, a, b)]
+    lines += ["", tables.text(speeds)] if len(speeds) else []
+    values = {
+        "a": a.label,
+        "b": b.label,
+        "changed": changed,
+        "seeds": seeds,
+        "effects": {name: asdict(effect) for name, (_a, _b, effect) in numbers.items()},
+        "speeds": speeds.to_dict("records"),
+    }
+    return "\n".join(lines), values
+
+
+def _changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[Any]]:
+    """Return what differs between two variants' architectures and training."""
+    changed = {k: [a.model[k], v] for k, v in b.model.items() if a.model[k] != v}
+    for key in {**a.train, **b.train}:
+        shared = getattr(table.experiment.train, key)
+        changed[f"train.{key}"] = [v.train.get(key, shared) for v in (a, b)]
+    return changed
+
+
+def _numbers(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[Any, Any, Any]]:
+    """Return the numbers of both over the same seeds, with their paired effect."""
+    names = [
+        name
+        for name in a.columns
+        if name.endswith(("_nats", "_byte", "perplexity", "_s")) and not name.endswith("_se_nats")
+    ]
+    return {
+        name: (a[name], b[name], paired_effect(list(b[name]), list(a[name])))
+        for name in names
+        if a[name].notna().any() or b[name].notna().any()
+    }
+
+
+def _speeds(
+    table: TableFrames, a: PlannedVariant, b: PlannedVariant
+) -> list[tuple[str, str, str, str]]:
+    """Return every number of the variants themselves that both have, and the ratio of the two."""
+    of_variants = table.metrics[table.metrics["run"] == ""]
+    x, y = (of_variants[of_variants["variant"] == v.id].set_index("name")["value"] for v in (a, b))
+    return [
+        (str(name), f"{x[name]:,.4g}", f"{y[name]:,.4g}", f"{y[name] / x[name]:.3f}")
+        for name in x.index
+        if name in y.index and x[name]
+    ]
+
+
+def _sentence(
+    table: TableFrames,
+    a: PlannedVariant,
+    b: PlannedVariant,
+    numbers: Mapping[str, tuple[Any, Any, Any]],
+) -> str:
+    """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
+    loss = f"{table.split}_loss_nats"
+    if loss not in numbers or not len(numbers[loss][0]):
+        return ""
+    of_a, of_b, _ = numbers[loss]
+    verdict = verdicts({"b": list(of_b - of_a)}, margin=table.margin)["b"].verdict
+    words = {"inconclusive": "is not told apart from", "equivalent": "is equivalent to"}
+    return (
+        f"{b.label} {words.get(verdict, f'is {verdict} than')} {a.label} on {table.split} loss, "
+        f"over {len(of_a)} paired seeds (this pair alone: a table corrects for its number of rows)"
+    )
+
+
+def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
+    """Say which runs diverged or collapsed, and so have no numbers here."""
+    unstable = table.reported[table.reported["outcome"].isin(UNSTABLE)]
+    by_variant = {v.label: unstable.loc[unstable["variant"] == v.id, "outcome"] for v in (a, b)}
+    return [
+        f"left out of {label}: {outcomes(ended)}"
+        for label, ended in by_variant.items()
+        if len(ended)
+    ]
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    numbers = summary(values)
+    sd = "" if math.isnan(numbers.sd) else f" ± {numbers.sd:.2g} (sd of {numbers.n} seeds)"
+    return f"{numbers.mean:.6g}{sd}"
+
+
+def _without_shared(old: Any, new: Any) -> tuple[Any, Any]:
+    """Leave out of two components the options that both have alike."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return old, new
+    alike = {key for key in old if key != "name" and key in new and old[key] == new[key]}
+    first, second = ({k: v for k, v in e.items() if k not in alike} for e in (old, new))
+    return first, second
+
+
+def _architecture(model: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key}: {entry_text(value)}" for key, value in model.items())

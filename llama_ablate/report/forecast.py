@@ -1,0 +1,136 @@
+"""The forecast of a plan: training FLOPs, predicted time, disk space, and seeds for an effect."""
+
+import statistics
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.intervals import detectable, seeds_for
+from llama_ablate.report.frames import Frames
+from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.record import ComputeSettings
+
+_BYTES = 4  # of a parameter: weights are kept in float32
+_RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How much a plan computes, and how long that takes at the rate of a measured probe step.
+
+    The probe is a training step of one layer; real runs also evaluate and save, so the time is an
+    order of magnitude, not a promise.
+    """
+
+    plan: PlanDocument
+    compute: ComputeSettings
+    workers: int
+    training_flops: float
+    predicted_s: float
+    #: The most bytes that the runs will take, by what weights are kept.
+    disk_bytes: dict[str, int]
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds each variant has."""
+        return len({run.seed for run in self.plan.tables[0].runs})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; those of the first table once more beside the list of tables."""
+        tables = [_values(table) for table in self.plan.tables]
+        first = ("data", "match", "steps", "tokens_per_run", "variants")
+        return {
+            "name": self.plan.experiment.name,
+            "question": self.plan.experiment.question,
+            "runs": len(self.plan.runs),
+            "seeds": self.seeds,
+            "training_flops": self.training_flops,
+            "predicted_s": self.predicted_s,
+            "workers": self.workers,
+            "disk_bytes": self.disk_bytes,
+            "compute": self.compute.to_dict(),
+            "tables": tables,
+            **{key: tables[0][key] for key in first},
+        }
+
+
+def forecast(plan: PlanDocument, compute: ComputeSettings, workers: int) -> Forecast:
+    """Return the forecast of a plan whose runs compute in a way that has been probed."""
+    train, context = plan.experiment.train, plan.experiment.model.context
+    flops: dict[str, float] = {}
+    for table in plan.tables:
+        per_token = {variant.id: 3 * variant.flops_per_token for variant in table.variants}
+        for run in table.runs:
+            flops[run.id] = per_token[run.variant] * run.steps * train.batch * context
+    total = sum(flops.values())
+    seconds = total / compute.flops_per_s / max(1, min(workers, len(flops)))
+    return Forecast(plan, compute, workers, total, seconds, disk_bytes(plan, workers))
+
+
+def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
+    """Return the most bytes that the runs not yet done will take, by what weights are kept.
+
+    A checkpoint holds weights, two moments, and where the end is averaged a sum of weights; a run
+    at work has two checkpoints and writes a third.
+    """
+    weights: dict[str, int] = {}
+    checkpoint: dict[str, int] = {}
+    runs: dict[str, str] = {}
+    best: set[tuple[str, str]] = set()  # one of every variant in every table
+    for table in plan.tables:
+        for variant in table.variants:
+            weights[variant.id] = _BYTES * variant.parameters
+            average = variant.train.get("average", plan.experiment.train.average)
+            checkpoint[variant.id] = (4 if average > 1 else 3) * weights[variant.id]
+        to_do = {run.id: run.variant for run in table.runs if run.id not in done}
+        runs |= to_do
+        best |= {(table.name, variant) for variant in to_do.values()}
+    largest = sorted((3 * checkpoint[variant] for variant in runs.values()), reverse=True)
+    working = sum(largest[:workers]) + _RECORD * len(runs)
+    return {
+        "none": working,
+        "best": working + sum(weights[variant] for _table, variant in best),
+        "all": working + sum(weights[variant] for variant in runs.values()),
+    }
+
+
+def power(pilot: Frames, effect_nats: float, forecast: Forecast) -> list[dict[str, Any]]:
+    """Return for each variant of a pilot how many seeds show an effect, and what they cost.
+
+    The noise is that of the pilot's paired differences; the threshold is Holm's first step for the
+    plan's table, the power 0.8. Seconds are the plan's own, scaled to so many seeds for all its
+    variants. Raises ConfigError where the pilot has no variant with two paired seeds.
+    """
+    planned = [variant for variant in forecast.plan.tables[0].variants if not variant.role]
+    alpha = 0.05 / max(1, len(planned) - 1)
+    controls = {variant.label for variant in pilot.table.plan.variants if variant.role}
+    rows = []
+    for label, differences in pilot.table.differences().items():
+        if len(differences) < 2 or label in controls:
+            continue
+        sd = statistics.stdev(differences)
+        needed = seeds_for(effect_nats, sd, alpha=alpha)
+        rows.append(
+            {
+                "variant": label,
+                "pilot_seeds": len(differences),
+                "sd_nats": sd,
+                "seeds_needed": needed,
+                "detectable_nats": detectable(sd, forecast.seeds, alpha=alpha),
+                "predicted_s": forecast.predicted_s * needed / forecast.seeds,
+            }
+        )
+    if not rows:
+        raise ConfigError(
+            f"'{pilot.root}' has no variant with two seeds that its baseline "
+            "has too: no noise to plan with"
+        )
+    return rows
+
+
+def _values(table: PlannedTable) -> dict[str, Any]:
+    values = table.model_dump(mode="json", include={"match", "budget", "steps", "tokens_per_run"})
+    variants = [variant.model_dump(mode="json") for variant in table.variants]
+    text = table.text.model_dump(mode="json")
+    return {"table": table.name, **values, "data": text, "variants": variants}

@@ -1,0 +1,75 @@
+"""A forecast for a terminal: what would be trained, how large it is, how long it would take."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.report import tables, warnings
+from llama_ablate.report.forecast import Forecast
+from llama_ablate.results.plan import PlannedTable
+
+_KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
+
+
+def text(forecast: Forecast) -> str:
+    """Return a forecast for a terminal."""
+    experiment, compute = forecast.plan.experiment, forecast.compute
+    lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
+    for table in forecast.plan.tables:
+        splits = ", ".join(f"{name} {count:,}" for name, count in table.text.tokens.items())
+        lines += ["", *([f"{table.name}:", ""] if table.name else [])]
+        lines += [
+            tables.text(_cells(table)),
+            "",
+            f"matched: {table.match}; budget: {table.budget}; the baseline trains on "
+            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
+            f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}",
+            *warnings.covered(table),
+            *warnings.lossy(table.text),
+        ]
+    sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
+    lines += [
+        "",
+        "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
+        f"runs: {len(forecast.plan.runs)}; {forecast.training_flops:.3g} training FLOPs",
+        f"predicted: about {_duration(forecast.predicted_s)} with {forecast.workers} "
+        f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel "
+        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured)",
+        f"disk: up to {', '.join(sizes)}",
+    ]
+    return "\n".join(lines)
+
+
+def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> str:
+    """Return the seeds that show an effect for a terminal."""
+    frame = pd.DataFrame(rows)
+    cells = pd.DataFrame({"variant": frame["variant"]})
+    cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
+    cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd_nats"]]
+    cells[f"seeds for {effect_nats:g} nats"] = [f"{v:,}" for v in frame["seeds_needed"]]
+    cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable_nats"]]
+    cells["time for all"] = [_duration(v) for v in frame["predicted_s"]]
+    return tables.text(cells)
+
+
+def _cells(table: PlannedTable) -> pd.DataFrame:
+    variants = table.variants
+    columns = {
+        "variant": [f"{v.label} *" if v.baseline else v.label for v in variants],
+        "parameters": [f"{v.parameters:,}" for v in variants],
+        "non-embedding": [f"{v.non_embedding:,}" for v in variants],
+        "FLOPs/token": [f"{v.flops_per_token:,}" for v in variants],
+        "KV bytes/token": [f"{v.kv_bytes_per_token:,}" for v in variants],
+    }
+    if table.match != "none":
+        columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
+        columns["solved"] = [v.solved or "own sizes" for v in variants]
+    return pd.DataFrame(columns)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"

@@ -1,0 +1,151 @@
+"""Tuning: the point at which each variant is reported, and what it took to choose it.
+
+Points are chosen on the validation loss and reported on the split that the tables report.
+"""
+
+import json
+import math
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.evidence import paired_effect
+from llama_ablate.evidence.sensitivity import sensitivity
+from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.results import FINAL
+
+SPLITS = ("test", "validation")  # the first that was measured is the one reported
+
+
+def reported_split(runs: pd.DataFrame) -> str:
+    """Return the split that is reported: test where there is one."""
+    return next((split for split in SPLITS if f"{split}_loss_nats" in runs.columns), "test")
+
+
+def point(tuned: dict[str, Any]) -> str:
+    """Write a point of what is tuned, as its column in the tables."""
+    return ", ".join(
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in tuned.items()
+    )
+
+
+def choose(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Return for each run whether its variant is reported at its point.
+
+    A variant's point is the one whose mean validation loss over seeds is lowest, a run that
+    diverged or collapsed counting as infinite. A point whose runs have not all finished is passed
+    over while any other is complete.
+    """
+    if not several(runs):
+        return pd.Series(data=True, index=runs.index)
+    best = {variant: _best(own) for variant, own in runs.groupby("variant", sort=False)}
+    return runs["tuned"] == runs["variant"].map(best)
+
+
+def several(runs: pd.DataFrame) -> bool:
+    """Return whether anything was tuned."""
+    return len(set(runs["tuned"])) > 1
+
+
+def _best(runs: pd.DataFrame) -> str:
+    means = {str(tuned): _mean(own) for tuned, own in runs.groupby("tuned", sort=False)}
+    return min(means, key=means.__getitem__)
+
+
+def _mean(runs: pd.DataFrame) -> tuple[bool, bool, float]:
+    """Order points: complete before incomplete, all runs ok before not all, then by loss."""
+    complete = bool(runs["outcome"].isin(FINAL).all())
+    column = "validation_loss_nats"
+    all_ok = bool((runs["outcome"] == "ok").all()) and column in runs
+    loss = float(runs[column].mean()) if all_ok else math.inf
+    return not complete, not all_ok, loss
+
+
+def unfinished(runs: pd.DataFrame) -> list[str]:
+    """Return the variants, by id, that have not been tried at every point with every seed.
+
+    Where nothing is tuned there is one point, and what has not finished is merely pending.
+    """
+    if not several(runs):
+        return []
+    done = runs["outcome"].isin(FINAL).groupby(runs["variant"]).all()
+    return [str(variant) for variant, all_done in done.items() if not all_done]
+
+
+def rates(runs: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
+    """Return the reported loss by variant, seed and learning rate, best over what else is tuned.
+
+    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged, or collapsed without a loss
+    that was measured, has the cap, as has a loss beyond it.
+    """
+    runs = runs[runs["outcome"].isin(FINAL)].copy()
+    runs["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in runs["tuned"]]
+    column = f"{split}_loss_nats"
+    losses = runs[column] if column in runs else pd.Series(math.nan, index=runs.index)
+    lost = runs["outcome"].isin(UNSTABLE) & losses.isna()
+    runs["loss_nats"] = losses.mask(lost, cap).clip(upper=cap)
+    runs = runs[runs["lr"].notna() & runs["loss_nats"].notna()]
+    keys = ["variant", "label", "seed", "lr"]
+    return runs.groupby(keys, sort=False)["loss_nats"].min().reset_index()
+
+
+def sensitivities(by_rate: pd.DataFrame) -> dict[tuple[str, int], float]:
+    """Return the learning-rate sensitivity in nats by variant and seed, from what `rates` gives."""
+    losses: dict[tuple[str, int], list[float]] = {}
+    columns = (by_rate[name] for name in ("variant", "seed", "loss_nats"))
+    for variant, seed, loss in zip(*columns, strict=True):
+        losses.setdefault((str(variant), int(seed)), []).append(float(loss))
+    return {key: sensitivity(values) for key, values in losses.items()}
+
+
+def sensitivity_of_runs(runs: pd.DataFrame, cap: float) -> list[float]:
+    """Return for each run the learning-rate sensitivity of its variant and seed.
+
+    NaN for a variant that was not tried at every point.
+    """
+    by_seed = sensitivities(rates(runs, reported_split(runs), cap))
+    by_seed = {key: v for key, v in by_seed.items() if key[0] not in set(unfinished(runs))}
+    keys = zip(runs["variant"], runs["seed"], strict=True)
+    return [by_seed.get((str(variant), int(seed)), math.nan) for variant, seed in keys]
+
+
+def trials(runs: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Return one row for each variant: trials, the chosen point, whether it lies at an edge.
+
+    Columns: `label, trials, finished, diverged, collapsed, chosen, edge, loss_nats,
+    sensitivity_nats, low_nats, high_nats`. `edge` names the keys whose best value is the first or
+    last of the grid. Empty where nothing was tuned.
+    """
+    if not several(runs):
+        return pd.DataFrame()
+    points = [json.loads(tuned) for tuned in dict.fromkeys(runs["tuned"])]
+    ends = {key: _ends([point[key] for point in points]) for key in points[0]}
+    rows: list[dict[str, Any]] = []
+    for label, own in runs.groupby("label", sort=False):
+        chosen = own[own["chosen"]]
+        best = json.loads(chosen["tuned"].iloc[0])
+        sensitive = chosen.get("lr_sensitivity_nats", pd.Series(dtype=float)).dropna()
+        effect = paired_effect(list(sensitive), [0.0] * len(sensitive))
+        column = f"{split}_loss_nats"
+        rows.append(
+            {
+                "label": label,
+                "trials": len(own),
+                "finished": int(own["outcome"].isin(FINAL).sum()),
+                **{outcome: int((own["outcome"] == outcome).sum()) for outcome in UNSTABLE},
+                "chosen": chosen["point"].iloc[0],
+                "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
+                "loss_nats": float(chosen[column].mean()) if column in chosen else math.nan,
+                "sensitivity_nats": effect.mean,
+                "low_nats": effect.low,
+                "high_nats": effect.high,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _ends(values: list[Any]) -> tuple[Any, ...]:
+    """Return the first and last of a grid of three numbers or more; anything else has no edge."""
+    numbers = {v for v in values if isinstance(v, int | float) and not isinstance(v, bool)}
+    return (min(numbers), max(numbers)) if len(numbers) > 2 else ()

@@ -1,0 +1,158 @@
+"""Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
+
+from collections import Counter
+
+import pandas as pd
+
+from llama_ablate.report import tables, tuning
+from llama_ablate.report.frames import Frames, TableFrames, rows
+from llama_ablate.results.plan import PlannedTable, PlannedText
+
+#: What a hypothesis says of its source, which is no part of the test.
+_ABOUT = {"source", "said"}
+
+
+def warnings(frames: Frames) -> list[str]:
+    """Return the warnings about an experiment; those that several tables share once."""
+    sentences = [sentence for table in frames.tables for sentence in _of_table(table, frames)]
+    return list(dict.fromkeys(sentences))
+
+
+def covered(table: PlannedTable) -> list[str]:
+    """Return which levels of the file have no row of their own in a table, and why."""
+    return [
+        f"'{label}' changes nothing of '{variant.label}', so it has no row of its own."
+        for variant in table.variants
+        for label in variant.covers
+    ]
+
+
+def lossy(text: PlannedText) -> list[str]:
+    """Return a warning where a tokenizer loses text, with an example."""
+    if not text.lost:
+        return []
+    return [f"The tokenizer loses text ({text.lost}), so there are no bits per byte."]
+
+
+def _of_table(table: TableFrames, frames: Frames) -> list[str]:
+    runs = table.runs
+    sentences = _machines(table)
+    if pending := int((runs["outcome"] == "pending").sum()):
+        sentences.append(f"{pending} of {len(runs)} planned runs have not finished.")
+    failed = runs[~runs["outcome"].isin(["ok", "pending"])]
+    sentences += [
+        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
+    ]
+    sentences += covered(table.plan) + lossy(table.plan.text)
+    if len(table.machines) and _hypotheses_changed(frames):
+        sentences.append(
+            "The hypotheses were changed after runs had finished: what the table tests is "
+            "not what was stated before them (hypotheses.json)."
+        )
+    sentences += _leaks(runs)
+    sentences += _failed_metrics(table)
+    sentences += _lacking_metrics(table)
+    sentences += _tuning(table)
+    if len(set(runs["seed"])) == 1:
+        sentences.append("There is one seed: differences have no interval.")
+    return sentences
+
+
+def _machines(table: TableFrames) -> list[str]:
+    """Return what the runs did not compute with alike."""
+    kinds = {what: sorted(set(values)) for what, values in table.machines.items()}
+    return [
+        f"The runs were made with different {what} ({'; '.join(values)})."
+        for what, values in kinds.items()
+        if len(values) > 1
+    ]
+
+
+def _hypotheses_changed(frames: Frames) -> bool:
+    before, now = (
+        [hypothesis.model_dump(exclude=_ABOUT) for hypothesis in hypotheses]
+        for hypotheses in (frames.stated, frames.plan.experiment.hypotheses)
+    )
+    return before != now
+
+
+def _leaks(runs: pd.DataFrame) -> list[str]:
+    """Return the runs whose loss is below the entropy of the text."""
+    sentences = []
+    for split in (s for s in tuning.SPLITS if f"{s}_excess_nats" in runs):
+        below = runs[runs[f"{split}_excess_nats"] < -3 * runs[f"{split}_excess_se_nats"]]
+        sentences += [
+            f"{row.label}, seed {row.seed}: the {split} loss is below the best possible by more "
+            "than three standard errors: something leaks."
+            for row in rows(below)
+        ]
+    return sentences
+
+
+def _failed_metrics(table: TableFrames) -> list[str]:
+    """Return which metrics failed, and why."""
+    finished = _finished(table)
+    failed = table.attempts[table.attempts["error"] != ""]
+    sentences = [
+        f"{row.metric} was not measured of '{row.label}': {row.error}."
+        for row in rows(failed[failed["run"] == ""])
+    ]
+    of_runs = failed[failed["run"].isin(_ok(table))]
+    counts = Counter((row.metric, row.label, row.error) for row in rows(of_runs))
+    return sentences + [
+        f"{metric} was not measured of {n} of {finished[label]} finished runs of '{label}': "
+        f"{error}."
+        for (metric, label, error), n in counts.items()
+    ]
+
+
+def _lacking_metrics(table: TableFrames) -> list[str]:
+    """Return the metrics that were not tried on every finished run, and how to measure them."""
+    finished = _finished(table)
+    of_runs = table.attempts[table.attempts["run"].isin(_ok(table))]
+    tried = Counter(zip(of_runs["metric"], of_runs["label"], strict=True))
+    lacking: dict[tuple[str, int, int], list[str]] = {}
+    for metric in sorted(set(of_runs["metric"]) - {"training"}):  # of the loop: no metric
+        for label, runs in finished.items():
+            if tried[metric, label] < runs:
+                lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
+    sentences = [
+        f"{metric} was measured on {n} of {runs} finished runs of {tables.listed(labels)}; "
+        f"`llama-ablate measure DIR {metric}` measures the rest."
+        for (metric, n, runs), labels in lacking.items()
+    ]
+    if len(table.machines) == len(table.runs) and finished:  # else `run` is still to measure
+        entries = table.experiment.measure
+        wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
+        sentences += [
+            f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
+            for metric in sorted(wanted - set(table.attempts["metric"]))
+        ]
+    return sentences
+
+
+def _ok(table: TableFrames) -> "pd.Series[str]":
+    """Return the ids of the runs that ended ok."""
+    return table.runs.loc[table.runs["outcome"] == "ok", "id"]
+
+
+def _finished(table: TableFrames) -> "Counter[str]":
+    """Count the runs that ended ok by their variant's label."""
+    return Counter(table.runs.loc[table.runs["outcome"] == "ok", "label"])
+
+
+def _tuning(table: TableFrames) -> list[str]:
+    """Return where a grid was too narrow, and which variants were not tried at all of it."""
+    sentences = []
+    for row in rows(tuning.trials(table.runs, table.split)):
+        if row.finished < row.trials:
+            sentences.append(
+                f"{row.label}: {row.finished} of {row.trials} trials have finished; a "
+                "variant that is less tuned is not ranked."
+            )
+        elif row.edge:
+            sentences.append(
+                f"{row.label}: the best {row.edge} lies at the edge of the grid "
+                f"({row.chosen}); the true best may lie beyond."
+            )
+    return sentences
