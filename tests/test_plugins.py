@@ -1,5 +1,6 @@
 """Components from outside: by an explicit file or an installed package, and recorded."""
 
+import csv
 import hashlib
 import math
 import os
@@ -316,5 +317,10 @@ def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp
     shown = run("show", store.root, variant.label).stdout
     assert f"scaled_parameters: {expected:,.4g}" in shown
     assert "layer_0_weights_norm" in shown
-    page = (store.report / "report.html").read_text("utf-8")
-    assert f"{expected:,.4g}" in page
+    assert f"{expected:,.4g}" in (store.report / "report.html").read_text("utf-8")
+    with (store.report / "tables" / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    written = rows["layer_0_weights_norm"]
+    assert (written["metric"], float(written["layer"])) == ("weight_norms", 0)
+    assert float(written["value"]) == norms[0].value
+    assert float(rows["scaled_parameters"]["value"]) == expected

@@ -1,6 +1,6 @@
 """A measured value as a row: metric, name, coordinates, value, unit; and how rows are stored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,30 +53,6 @@ class Measurement:
             Value(**{**row, "samples": tuple(row.get("samples", ()))}) for row in stored["rows"]
         )
         return cls(**{**stored, "rows": rows})
-
-
-def table(metrics: Mapping[str, Measurement]) -> Iterator[dict[str, Any]]:
-    """Yield one flat row for each value: its metric, name, coordinates, value and unit.
-
-    Columns: `metric, name, quantity, unit, value, low, high, error`, and one for each coordinate;
-    `low` and `high` are of the samples. A metric that failed is a row with its `error`.
-    """
-    for metric, measured in metrics.items():
-        for value in measured.rows:
-            samples = value.samples or (value.value,)
-            yield {
-                **value.coordinates,
-                "metric": metric,
-                "name": value.name,
-                "quantity": value.quantity,
-                "unit": value.unit,
-                "value": value.value,
-                "low": min(samples),
-                "high": max(samples),
-                "error": "",
-            }
-        if measured.error:
-            yield {"metric": metric, "name": "", "error": measured.error}
 
 
 def row(
