@@ -73,6 +73,13 @@ def test_what_must_open_without_torch_imports_neither_it_nor_what_does(name):
         assert imported_folders(file) <= {*NO_TORCH}, file
 
 
+def test_the_package_imports_nothing_of_the_repository_around_it():
+    around = {path.name for path in ROOT.iterdir() if path.is_dir()} - {PACKAGE.name}
+    assert {"analysis", "docs", "tests"} <= around
+    wrong = {str(f): {m.split(".")[0] for m, _ in imports(f)} & around for f in FILES}
+    assert not {file: found for file, found in wrong.items() if found}
+
+
 def test_nothing_of_the_harness_imports_the_outer_wing():
     outer = {folder(f) for f in FILES if "interop" in imported_folders(f)}
     assert outer <= {"interop", "commands"}

@@ -42,15 +42,17 @@ def findings_of(folder: Path, sources: Mapping[str, Sequence[Mapping[str, Any]]]
     `experiment, claim, claims, measured, finding`; `claims` are ids, `measured` is text with
     interval and unit. Raises ConfigError where an experiment has other hypotheses.
     """
-    found: list[dict[str, Any]] = []
+    all_findings: list[dict[str, Any]] = []
     for name, frames in experiments(folder).items():
-        found += _of_experiment(name, frames, sources.get(name, ()))
+        all_findings += _of_experiment(name, frames, sources.get(name, ()))
     for name, audit in findings.measured(folder).items():
         for row in audit["findings"]:
             claims = [id_ for id_ in row["claims"].split(", ") if id_]
             result = {"claim": row["claim"], "claims": claims, "finding": row["finding"]}
-            found.append({"experiment": name, "measured": findings.written(row), **result})
-    return pd.DataFrame(found, columns=["experiment", "claim", "claims", "measured", "finding"])
+            all_findings.append({"experiment": name, "measured": findings.written(row), **result})
+    return pd.DataFrame(
+        all_findings, columns=["experiment", "claim", "claims", "measured", "finding"]
+    )
 
 
 def _of_experiment(
@@ -84,21 +86,21 @@ def check_variants(
         )
 
 
-def verdict(found: Sequence[str]) -> str:
+def verdict(verdicts: Sequence[str]) -> str:
     """Return one word for the findings of a claim.
 
     What is supported here and refuted there is mixed; what nothing decided is undecided, or has no
     verdict where controls failed.
     """
-    decided = {word for word in found if word in ("supported", "refuted")}
+    decided = {word for word in verdicts if word in ("supported", "refuted")}
     if len(decided) == 1:
         return next(iter(decided))
     if decided:
         return "mixed"
-    return "undecided" if "undecided" in found else "no verdict" if found else ""
+    return "undecided" if "undecided" in verdicts else "no verdict" if verdicts else ""
 
 
-def ledger(claims: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.DataFrame:
+def ledger(claims: Mapping[str, Mapping[str, str]], results: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each claim: `id, kind, says, verdict, note, measured, experiments`.
 
     `claims` maps ids to `kind`, `says`, `settled` for what no run decides and why, and a `note` on
@@ -106,7 +108,7 @@ def ledger(claims: Mapping[str, Mapping[str, str]], found: pd.DataFrame) -> pd.D
     there.
     """
     by_claim: dict[str, list[Any]] = {id_: [] for id_ in claims}
-    for row in rows(found):
+    for row in rows(results):
         for id_ in row.claims:
             if id_ not in by_claim:
                 raise ConfigError(f"{row.experiment} tests '{id_}', which the ledger does not have")

@@ -40,7 +40,7 @@ def _nats(text: str) -> float:
 
 
 def run(options: Namespace) -> Answer:
-    """Show what `run` would do."""
+    """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
@@ -51,17 +51,18 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     source = experiment.load(options.file, tuple(options.sets))
-    made = make(source)
+    plan = make(source)
     try:
-        compute = choose(made.baseline.spec, made.experiment.train, device)
+        compute = choose(plan.baseline.spec, plan.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    made = made.paced(lambda c: [c.counts[v.id].flops_per_token for v in c.variants])  # a forecast
-    workers = local.default_workers(device, made.experiment.parallel.data)
-    predicted = forecast.forecast(made.document(compute, Settings()), compute, workers)
+    # A forecast: FLOPs stand in for measured seconds.
+    plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
+    workers = local.default_workers(device, plan.experiment.parallel.data)
+    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers)
     text, values = forecast_tables.text(predicted), predicted.to_dict()
     if options.power is not None:
-        pilot = options.pilot or Path("results") / made.experiment.slug
+        pilot = options.pilot or Path("results") / plan.experiment.slug
         try:
             frames = Frames.of(Results.open(pilot))
         except ConfigError as error:

@@ -1,5 +1,6 @@
 """The ledger of claims: its files are sound, every claim is covered, and findings add up."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -101,3 +102,13 @@ def test_a_finding_of_an_unknown_claim_is_an_error():
     )
     with pytest.raises(ConfigError, match="x tests '009-01', which the ledger does not have"):
         ledger({"000-01": {"kind": "E", "says": ""}}, found)
+
+
+def test_neither_the_package_nor_the_experiments_know_the_ids_and_lines_of_sources():
+    of_sources = re.compile(r"\b00[0-4](-\d\d\b| L\d)|\bprimer\b")
+    assert of_sources.search("1.13x (001 L837)")
+    assert of_sources.search("tests 000-04")
+    files = [f for e in ("*.py", "*.yaml", "*.html") for f in (ROOT / "llama_ablate").rglob(e)]
+    files += (ROOT / "experiments").rglob("*.yaml")
+    found = {str(f): of_sources.findall(f.read_text("utf-8")) for f in files}
+    assert not {file for file, ids in found.items() if ids}
