@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.commands.cli import main
 from llama_ablate.data import streams
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
@@ -11,6 +10,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.report import frames, warned
 from llama_ablate.results import Store
+from tests.in_process import run_in_process
 
 ENTRIES = [
     {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},
@@ -73,7 +73,7 @@ def run(experiment_file, tmp_path, measure="[perplexity, excess_loss]", **sectio
         train="{steps: 300, batch: 16, lr: 1e-2, precision: float32, kernel: math, evals: 2}",
         **sections,
     )
-    return main(["run", str(file), "--results", str(tmp_path / "results")])
+    return run_in_process(file, tmp_path / "results")
 
 
 def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, capsys):

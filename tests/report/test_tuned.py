@@ -18,6 +18,7 @@ from llama_ablate.report import (
     warned,
 )
 from llama_ablate.results import Store
+from tests.in_process import run_in_process
 
 
 def runs(rows):
@@ -106,7 +107,7 @@ hypotheses:
 """,
         "utf-8",
     )
-    assert main(["run", str(file), "--results", str(folder / "out"), "--device", "cpu"]) == 0
+    assert run_in_process(file, folder / "out") == 0
     return Store(folder / "out" / "rich")
 
 
@@ -207,7 +208,7 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
         "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
     )
-    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    assert run_in_process(file, tmp_path / "out") == 0
     out = capsys.readouterr().out
     assert "Ladder" in out
     store = Store(tmp_path / "out" / "tiny")
@@ -227,7 +228,7 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
 
 def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, capsys):
     file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
-    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    assert run_in_process(file, tmp_path / "out") == 0
     assert "Steps" in capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     found = tested.steps(store).set_index("step")
