@@ -113,7 +113,7 @@ def memory_mb(*, afresh=False):
 @pytest.mark.usefixtures("cached_texts")
 def test_any_bytes_are_planned_or_refused_in_one_line_with_its_place(attempt, volume, tally):
     files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.rglob("*.yaml"))]
-    trials, plans, failed = volume(2_000, 10_000), 0, 0
+    trials, plans, failed = volume(200, 2_000, 10_000), 0, 0
     for number in range(trials):
         data = mutant(number, files)
         try:
@@ -132,7 +132,7 @@ def test_the_command_says_of_any_bytes_what_the_plan_says(
 ):
     monkeypatch.setattr(compute, "choose", lambda *_args, **_more: compute.Compute(flops_per_s=1e9))
     files = [f.read_text("utf-8") for f in sorted(EXPERIMENTS.glob("*.yaml"))]
-    trials, failed = volume(200, 1_000), 0
+    trials, failed = volume(20, 200, 1_000), 0
     for number in range(10**6, 10**6 + trials):
         data = mutant(number, files)
         found = attempt(data)
