@@ -55,9 +55,8 @@ OPTIONS = {
         {"name": "gqa", "kv_heads": 4, "qk_norm": True},
         {"name": "gqa", "qk_norm": True},
         {"name": "gqa", "qkv_bias": False, "window": 5, "softcap": 0.5},
-        {"name": "mha", "qk_norm": True},
+        {"name": "mha", "qk_norm": True, "window": 5},
         {"name": "mha", "qkv_bias": False},
-        {"name": "mha", "window": 5},
         {"name": "mqa", "qk_norm": True, "qkv_bias": False, "softcap": 0.5},
         {"name": "mqa", "window": 5},
         {"name": "mha", "softcap": 0.5},
@@ -115,7 +114,7 @@ ALONE = _unique(
     + [LLAMA | {slot: name} for slot, name in COMPONENTS]
     + [LLAMA | {slot: entry} for slot, entries in OPTIONS.items() for entry in entries]
 )
-#: Every pair of components of two slots, and every option: what a law about a whole model is held to.
+#: Every pair of components of two slots, and every option: for laws about a whole model.
 COMBINATIONS = _unique(
     covering({slot: list(registry) for slot, registry in REGISTRIES.items()}) + ALONE
 )
