@@ -31,10 +31,10 @@ BREAKS = re.compile(rb"\r\n|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where the files lie: with a text, and the base that the leases suite's experiments share."""
+    """Where the files lie: with a text, and the base that the claims suite's experiments share."""
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("the cat sat on the mat and the dog ran to the park, " * 800)
-    Path("base.yaml").write_bytes((EXPERIMENTS / "leases" / "base.yaml").read_bytes())
+    Path("base.yaml").write_bytes((EXPERIMENTS / "claims" / "base.yaml").read_bytes())
     return tmp_path
 
 
@@ -713,7 +713,7 @@ MISTAKES = [
     ("    direction: worse", "    direction: worse\n    table: x", "no table is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    against: x", "no variant is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    value: 1", "'value' takes a 'measure'", 1),
-    ("    direction: worse", "    direction: worse\n    leases: 7", "leases: 7 (int)", 1),
+    ("    direction: worse", "    direction: worse\n    claims: 7", "claims: 7 (int)", 1),
     ("    direction: worse", "    direction: worse\n    measure: loss", "is for the loss"),
     ("    direction: equivalent", "    direction: not worse than", "did you mean 'not worse'?"),
     ("    margin: 0.02 nats", "    margin: 2", "must be a number and its unit"),
