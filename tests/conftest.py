@@ -187,6 +187,17 @@ def experiment_file(tmp_path, book):
 
 
 @pytest.fixture
+def volume(pytestconfig):
+    """Choose how often something is tried, of one number for each tier."""
+    tier = TIERS.index(pytestconfig.getoption("--tier"))
+
+    def choose(fast, full, torture):
+        return (fast, full, torture)[tier]
+
+    return choose
+
+
+@pytest.fixture
 def in_process():
     """Let a test's commands do all they do in this process, and draw no pictures."""
     with _in_process():

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.commands import command
-from tests.reliability.conftest import TALLY, tally, volume
+from tests.reliability.conftest import TALLY, tally
 from tests.reliability.harness import there
 
 __all__ = ["tally", "volume"]

@@ -10,20 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TIERS
-
 TALLY = os.environ.get("LLAMA_ABLATE_TORTURE")
-
-
-@pytest.fixture
-def volume(pytestconfig):
-    """Choose how often something is tried, of one number for each tier."""
-    tier = TIERS.index(pytestconfig.getoption("--tier"))
-
-    def choose(fast, full, torture):
-        return (fast, full, torture)[tier]
-
-    return choose
 
 
 @pytest.fixture
