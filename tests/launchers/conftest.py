@@ -8,7 +8,7 @@ from tests.commands import command
 from tests.reliability.conftest import TALLY, tally
 from tests.reliability.harness import there
 
-__all__ = ["tally", "volume"]
+__all__ = ["tally"]
 
 #: Clusters take minutes: they are started where they are asked for.
 WANTED = TALLY or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
