@@ -172,7 +172,7 @@ STORE = (
     ),
 )
 
-GRID, FRAMES = "tests/test_grid.py", "tests/report/test_report.py"
+GRID, REPORT = "tests/test_grid.py", "tests/report/test_report.py"
 
 #: Faults of what decides which runs there are, and of what is said about them.
 EVIDENCE = (
@@ -225,11 +225,11 @@ EVIDENCE = (
         (GRID,),
     ),
     Mutant(
-        "Holm's correction forgets that p values only rise",
+        "Holm's correction corrects nothing",
         "evidence/intervals.py",
         "holm",
-        "max(highest, min(1.0, (len(made) - rank) * ps[i]))",
-        "min(1.0, (len(made) - rank) * ps[i])",
+        "adjusted[i] = highest",
+        "adjusted[i] = ps[i]",
         ("tests/evidence/test_intervals.py",),
     ),
     Mutant(
@@ -238,31 +238,31 @@ EVIDENCE = (
         "paired_effect",
         "quantile((1 + confidence) / 2, n - 1)",
         "quantile((1 + confidence) / 2, n)",
-        ("tests/evidence/test_pairing.py", FRAMES),
+        ("tests/evidence/test_pairing.py", REPORT),
     ),
     Mutant(
         "worse is taken for better",
         "evidence/verdicts.py",
-        "rule",
-        "effects[name].mean < 0",
-        "effects[name].mean > 0",
-        ("tests/evidence/test_verdicts.py", FRAMES),
+        "verdicts",
+        "effect.mean < 0",
+        "effect.mean > 0",
+        ("tests/evidence/test_verdicts.py", REPORT),
     ),
     Mutant(
         "a run that diverged counts in its variant's loss",
-        "report/frames.py",
-        "losses",
-        "(frame['outcome'] == 'ok') & frame[column].notna()",
-        "frame[column].notna()",
-        (FRAMES, "tests/report/test_tuned.py"),
+        "report/comparison.py",
+        "losses_by_seed",
+        "(runs['outcome'] == 'ok') & runs[column].notna()",
+        "runs[column].notna()",
+        (REPORT, "tests/report/test_tuning.py"),
     ),
     Mutant(
         "a point at which a run diverged may be chosen",
-        "report/tuned.py",
+        "report/tuning.py",
         "_mean",
-        "bool((part['outcome'] == 'ok').all()) and column in part",
-        "column in part",
-        ("tests/report/test_tuned.py",),
+        "bool((runs['outcome'] == 'ok').all()) and column in runs",
+        "column in runs",
+        ("tests/report/test_tuning.py",),
     ),
     Mutant(
         "a record that is not final keeps a run from being tried again",

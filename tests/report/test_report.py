@@ -28,8 +28,8 @@ from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
-from tests.metrics import measured
 from tests.in_process import run_in_process
+from tests.metrics import measured
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
 MEASURED = ["perplexity", "train_speed", "decode_speed"]
