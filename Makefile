@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 TORTURE := $(CURDIR)/results/reference/torture.jsonl
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test launchers torture lint claims docs bench clean
+.PHONY: help install quickstart test test-all lint-check launchers torture lint claims docs docs-check bench clean
 
 help:            ## show this list
-	@grep -E '^[a-z]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
 
 install: $(STAMP) ## make .venv with the package and everything that its tests need
 
@@ -30,22 +30,31 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## run experiments/quickstart.yaml and write its report
 	$(BIN)/llama-ablate run experiments/quickstart.yaml
 
-test: $(STAMP)   ## lint, types, and the test suite
+PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+test: lint-check ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
+	$(PYTEST)
+
+test-all: lint-check ## the same with the full tier: TEST_ALL_TIME
+	$(PYTEST) --tier full
+
+lint-check: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto --maxprocesses 8
 
 launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
 	LLAMA_ABLATE_LAUNCHERS=1 $(BIN)/pytest tests/launchers
 
 torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
-	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest tests/reliability tests/launchers \
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest --tier torture tests/reliability tests/launchers \
 	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
 	$(BIN)/python -m docs.generate
 
 lint: $(STAMP)   ## mend what ruff can mend, then check
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 	$(BIN)/mypy
 
 claims: $(STAMP) ## run the claims suite (about an hour on two cores) and write docs/claims.md
@@ -58,6 +67,9 @@ claims: $(STAMP) ## run the claims suite (about an hour on two cores) and write 
 
 docs: $(STAMP)   ## write the generated parts of the pages again
 	$(BIN)/python -m docs.generate
+
+docs-check: $(STAMP) ## check that the generated parts of the pages are what would be written now
+	$(BIN)/pytest tests/test_docs.py --tier full
 
 bench: $(STAMP)  ## time a training step beside other libraries (minutes)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -12,7 +12,8 @@ import torch
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.model.decoder import REGISTRIES
 
-from . import commands
+from . import commands, cpu_time
+from .in_process import in_process as _in_process
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
@@ -20,6 +21,60 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fa
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
+
+TIERS = ("fast", "full", "torture")
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("llama_ablate")
+    group.addoption(
+        "--tier",
+        choices=TIERS,
+        default="fast",
+        help="fast: what `make test` runs; full: `make test-all`; torture: `make torture`",
+    )
+    group.addoption(
+        "--cpu", action="store_true", help="print the CPU seconds of each file, processes included"
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: runs with --tier full or torture only")
+    config.addinivalue_line("markers", "torture: runs with --tier torture only")
+    if config.getoption("--cpu"):
+        cpu_time.adopt_orphans()
+
+
+def pytest_collection_modifyitems(config, items):
+    tier = TIERS.index(config.getoption("--tier"))
+    later = [item for item in items if any(map(item.get_closest_marker, TIERS[tier + 1 :]))]
+    if later:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    item.stash[BEGAN] = cpu_time.used() if item.config.getoption("--cpu") else None
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if call.when == "teardown" and item.stash[BEGAN] is not None:
+        item.user_properties.append(("cpu_s", cpu_time.used() - item.stash[BEGAN]))
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--cpu"):
+        terminalreporter.section("CPU seconds")
+        reports = [r for kind in terminalreporter.stats.values() for r in kind]
+        for line in cpu_time.table([r for r in reports if getattr(r, "when", "") == "teardown"]):
+            terminalreporter.write_line(line)
+
+
+BEGAN = pytest.StashKey[float | None]()
 
 SMALL = {
     "vocab": 61,
@@ -129,6 +184,24 @@ def experiment_file(tmp_path, book):
         return file
 
     return write
+
+
+@pytest.fixture
+def volume(pytestconfig):
+    """Choose how often something is tried, of one number for each tier."""
+    tier = TIERS.index(pytestconfig.getoption("--tier"))
+
+    def choose(fast, full, torture):
+        return (fast, full, torture)[tier]
+
+    return choose
+
+
+@pytest.fixture
+def in_process():
+    """Let a test's commands do all they do in this process, and draw no pictures."""
+    with _in_process():
+        yield
 
 
 @pytest.fixture

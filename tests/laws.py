@@ -24,7 +24,8 @@ PROMISED = {
     "feedforward": ["relu", "gelu", "silu", "swiglu"],
     "block": ["pre", "post"],
 }
-#: Every option that changes what is computed, once with another value than its default.
+GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
+#: Every option of every component, once with another value than its default.
 OPTIONS = {
     "norm": [
         {"name": "layernorm", "eps": 1e-2},
@@ -53,7 +54,10 @@ OPTIONS = {
     "attention": [
         {"name": "gqa", "kv_heads": 4, "qk_norm": True},
         {"name": "gqa", "qk_norm": True},
+        {"name": "gqa", "qkv_bias": False, "window": 5, "softcap": 0.5},
+        {"name": "mha", "qk_norm": True, "window": 5},
         {"name": "mha", "qkv_bias": False},
+        {"name": "mqa", "qk_norm": True, "qkv_bias": False, "softcap": 0.5},
         {"name": "mqa", "window": 5},
         {"name": "mha", "softcap": 0.5},
         {"name": "mla", "latent": 12, "rope_dim": 2},
@@ -61,8 +65,9 @@ OPTIONS = {
     ],
     "feedforward": [
         {"name": "gelu", "approximate": "tanh"},
-        {"name": "relu", "width": 40},
-        {"name": "swiglu", "multiple_of": 7, "multiplier": 1.3},
+        *({"name": name, "width": 40} for name in ("linear", "relu", "relu2", "gelu", "silu")),
+        *({"name": name, "width": 40} for name in GATED),
+        *({"name": name, "multiple_of": 7, "multiplier": 1.3} for name in GATED),
     ],
     "block": [{"name": "pre", "residual": 0.5}],
 }
@@ -109,11 +114,13 @@ ALONE = _unique(
     + [LLAMA | {slot: name} for slot, name in COMPONENTS]
     + [LLAMA | {slot: entry} for slot, entries in OPTIONS.items() for entry in entries]
 )
-#: All of the 240 that were promised, every pair of all components, and every option.
+#: Every pair of components of two slots, and every option: for laws about a whole model.
 COMBINATIONS = _unique(
-    [dict(zip(PROMISED, names, strict=True)) for names in itertools.product(*PROMISED.values())]
-    + covering({slot: list(registry) for slot, registry in REGISTRIES.items()})
-    + ALONE
+    covering({slot: list(registry) for slot, registry in REGISTRIES.items()}) + ALONE
+)
+#: All of the 240 that were promised: built and counted, since nothing but pairs goes wrong alone.
+PRODUCT = _unique(
+    dict(zip(PROMISED, names, strict=True)) for names in itertools.product(*PROMISED.values())
 )
 
 

@@ -10,6 +10,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import local
 from llama_ablate.launch.environment import cores
+from tests.in_process import run_in_process
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def results(tmp_path_factory):
         "utf-8",
     )
     os.environ["LLAMA_ABLATE_CACHE"] = str(folder / "cache")
-    assert main(["run", str(file), "--results", str(folder), "--device", "cpu"]) == 0
+    assert run_in_process(file, folder) == 0
     return folder / "tiny"
 
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache"} & set(p.parts)]
 
 
+@pytest.mark.full  # `make docs-check`: it reads all of the published results
 def test_the_generated_parts_of_the_pages_are_fresh():
     found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     module = importlib.util.module_from_spec(found)

@@ -12,6 +12,7 @@ from llama_ablate.data.tokenizers import Bytes
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import Generation, Sampling, Streamed, probabilities
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from tests.in_process import run_in_process
 
 from .conftest import make_spec
 
@@ -206,7 +207,7 @@ def run_folder(tmp_path_factory):
         "seeds: 1\nmeasure: [perplexity]\n",
         "utf-8",
     )
-    assert main(["run", str(file), "--results", str(folder)]) == 0
+    assert run_in_process(file, folder) == 0
     return folder / "g" / "baseline"
 
 

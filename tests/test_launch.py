@@ -17,6 +17,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
+from tests.in_process import run_in_process
 from tests.quiet import until, within
 from tests.reliability.harness import breaches
 
@@ -24,6 +25,7 @@ LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals
 
 
 def run(file, results, *more):
+    """Run an experiment in processes, as users do."""
     return main(["run", str(file), "--results", str(results), "--device", "cpu", *more])
 
 
@@ -58,6 +60,7 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
     assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(
     experiment_file, tmp_path, capsys
 ):
@@ -71,6 +74,7 @@ def test_what_has_a_record_is_not_trained_again_and_new_seeds_are_added(
     assert not list(tmp_path.glob("tiny/plan-*.json"))
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     experiment_file, tmp_path, capsys
 ):
@@ -98,6 +102,7 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     assert not breaches(root)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_the_way_on(
     experiment_file, tmp_path, capsys
 ):
@@ -126,14 +131,15 @@ def test_documents_that_are_damaged_are_measured_again_and_what_cannot_be_names_
 
 
 def test_the_number_of_workers_changes_no_weight(experiment_file, tmp_path):
-    file = experiment_file()
-    assert run(file, tmp_path / "one", "--workers", "1") == 0
+    file = experiment_file(measure="[perplexity]")
+    assert run_in_process(file, tmp_path / "one") == 0
     assert run(file, tmp_path / "three", "--workers", "3") == 0
     one = hashes(tmp_path / "one")
     assert len(one) == 4
     assert hashes(tmp_path / "three") == one
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
     experiment_file, tmp_path, capsys
 ):
@@ -158,12 +164,12 @@ def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
 def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
     experiment_file, tmp_path, launch
 ):
-    file = experiment_file(train=LONG)
+    file = experiment_file("{}", train=LONG, seeds="1")
     launcher = launch(command(file, tmp_path))
     kill(until(lambda: at_work(launcher, tmp_path / "tiny"), 60)[0])
     _out, err = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, err
-    assert run(file, tmp_path / "whole") == 0
+    assert run_in_process(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
     assert not list((tmp_path / "tiny" / "working").iterdir())
 
@@ -189,14 +195,16 @@ def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_o
     assert records[doomed].outcome == "error"
     assert "SIGKILL" in records[doomed].reason
     assert [r.outcome for id_, r in records.items() if id_ != doomed] == ["ok"]
-    assert run(file, tmp_path) == 0
+    assert run_in_process(file, tmp_path) == 0
     assert not list((store / "failed").iterdir())
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.full)]
+)
 def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path, launch, how):
     """Ctrl-C leaves checkpoints and exit code 130; a killed launcher leaves no worker behind."""
-    file = experiment_file(train=LONG)
+    file = experiment_file("{}", train=LONG)
     launcher = launch(command(file, tmp_path))
     logs = tmp_path / "tiny" / "working"
     until(lambda: len(at_work(launcher, tmp_path / "tiny")) >= 2, 60)
@@ -211,12 +219,13 @@ def test_a_stopped_grid_goes_on_with_identical_numbers(experiment_file, tmp_path
         assert "the same command goes on" in err
         assert "Traceback" not in err
     until(lambda: not alive(started), 15)
-    assert run(file, tmp_path) == 0
-    assert run(file, tmp_path / "whole") == 0
+    assert run_in_process(file, tmp_path) == 0
+    assert run_in_process(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
     assert not list(logs.iterdir())
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -285,7 +294,7 @@ def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tm
     assert forkserver._forkserver._forkserver_pid != server.pid
 
 
-@pytest.mark.parametrize("at", ["training", "measuring"])
+@pytest.mark.parametrize("at", ["training", pytest.param("measuring", marks=pytest.mark.full)])
 def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_path, launch):
     """Runs and metrics that would go on for minutes."""
     steps = {"training": 1_000_000, "measuring": 1}[at]
@@ -311,7 +320,7 @@ def _dies(_report):
 
 def test_a_run_that_a_worker_refuses_says_why(experiment_file, tmp_path):
     file = experiment_file(measure="[perplexity]")
-    assert run(file, tmp_path) == 0
+    assert run_in_process(file, tmp_path) == 0
     launcher = local.Local(Store(tmp_path / "tiny"), "cpu", 1)
     launcher.submit(["no-run"])
     told = []
@@ -334,6 +343,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
         processes.call(_dies, log=tmp_path / "x.log")
 
 
+@pytest.mark.usefixtures("in_process")
 def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, book, capsys):
     assert run(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
     taken = [r.metrics["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]

@@ -20,6 +20,7 @@ from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
+from tests.in_process import in_process
 
 NORM = '''
 """A norm of somebody else's."""
@@ -71,7 +72,7 @@ def run(monkeypatch, capsys):
     """Give a command as if in a process of its own: with nothing loaded from outside."""
 
     def command(*words):
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, in_process():
             patch.setattr(plugins, "_loaded", {})
             registries = (NORMS, FEEDFORWARDS, METRICS)
             for registry, kind in product(registries, ("_components", "_schemas")):
@@ -130,21 +131,22 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
 
 
 PLAIN = '''
-"""A feed-forward network of torch's own layers."""
+"""A feed-forward network with a layer of torch's own."""
 import torch
 from torch import nn
 from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
+from llama_ablate.model.linear import OutLinear
 
 
 @FEEDFORWARDS.register("plain")
 class Plain(nn.Module):
-    """Use torch's own layers (nobody 2026)."""
+    """Use a layer of torch's own (nobody 2026)."""
 
     def __init__(self, dim: int, *, width: int | None = None) -> None:
         super().__init__()
         self.width = width or 4 * dim
-        self.up, self.down = nn.Linear(dim, self.width), nn.Linear(self.width, dim)
+        self.up, self.down = nn.Linear(dim, self.width), OutLinear(self.width, dim)
 
     def flops(self):
         return 4 * self.up.weight.numel()
@@ -211,7 +213,7 @@ def test_a_plugin_of_an_installed_package_is_loaded_and_recorded(tmp_path):
     (info / "entry_points.txt").write_text("[llama_ablate.plugins]\ntheirs = theirs\n")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from llama_ablate import plugins\n"
+        "from llama_ablate.config import plugins\n"
         "plugins.load(); print(plugins.loaded())\n"
         "from llama_ablate.model.norms import NORMS; print('theirs' in NORMS)"
     )

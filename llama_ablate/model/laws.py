@@ -6,10 +6,11 @@ before a grid starts, where nobody has tested it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
@@ -20,6 +21,7 @@ _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough f
 _CHANGED = 12  # the token that is exchanged to see who sees it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
 _CLOSE = 1e-4
+_SHRINKS = 1.2  # between no scale at all and the square root of two
 
 #: Says in words how a model breaks a law; None where it obeys.
 Law = Callable[[Decoder, Tensor], str | None]
@@ -103,6 +105,36 @@ def drawn_from_the_seed(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
+def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that what a layer adds to the residual stream starts scaled by 1/sqrt(2 layers).
+
+    The first layer's parts of a model of one layer and of one of two are given the same input:
+    their outputs are to differ by sqrt(2). An output that starts at zero needs no scale.
+    """
+    other = _model(replace(model.spec, layers=3 - model.spec.layers))
+    shallow, deep = sorted((model, other), key=lambda one: one.spec.layers)
+    for name in ("attn", "ffn"):
+        inputs = _inputs(shallow, name, tokens_BT)
+        alone, among_two = (getattr(m.blocks[0], name)(*inputs).norm() for m in (shallow, deep))
+        if alone > 0 and among_two * _SHRINKS > alone:
+            return (
+                f"starts as large in a deep model as in a shallow one ('{name}'): make its output "
+                "projection an OutLinear of llama_ablate.model.linear, which is scaled by "
+                "1/sqrt(2 layers)"
+            )
+    return None
+
+
+def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
+    """Return what the first layer gives to one of its parts."""
+    seen: list[tuple[Any, ...]] = []
+    part: nn.Module = getattr(model.blocks[0], name)
+    hook = part.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs))
+    model(tokens_BT)
+    hook.remove()
+    return seen[0]
+
+
 #: In the order in which they are tried. What changes the weights comes last.
 LAWS: tuple[Law, ...] = (
     finite,
@@ -110,6 +142,7 @@ LAWS: tuple[Law, ...] = (
     causal,
     cached_equals_full,
     counted_bytes,
+    starts_smaller_with_depth,
     every_parameter_learns,
 )
 

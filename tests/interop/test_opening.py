@@ -12,6 +12,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.interop.loader import open_model
+from tests.in_process import run_in_process
 
 from .checkpoints import meta_tensors, tokens, transformers_model, write_llama3, write_meta
 
@@ -189,7 +190,7 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
     unsealed, experiment_file, tmp_path, capsys, monkeypatch
 ):
     out = tmp_path / "results"
-    assert main(["run", str(experiment_file()), "--results", str(out)]) == 0
+    assert run_in_process(experiment_file(), out) == 0
     capsys.readouterr()
     root = out / "tiny"
     plan = json.loads((root / "plan.json").read_text("utf-8"))
@@ -234,7 +235,7 @@ def test_an_exported_run_brings_its_tokenizer_and_computes_the_same(
             data=f"{{corpus: {{name: files, path: '{tmp_path / 'book.txt'}'}}, "
             f"tokenizer: {tokenizer}}}",
         )
-        assert main(["run", str(file), "--results", str(out)]) == 0
+        assert run_in_process(file, out) == 0
         root = next(p for p in out.iterdir() if not (p / "seen").exists())
         (root / "seen").touch()
         folder = tmp_path / "exported" / root.name

@@ -5,13 +5,13 @@ import os
 import pytest
 
 from tests.commands import command
-from tests.reliability.conftest import FULL, tally, volume
+from tests.reliability.conftest import TALLY, tally
 from tests.reliability.harness import there
 
-__all__ = ["tally", "volume"]
+__all__ = ["tally"]
 
 #: Clusters take minutes: they are started where they are asked for.
-WANTED = FULL or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
+WANTED = TALLY or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
 
 
 def pytest_collection_modifyitems(items):

@@ -25,7 +25,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     expected = grid(file, tmp_path / "reference", Settings()).root
-    chance, wanted, wrong = random.Random(0), volume(3, 50), []
+    chance, wanted, wrong = random.Random(0), volume(3, 3, 50), []
     nodes = heads = grids = 0
     while nodes < wanted:
         results = tmp_path / f"grid-{grids}"

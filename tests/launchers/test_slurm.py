@@ -98,7 +98,7 @@ def test_a_grid_to_which_all_happens_that_slurm_is_for_ends_with_the_results_of_
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     expected = grid(file, tmp_path / "reference", Settings()).root
     path = killed_after_sbatch(tmp_path)
-    chance, wanted, wrong = random.Random(0), volume(6, 30), []
+    chance, wanted, wrong = random.Random(0), volume(6, 6, 30), []
     happened, grids, longest = [], 0, 0.0
     while len(happened) < wanted:
         results = tmp_path / f"grid-{grids}"

@@ -12,6 +12,7 @@ from llama_ablate.model import laws
 from llama_ablate.model.attention import MHA
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.feedforward import SwiGLU
+from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.norms import RMSNorm
 from tests.conftest import LLAMA
 from tests.laws import COMPONENTS
@@ -75,6 +76,33 @@ class Crashing(SwiGLU):
         return {}[x_BTD.dtype]
 
 
+class AtFullSize(SwiGLU):
+    """Write to the residual stream by a projection that knows nothing of the depth."""
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        self.down = nn.Linear(self.width, dim, bias=bias)
+
+
+class Unmarked(MHA):
+    """Write to the residual stream by a projection that is not said to."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int, bias: bool, norm, **options):
+        super().__init__(dim, heads, head_dim, bias, norm, **options)
+        self.out = Linear(heads * head_dim, dim, bias=bias)
+
+
+class FromZeroOn(SwiGLU):
+    """Start as nothing, whatever the depth."""
+
+    def __init__(self, dim: int, bias: bool, *, width: int | None = None):
+        super().__init__(dim, bias, width=width)
+        self.scale = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) * self.scale
+
+
 class Another(SwiGLU):
     """Be what is there already."""
 
@@ -117,6 +145,8 @@ def check(monkeypatch, spec):
         ("feedforward", Idle, "gives 'blocks.0.ffn.idle' no gradient"),
         ("feedforward", Unseeded, "starts from other weights each time"),
         ("feedforward", Unsaved, "draws something that is not saved"),
+        ("feedforward", AtFullSize, "starts as large in a deep model as in a shallow one ('ffn')"),
+        ("attention", Unmarked, "('attn'): make its output projection an OutLinear"),
         ("feedforward", Crashing, "fails where 'finite' is checked: KeyError: torch.float32"),
         ("feedforward", Another, "computes what 'swiglu' does"),
         ("attention", Forgetful, "fails where 'cached_equals_full' is checked: RuntimeError: "),
@@ -136,6 +166,10 @@ def test_the_components_of_this_package_pass(spec, slot, name):
     laws.check(spec(**LLAMA | {slot: name}), slot)
 
 
+def test_an_output_that_starts_at_zero_needs_no_scale(check):
+    check("feedforward", FromZeroOn)
+
+
 def test_bytes_that_are_counted_wrong_are_caught(spec, monkeypatch):
     model = laws._model(spec(vocab=61))
     tokens = torch.zeros(2, 24, dtype=torch.long)
@@ -145,12 +179,12 @@ def test_bytes_that_are_counted_wrong_are_caught(spec, monkeypatch):
 
 
 class Plain(nn.Module):
-    """Use torch's own layers, and a decay of two axes that starts at 4."""
+    """Use a layer of torch's own, and a decay of two axes that starts at 4."""
 
     def __init__(self, dim: int, *, width: int | None = None):
         super().__init__()
         self.width = width or dim
-        self.up, self.down = nn.Linear(dim, self.width), nn.Linear(self.width, dim)
+        self.up, self.down = nn.Linear(dim, self.width), OutLinear(self.width, dim)
         self.decay = nn.Parameter(torch.full((2, dim // 2), 4.0))
 
     def flops(self):
@@ -172,7 +206,7 @@ def test_what_a_constructor_sets_stays_and_what_it_draws_comes_from_seed_and_nam
     ffn = first.blocks[0].ffn
     assert torch.equal(ffn.decay, torch.full((2, 16), 4.0))
     assert ffn.up.bias.abs().max() > 0
-    for name in ("up.bias", "up.weight", "down.bias"):
+    for name in ("up.bias", "up.weight"):
         assert not torch.equal(ffn.get_parameter(name), first.blocks[1].ffn.get_parameter(name)), (
             "each layer draws for itself"
         )

@@ -1,7 +1,6 @@
-"""Two tiers of one battery: what a pull request can wait for, and `make torture`.
+"""Three tiers of one battery: `make test`, `make test-all` and `make torture`.
 
-With LLAMA_ABLATE_TORTURE set to a file, volumes are those of the full tier, and what every row of
-the battery found is added to that file.
+With LLAMA_ABLATE_TORTURE set to a file, what every row of the battery found is added to that file.
 """
 
 import json
@@ -11,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FULL = os.environ.get("LLAMA_ABLATE_TORTURE")
-
-
-@pytest.fixture
-def volume():
-    """Choose how often something is tried: a number for pull requests, and one for torture."""
-    return lambda pr, full: full if FULL else pr
+TALLY = os.environ.get("LLAMA_ABLATE_TORTURE")
 
 
 @pytest.fixture
@@ -26,7 +19,7 @@ def tally(request):
     began = time.monotonic()
 
     def report(row, what, trials, failures=0):
-        if FULL:
+        if TALLY:
             line = {
                 "row": row,
                 "what": what,
@@ -35,7 +28,7 @@ def tally(request):
                 "seconds": round(time.monotonic() - began),
                 "test": request.node.nodeid,
             }
-            with Path(FULL).open("a", encoding="utf-8") as file:
+            with Path(TALLY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         assert failures == 0, f"{row}: {failures} of {trials} failed: {what}"
 

@@ -14,11 +14,11 @@ from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.launch import worker
 from llama_ablate.launch.progress import Progress
-from llama_ablate.launch.queue import Gone, News, Queue
+from llama_ablate.launch.queue import Queue
 from llama_ablate.results import Settings, Store, leases
 from llama_ablate.training.compute import Compute
+from tests.in_process import Inline
 from tests.quiet import until
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -30,26 +30,6 @@ _SPEC.loader.exec_module(fsck)
 COMPUTE = Compute(precision="float32", kernel="math")
 #: A run that writes a checkpoint before every step has the most places to crash in.
 EVERY_STEP = Settings(checkpoint_s=1e-9)
-
-
-class Inline:
-    """A launcher without processes: a run is done when it is submitted."""
-
-    slots = 1
-
-    def __init__(self, store):
-        self._store, self._news = store, News()
-
-    def submit(self, runs):
-        for run in runs:
-            self._news.gone.append(Gone(run, f"ended {worker.run(self._store.root, run)}"))
-
-    def poll(self):
-        news, self._news = self._news, News()
-        return news
-
-    def stop(self):
-        pass
 
 
 def grid(file, results, settings=EVERY_STEP):

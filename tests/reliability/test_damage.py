@@ -70,7 +70,7 @@ def test_every_damage_to_a_finished_run_is_seen_and_no_healthy_run_is_blamed(
     assert len(folders) == 4
     assert {len(of) for of in files} == {7}
     chance, missed, blamed, trials = random.Random(0), [], [], 0
-    for _ in range(volume(500, 10_000)):
+    for _ in range(volume(60, 500, 10_000)):
         one, two = chance.sample(range(4), 2)
         which = chance.randrange(7)
         target, kind = files[one][which], chance.choice(KINDS)
@@ -108,7 +108,7 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
         store.root / "hypotheses.json": lambda: store.stated,
     }
     chance, missed, trials = random.Random(0), [], 0
-    for _ in range(volume(300, 3000)):
+    for _ in range(volume(60, 300, 3000)):
         target = chance.choice([*reads, latest])
         whole, kind = target.read_bytes(), chance.choice(KINDS[:4])
         if damage(kind, target, chance, None):
@@ -266,6 +266,7 @@ def test_a_folder_of_another_user_is_told_and_a_strict_umask_does_no_harm(
     tally("R7", "the folder of another user; umask 077", 2, len(wrong))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a file system takes root")
 def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
     experiment_file, tmp_path, launch, tally
@@ -311,6 +312,7 @@ def test_a_disk_that_fills_up_ends_in_one_line_and_goes_on_when_there_is_room(
     tally("R6", "a real file system of 8 MB that fills up during a grid", 1)
 
 
+@pytest.mark.full
 def test_a_folder_that_goes_away_under_a_grid_is_one_line(experiment_file, tmp_path, launch, tally):
     train = TRAIN.replace("steps: 6", "steps: 4000")
     file = experiment_file(train=train, measure="[perplexity]", seeds="1")

@@ -22,7 +22,7 @@ from llama_ablate.files.slugs import slug
 from llama_ablate.interop.loader import open_model
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
-from tests.commands import command
+from tests.in_process import in_process, run_in_process
 
 from .harness import grid
 
@@ -287,7 +287,8 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
         file.write_text(comment + file.read_text())
         results = tmp_path / f"r{start}"
         store = grid(file, results)
-        code = main(["report", str(store.root)])
+        with in_process():
+            code = main(["report", str(store.root)])
         assert code == 0, capsys.readouterr().err
         page = (store.root / "report" / "report.html").read_text()
         found = live(page)
@@ -313,7 +314,9 @@ def test_the_checker_of_pages_sees_what_lives():
     assert not live("<p>&lt;script&gt;</p><a href='#x'>").found
 
 
-def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_path, tally):
+def test_no_secret_of_the_environment_is_written_anywhere(
+    experiment_file, tmp_path, tally, capsys, monkeypatch
+):
     canary = "CANARY7f3a91"
     file = experiment_file(train=TRAIN, measure="[perplexity, kv_cache]", seeds="1")
     names = [
@@ -328,15 +331,14 @@ def test_no_secret_of_the_environment_is_written_anywhere(experiment_file, tmp_p
         "SLURM_JWT",
         "RAY_AUTH_TOKEN",
     ]
-    environment = {**os.environ, **{name: f"{canary}-{name}" for name in names}}
-    done = subprocess.run(
-        command(file, tmp_path / "r"), env=environment, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    for name in names:
+        monkeypatch.setenv(name, f"{canary}-{name}")
+    assert run_in_process(file, tmp_path / "r") == 0
+    shown = capsys.readouterr()
     written = [p for p in (tmp_path / "r").rglob("*") if p.is_file()]
     assert len(written) > 30
     leaks = [p for p in written if canary.encode() in p.read_bytes()]
-    leaks += [s for s in (done.stdout, done.stderr) if canary.encode() in s]
+    leaks += [s for s in shown if canary in s]
     text = b" ".join(p.read_bytes() for p in written if p.suffix == ".json").decode()
     assert os.uname().nodename not in text
     assert str(Path.home()) + "/" not in text.replace(str(tmp_path), "")

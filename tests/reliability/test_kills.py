@@ -30,6 +30,7 @@ def command(file, results):
     return run(file, results, "--checkpoint-every", "0.05")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     experiment_file, tmp_path, launch, volume, tally
@@ -37,7 +38,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     file = experiment_file(GRID, train=TRAIN, seeds="3", measure="[perplexity, kv_cache]")
     reference = grid(file, tmp_path / "reference", Settings()).root
     assert not breaches(reference)
-    chance, wanted = random.Random(0), volume(20, 200)
+    chance, wanted = random.Random(0), volume(20, 20, 200)
     killed, finished, wrong = Counter(), 0, []
     while killed.total() < wanted:
         results = tmp_path / f"grid-{finished}"
@@ -99,6 +100,7 @@ def end(who, launcher, root, chance):
 INTERRUPTS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGINT twice", "closed terminal"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", INTERRUPTS)
 def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     how, experiment_file, tmp_path, launch, volume, tally
@@ -106,7 +108,7 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     train = TRAIN.replace("120", "600")
     file = experiment_file(train=train, seeds="1", measure="[perplexity]")
     reference = grid(file, tmp_path / "reference", Settings()).root
-    wrong, trials, slowest = [], volume(1, 10), 0.0
+    wrong, trials, slowest = [], volume(1, 1, 10), 0.0
     for number in range(trials):
         results = tmp_path / str(number)
         root = results / "tiny"
@@ -151,12 +153,13 @@ def test_an_interrupt_leaves_checkpoints_no_process_and_the_same_results_later(
     )
 
 
+@pytest.mark.full
 def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
     experiment_file, tmp_path, volume, tally
 ):
     """The first lines define and import; from some 130 on they start, watch and finish runs."""
     file = experiment_file(train=TRAIN.replace("120", "600"), seeds="1", measure="[perplexity]")
-    chance, wrong, trials = random.Random(15), [], volume(2, 100)
+    chance, wrong, trials = random.Random(15), [], volume(2, 2, 100)
     for number in range(trials):
         noted, root = tmp_path / f"line-{number}", tmp_path / str(number)
         words = [str(chance.randrange(100, 400)), str(noted), *command(file, root)[3:]]
@@ -181,6 +184,7 @@ def test_an_interrupt_at_any_line_of_the_launcher_leaves_no_process(
     )
 
 
+@pytest.mark.full
 def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file, tmp_path, launch):
     file = experiment_file(train=TRAIN.replace("120", "200"), seeds="1", measure="[perplexity]")
     owner, terminal = os.openpty()
@@ -193,11 +197,12 @@ def test_a_grid_under_nohup_goes_on_when_its_terminal_is_closed(experiment_file,
     assert [record.outcome for record in Store(tmp_path / "tiny").records()] == ["ok", "ok"]
 
 
+@pytest.mark.full
 def test_runs_that_want_more_memory_than_there_is_end_as_oom_and_leave_the_others_alone(
     experiment_file, tmp_path, volume, tally
 ):
     """A width of eight million wants gigabytes more than the small runs need."""
-    seeds = volume(1, 5)
+    seeds = volume(1, 1, 5)
     few = "{label: base}, {label: ln, norm: layernorm}"
     fat = "{label: fat, feedforward: {name: relu, width: 8000000}}"
     sections = {"train": TRAIN, "seeds": f"{seeds}", "measure": "[perplexity]"}

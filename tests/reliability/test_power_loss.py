@@ -21,7 +21,12 @@ from .power import Recorder, disk_after, lose_power
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["one process", "a launcher and two workers"])
+@pytest.fixture(
+    params=[
+        "one process",
+        pytest.param("a launcher and two workers", marks=pytest.mark.full),
+    ]
+)
 def recorded(request, experiment_file, tmp_path, monkeypatch):
     """A grid of two runs, the calls it took, and at which call each commit had returned."""
     train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
@@ -69,9 +74,9 @@ def test_what_was_committed_survives_a_loss_of_power_and_nothing_torn_is_believe
     assert not breaches(replayed / "tiny", reference)
 
     prefixes = len(recorder.calls)
-    each = volume(3, -(-10_000 // prefixes))
+    each = volume(2, 3, -(-10_000 // prefixes))
     chance, trials, failures, resumed = random.Random(1), 0, [], 0
-    for length in range(0, prefixes + 1, volume(1 + prefixes // 200, 1)):
+    for length in range(0, prefixes + 1, volume(1 + prefixes // 40, 1 + prefixes // 200, 1)):
         left = disk_after(recorder.calls[:length])
         committed = {what for at, what in recorder.marks if at <= length}
         for _ in range(each):

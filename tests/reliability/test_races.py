@@ -67,7 +67,8 @@ def test_launchers_that_race_for_one_grid_share_it_and_commit_every_run_once(
         request.getfixturevalue("namespaces")
         start = elsewhere
     reference = grid(four, tmp_path / "reference").root
-    grids, launchers = volume(6 if start == fork else 2, 100), volume(4, 8)
+    grids = volume(1, 6 if start == fork else 2, 100)
+    launchers = volume(2, 4, 8)
     chance, wrong, runs, twice = random.Random(0), [], 0, 0
     for number in range(grids):
         results, executed = tmp_path / f"race-{number}", tmp_path / f"executed-{number}"
@@ -177,7 +178,7 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root
-    chance, wrong, stopped, trials = random.Random(0), [], 0, volume(3, 100)
+    chance, wrong, stopped, trials = random.Random(0), [], 0, volume(1, 3, 100)
     for number in range(trials):
         results = tmp_path / str(number)
         sleeper = os.fork()

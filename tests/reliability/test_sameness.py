@@ -22,6 +22,7 @@ from .harness import Settings, breaches, fsck, grid
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
 
+@pytest.mark.full
 def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
     experiment_file, tmp_path, volume, tally
 ):
@@ -33,7 +34,7 @@ def test_order_workers_and_hash_seed_change_no_weight_and_no_number(
         return experiment_file(f"{{axes: {{{chosen}}}}}", train=TRAIN, measure=measure, seeds="2")
 
     reference = grid(file_of(axes), tmp_path / "reference", Settings()).root
-    chance, wrong, trials = random.Random(0), [], volume(2, 10)
+    chance, wrong, trials = random.Random(0), [], volume(2, 2, 10)
     for number in range(trials):
         order = chance.sample(axes, 3)
         results = tmp_path / str(number)
@@ -104,13 +105,14 @@ CLOCKS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not shutil.which("faketime"), reason="faketime is not installed")
 def test_a_clock_that_jumps_steals_no_lease_and_changes_no_number(
     experiment_file, tmp_path, volume, tally
 ):
     file = experiment_file(train=TRAIN, measure="[perplexity]", seeds="1")
     reference = grid(file, tmp_path / "reference", Settings()).root
-    wrong, clocks = [], CLOCKS[: volume(2, len(CLOCKS))]
+    wrong, clocks = [], CLOCKS[: volume(2, 2, len(CLOCKS))]
     for number, clock in enumerate(clocks):
         results, relative = tmp_path / str(number), ["-f"] * (clock[0] != "2")
         done = subprocess.run(
@@ -133,7 +135,7 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
 ):
     """Variants and seeds come and go, names and order and comments change."""
     norms = ["layernorm", "rmsnorm"]
-    chance, wrong, edits = random.Random(0), [], volume(20, 200)
+    chance, wrong, edits = random.Random(0), [], volume(6, 20, 200)
     known = set()
     for _ in range(edits):
         pairs = [
@@ -191,7 +193,7 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         return [store.variant_metrics(v.id)[name].numbers for v, _ in plan.arms for name in asked]
 
     monkeypatch.setattr(processes, "call", call)
-    chance, wrong, edits = random.Random(0), [], volume(20, 200)
+    chance, wrong, edits = random.Random(0), [], volume(6, 20, 200)
     for number in range(edits):
         kernel = chance.choice(["math", "fused"])
         train = (
@@ -212,10 +214,11 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
     )
 
 
+@pytest.mark.full
 def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_path, volume, tally):
     """R17: a launcher's memory grows by less than a kilobyte a run."""
     train = TRAIN.replace("steps: 6", "steps: 1")
-    runs = volume(60, 2000)
+    runs = volume(60, 60, 2000)
     file = experiment_file(
         variants="{}",
         seeds=f"{min(runs, 1000)}",
@@ -237,7 +240,7 @@ def test_memory_and_open_files_of_a_launcher_stay_level(experiment_file, tmp_pat
     slope = slope_of([memory for memory, _ in settled])
     files = {opened for _, opened in settled}
     assert max(files) - min(files) <= 8, files
-    limit = volume(64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
+    limit = volume(64 << 10, 64 << 10, 1 << 10)  # sixty runs are too few to see a kilobyte
     assert slope < limit, slope
     tally(
         "R17",

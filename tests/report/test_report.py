@@ -28,6 +28,7 @@ from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
+from tests.in_process import run_in_process
 from tests.metrics import measured
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
@@ -313,7 +314,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
         variants="{design: product, axes: {norm: [layernorm, rmsnorm], block: [post, pre]}}",
         measure="[perplexity]",
     )
-    assert main(["run", str(file), "--results", str(tmp_path / "out")]) == 0
+    assert run_in_process(file, tmp_path / "out") == 0
     out = capsys.readouterr().out
     assert "norm x block" in out
     assert "layernorm -> rmsnorm; post -> pre" in out
@@ -340,7 +341,7 @@ def stated(experiment_file, tmp_path, hypotheses=STATED, seeds="2"):
         hypotheses=hypotheses,
         seeds=seeds,
     )
-    return main(["run", str(file), "--results", str(tmp_path / "out")])
+    return run_in_process(file, tmp_path / "out")
 
 
 def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(

@@ -10,6 +10,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.results import Store
 from tests.commands import PYTHON, alive, command, family, kill
+from tests.in_process import run_in_process
 from tests.quiet import until
 from tests.reliability.harness import there
 
@@ -26,15 +27,20 @@ def curve(root):
     ]
 
 
-def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
-    experiment_file, tmp_path, launch
-):
-    one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
-    assert main(["run", str(one), "--results", str(tmp_path / "one"), "--device", "cpu"]) == 0
-    two = experiment_file(
+@pytest.fixture
+def two(experiment_file, tmp_path):
+    """The file of a run on two processes, which has been done under "two"."""
+    file = experiment_file(
         "{}", train=TRAIN, seeds="1", measure="[perplexity]", parallel="{data: 2}"
     )
-    assert main(["run", str(two), "--results", str(tmp_path / "two"), "--device", "cpu"]) == 0
+    assert run_in_process(file, tmp_path / "two") == 0
+    return file
+
+
+def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
+    one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
+    assert one == two  # the same file, written anew: what "two" holds is done
+    assert run_in_process(one, tmp_path / "one") == 0
     alone, shared = curve(tmp_path / "one" / "tiny"), curve(tmp_path / "two" / "tiny")
     assert len(alone) == 60
     for ours, theirs in zip(shared, alone, strict=True):
@@ -42,7 +48,10 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
     (record,) = Store(tmp_path / "two" / "tiny").records()
     assert record.compute["ranks"] == 2
 
-    # The same, but one of the two is killed: the run goes on from its checkpoint, to the same end.
+
+@pytest.mark.full
+def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(two, tmp_path, launch):
+    shared = curve(tmp_path / "two" / "tiny")
     launcher = launch(command(two, tmp_path / "lost", *OFTEN))
     working = tmp_path / "lost" / "tiny" / "working"
     while not there(working, "*/checkpoint-*"):
@@ -55,6 +64,7 @@ def test_two_processes_give_the_curve_of_one_and_a_lost_one_is_made_up_for(
     assert not list(working.iterdir())
 
 
+@pytest.mark.full
 def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, launch):
     file = experiment_file(
         "{}",

@@ -1,0 +1,65 @@
+"""Commands without processes and without pictures, where a test is about neither.
+
+A real grid starts a fork server that imports torch, a process for each run and two for measuring,
+and draws ten figures: ten seconds of CPU, where its training takes a tenth of one.
+"""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from llama_ablate.commands.cli import main
+from llama_ablate.launch import local, processes, worker
+from llama_ablate.launch.queue import Gone, News
+
+
+class Inline:
+    """A launcher without processes: a run is done when it is submitted."""
+
+    slots = 1
+
+    def __init__(self, store, *_device_and_workers):
+        self._store, self._news = store, News()
+
+    def submit(self, runs):
+        for run in runs:
+            self._news.gone.append(Gone(run, f"ended {worker.run(self._store.root, run)}"))
+
+    def poll(self):
+        news, self._news = self._news, News()
+        return news
+
+    def stop(self):
+        pass
+
+
+@contextmanager
+def in_process():
+    """Let commands train, measure and report inside, in this process and without pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "warm", lambda: None)
+        patch.setattr(processes, "call", _call)
+        patch.setattr(local, "Local", Inline)
+        patch.setattr(Figure, "savefig", _save_nothing)
+        yield
+
+
+def run_in_process(file, results, *options):
+    """Do what the command `run` does, without processes and pictures; return its exit code."""
+    with in_process():
+        return main(["run", str(file), "--results", str(results), "--device", "cpu", *options])
+
+
+def _call(task, *arguments, log, report=lambda _value: None):
+    """Do what `processes.call` does in a fresh process."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    return task(report, *arguments)
+
+
+def _save_nothing(_figure, file, **_options):
+    """Write a file that can be read back as a picture's bytes, and draw none."""
+    write = file.write if hasattr(file, "write") else Path(file).write_bytes
+    write(b"<svg/>")

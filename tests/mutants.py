@@ -1,0 +1,275 @@
+"""Faults to seed in a copy of the package, each with the tests that are to catch it.
+
+A fault names a function and an expression or statement in it. Both are compared as syntax trees, so
+layout and comments do not matter; a fault whose place has changed is told by name.
+"""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: what is wrong, in which function, and what stands where something else stood."""
+
+    what: str
+    file: str
+    function: str
+    stands: str
+    instead: str
+    #: The tests that are to catch it, those that catch it soonest first.
+    caught_by: tuple[str, ...]
+
+    def spoil(self, copy: Path) -> str:
+        """Write the fault into a copy of the sources; return what stood there before."""
+        path = copy / "llama_ablate" / self.file
+        before = path.read_text("utf-8")
+        tree, swap = ast.parse(before), _Swap(_tree(self.stands), _tree(self.instead))
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name == self.function
+        ]
+        for function in functions:
+            function.body = [swap.visit(statement) for statement in function.body]
+        assert swap.swapped == 1, (
+            f"tests/mutants.py: '{self.what}' cannot be seeded: `{self.stands}` stands "
+            f"{swap.swapped} times in {self.function} of {self.file}"
+        )
+        path.write_text(ast.unparse(ast.fix_missing_locations(tree)), "utf-8")
+        return before
+
+
+class _Swap(ast.NodeTransformer):
+    """Put one tree in the place of every tree that is equal to another."""
+
+    def __init__(self, stands: ast.AST, instead: ast.AST) -> None:
+        self._stands, self._instead, self.swapped = ast.dump(stands), instead, 0
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if ast.dump(node) == self._stands:
+            self.swapped += 1
+            return self._instead
+        return self.generic_visit(node)
+
+
+def _tree(source: str) -> ast.AST:
+    """Return a statement, or an expression without the statement around it."""
+    (statement,) = ast.parse(source).body
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+DISK, LEASES = "files/disk.py", "results/leases.py"
+RESULTS = "tests/test_results.py"
+POWER = "tests/reliability/test_power_loss.py"
+DAMAGE = "tests/reliability/test_damage.py"
+RACES = "tests/reliability/test_races.py"
+CRASHES = "tests/reliability/test_crashes.py"
+
+#: R23: faults of the store and of what it keeps.
+STORE = (
+    Mutant("files are not flushed", DISK, "close", "os.fsync(self._handle)", "None", (POWER,)),
+    Mutant("folders are not flushed", DISK, "sync", "os.fsync(handle)", "None", (POWER,)),
+    Mutant(
+        "documents are written in place",
+        DISK,
+        "replace",
+        "(aside or path.parent) / f'{PARTIAL}{secrets.token_hex(8)}'",
+        "(remove(path), path)[1]",
+        (RESULTS, POWER),
+    ),
+    Mutant("an error of the disk is swallowed", DISK, "write", "raise", "pass", (RESULTS, CRASHES)),
+    Mutant(
+        "a lease can be had twice",
+        LEASES,
+        "__init__",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL",
+        "os.O_WRONLY | os.O_CREAT",
+        (RACES,),
+    ),
+    Mutant(
+        "a lease that was broken counts as held",
+        LEASES,
+        "held",
+        "(there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)",
+        "bool(there)",
+        (RACES,),
+    ),
+    Mutant(
+        "a lease is never renewed",
+        LEASES,
+        "_renew",
+        "os.utime(self._handle, ns=(0, beat * 10**9))",
+        "None",
+        (RACES,),
+    ),
+    Mutant(
+        "a beat is the time of the clock",
+        LEASES,
+        "_renew",
+        "(0, beat * 10**9)",
+        "(0, int(time.time()) * 10**9)",
+        (RACES,),
+    ),
+    Mutant(
+        "a lease is counted by the clock",
+        LEASES,
+        "waits",
+        "time.monotonic()",
+        "time.time()",
+        (RACES,),
+    ),
+    Mutant(
+        "the process of a lease is known by its number alone",
+        "results/processes.py",
+        "alive",
+        "_began(int(pid)) == began",
+        "_began(int(pid)) != ''",
+        (DAMAGE,),
+    ),
+    Mutant(
+        "a process of another boot is taken for dead",
+        "results/processes.py",
+        "alive",
+        "(boot, namespace) != (_boot(), _namespace())",
+        "namespace != _namespace()",
+        (DAMAGE,),
+    ),
+    Mutant(
+        "hashes are not looked at",
+        "results/run_folder.py",
+        "_check",
+        "listed.get('sha256') != digest",
+        "listed.get('sha256') == 'never'",
+        (RESULTS, DAMAGE),
+    ),
+    Mutant(
+        "a failed run among the finished ones is believed",
+        "results/runs.py",
+        "intact",
+        "final == (folder.parent == self.final)",
+        "True",
+        (RESULTS, DAMAGE),
+    ),
+    Mutant(
+        "a damaged checkpoint is believed",
+        "training/checkpoint.py",
+        "load",
+        "not path.name.endswith(f'-{digest[:32]}.pt')",
+        "not digest",
+        (DAMAGE, "tests/training/test_loop.py"),
+    ),
+    Mutant(
+        "the optimizer's state is not restored",
+        "training/loop.py",
+        "_resume",
+        "optimizer.load_state_dict(values.pop('optimizer'))",
+        "values.pop('optimizer')",
+        ("tests/reliability/test_resume.py",),
+    ),
+)
+
+GRID, REPORT = "tests/test_grid.py", "tests/report/test_report.py"
+
+#: Faults of what decides which runs there are, and of what is said about them.
+EVIDENCE = (
+    Mutant(
+        "a variant that changes only its training is taken for the base",
+        "design/grid.py",
+        "_baseline",
+        "v.spec == base and not v.train",
+        "v.spec == base",
+        (GRID, "tests/test_experiment.py", "tests/test_plan.py"),
+    ),
+    Mutant(
+        "a variant's training is no part of its identity",
+        "design/grid.py",
+        "id",
+        "dict(self.train)",
+        "{}",
+        (GRID, "tests/test_plan.py"),
+    ),
+    Mutant(
+        "the half fraction leaves its last factor where it is",
+        "design/designs.py",
+        "half_fraction",
+        "sum(run) % 2",
+        "0",
+        (GRID, "tests/evidence/test_factorial.py"),
+    ),
+    Mutant(
+        "an A/A arm has the seeds of the baseline",
+        "design/runs.py",
+        "order_seed",
+        "self.variant.reseed in ('order', 'both')",
+        "False",
+        ("tests/test_plan.py", "tests/test_experiment.py", GRID),
+    ),
+    Mutant(
+        "a matched width is not rounded",
+        "design/matching.py",
+        "solve",
+        "max(multiple, round(exact / multiple) * multiple)",
+        "max(multiple, round(exact))",
+        (GRID,),
+    ),
+    Mutant(
+        "a budget may be off by a tenth",
+        "design/matching.py",
+        "solve",
+        "abs(residual) <= TOLERANCE",
+        "abs(residual) <= 20 * TOLERANCE",
+        (GRID,),
+    ),
+    Mutant(
+        "Holm's correction corrects nothing",
+        "evidence/intervals.py",
+        "holm",
+        "adjusted[i] = highest",
+        "adjusted[i] = ps[i]",
+        ("tests/evidence/test_intervals.py",),
+    ),
+    Mutant(
+        "an interval has a degree of freedom too many",
+        "evidence/pairing.py",
+        "paired_effect",
+        "quantile((1 + confidence) / 2, n - 1)",
+        "quantile((1 + confidence) / 2, n)",
+        ("tests/evidence/test_pairing.py", REPORT),
+    ),
+    Mutant(
+        "worse is taken for better",
+        "evidence/verdicts.py",
+        "verdicts",
+        "effect.mean < 0",
+        "effect.mean > 0",
+        ("tests/evidence/test_verdicts.py", REPORT),
+    ),
+    Mutant(
+        "a run that diverged counts in its variant's loss",
+        "report/comparison.py",
+        "losses_by_seed",
+        "(runs['outcome'] == 'ok') & runs[column].notna()",
+        "runs[column].notna()",
+        (REPORT, "tests/report/test_tuning.py"),
+    ),
+    Mutant(
+        "a point at which a run diverged may be chosen",
+        "report/tuning.py",
+        "_mean",
+        "bool((runs['outcome'] == 'ok').all()) and column in runs",
+        "column in runs",
+        ("tests/report/test_tuning.py",),
+    ),
+    Mutant(
+        "a record that is not final keeps a run from being tried again",
+        "results/store.py",
+        "is_final",
+        "record.outcome in FINAL",
+        "bool(record.outcome)",
+        (RESULTS,),
+    ),
+)
