@@ -511,7 +511,7 @@ def test_a_metric_that_was_taken_of_some_runs_alone_is_pointed_out(store):
     metrics = {**record("bb", 1, 2.0).metrics, "calibration": calibration}
     replaced(store, "bb1", metrics=metrics)
     told = warnings(read(store))
-    rest = f"`llama-ablate measure {store.root} calibration` measures the rest."
+    rest = "`llama-ablate measure DIR calibration` measures the rest."
     label = LABELS["bb"]
     assert f"calibration was measured on 1 of 3 finished runs of '{label}'; {rest}" in told
     assert f"calibration was measured on 0 of 3 finished runs of 'baseline'; {rest}" in told

@@ -2,23 +2,31 @@
 
 import json
 import math
+from collections import Counter
 
 import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.report import (
-    figures,
-    frames,
-    hypothesized,
-    scaled,
-    sections,
-    tested,
-    tuned,
-    warned,
+    comparison,
+    contrasts,
+    controls,
+    hypotheses,
+    scaling,
+    tuning,
 )
-from llama_ablate.results import Store
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.frames import Frames, rows
+from llama_ablate.report.sections import sections
+from llama_ablate.report.warnings import warnings
+from llama_ablate.results import Results, Store
+from llama_ablate.results.run_folder import RunFolder
 from tests.in_process import in_process, run_in_process
+
+
+def read(store):
+    return Frames.of(Results(store))
 
 
 def runs(rows):
@@ -26,9 +34,9 @@ def runs(rows):
     frame = pd.DataFrame(rows, columns=["variant", "seed", "lr", "outcome", "validation_loss_nats"])
     frame["label"] = frame["variant"]
     frame["tuned"] = [json.dumps({"lr": lr}) for lr in frame["lr"]]
-    frame["point"] = [tuned.point({"lr": lr}) for lr in frame["lr"]]
+    frame["point"] = [tuning.point({"lr": lr}) for lr in frame["lr"]]
     frame["test_loss_nats"] = frame["validation_loss_nats"] + 0.5
-    frame["chosen"] = tuned.choose(frame)
+    frame["chosen"] = tuning.choose(frame)
     return frame
 
 
@@ -57,21 +65,21 @@ def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_n
 
 def test_a_point_that_has_not_finished_is_passed_over():
     assert set(GRID[GRID["chosen"] & (GRID["variant"] == "b")]["lr"]) == {1e-2}
-    assert tuned.unfinished(GRID) == ["b"]
+    assert tuning.unfinished(GRID) == ["b"]
 
 
-def test_the_ledger_counts_trials_and_sees_the_edge_of_the_grid():
-    ledger = tuned.ledger(GRID, "test").set_index("label")
-    assert list(ledger["trials"]) == [6, 6]
-    assert list(ledger["finished"]) == [6, 5]
-    assert ledger["diverged"]["a"] == 1
-    assert ledger["edge"].to_dict() == {"a": "", "b": "lr"}
-    assert ledger["loss_nats"]["a"] == pytest.approx(2.5)
+def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
+    trials = tuning.trials(GRID, "test").set_index("label")
+    assert list(trials["trials"]) == [6, 6]
+    assert list(trials["finished"]) == [6, 5]
+    assert trials["diverged"]["a"] == 1
+    assert trials["edge"].to_dict() == {"a": "", "b": "lr"}
+    assert trials["loss_nats"]["a"] == pytest.approx(2.5)
 
 
 def test_sensitivity_takes_the_cap_for_what_diverged():
-    by_rate = tuned.rates(GRID, "test", cap=4.0)
-    found = tuned.sensitivities(by_rate)
+    by_rate = tuning.rates(GRID, "test", cap=4.0)
+    found = tuning.sensitivities(by_rate)
     # Seed 1 of a: 2.7, 2.6 and the cap 4.0 over their minimum 2.6.
     assert found["a", 1] == pytest.approx((0.1 + 0 + 1.4) / 3)
 
@@ -111,31 +119,36 @@ hypotheses:
     return Store(folder / "out" / "rich")
 
 
-def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(rich):
-    for table in rich.tables:
-        frame = frames.comparison(table).set_index("label")
+@pytest.fixture(scope="module")
+def tables(rich):
+    return read(rich).tables
+
+
+def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
+    for table in tables:
+        frame = table.comparison.set_index("label")
         row = frame.loc["A/A none"]
         assert row["difference_nats"] == row["low_nats"] == row["high_nats"] == 0
         assert frame.loc["A/A init", "difference_nats"] != 0
-        assert tested.controls(table)["aa"][0] == (
+        assert table.controls["aa"].holds == (
             frame.loc["A/A init", "verdict"] in ("inconclusive", "equivalent")
         )
 
 
 @pytest.mark.parametrize("name", ["learning_curves", "effects", "quality_vs_kv_bytes"])
 def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name):
-    axes = figures.FIGURES[name](rich).axes[0]
+    axes = FIGURES[name](read(rich)).axes[0]
     shown = [*axes.get_yticklabels(), *axes.get_legend().get_texts()]
     assert not any("positive" in label.get_text() for label in shown)
     assert any("A/A init" in label.get_text() for label in shown)
 
 
-def test_every_table_compares_its_own_runs_at_the_chosen_points(rich):
-    near, far = (frames.comparison(table).set_index("label") for table in rich.tables)
+def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
+    near, far = (table.comparison.set_index("label") for table in tables)
     assert (near["n"] == 2).all()
     assert not near["loss_nats"].equals(far["loss_nats"])
-    for table, frame in zip(rich.tables, (near, far), strict=True):
-        everything = frames.runs(table)
+    for table, frame in zip(tables, (near, far), strict=True):
+        everything = table.runs
         assert len(everything) == 5 * 2 * 2
         of = everything[(everything["label"] == "relu")]
         means = of.groupby("point")["validation_loss_nats"].mean()
@@ -143,51 +156,53 @@ def test_every_table_compares_its_own_runs_at_the_chosen_points(rich):
 
 
 def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
-    monkeypatch.setattr(tested, "believed", lambda _table: (True, ""))  # whatever chance did here
-    found = hypothesized.hypotheses(rich)
-    assert found["finding"][1] == "supported"
-    near, far = (frames.comparison(t).set_index("label")["difference_nats"] for t in rich.tables)
-    assert found["difference"][3] == pytest.approx(far["relu"] - near["relu"])
-    perplexity = {
-        label: hypothesized.samples(rich, label, "test_perplexity")
-        for label in ("relu", "baseline")
-    }
-    ratio = [perplexity["relu"][s] / perplexity["baseline"][s] for s in (0, 1)]
+    held = controls.Check(holds=True, why="")
+    monkeypatch.setattr(controls, "all_hold", lambda _checks: held)  # whatever chance did here
+    frames = read(rich)
+    frame = hypotheses.results(frames)
+    assert frame["result"][1] == "supported"
+    near, far = (t.comparison.set_index("label")["difference_nats"] for t in frames.tables)
+    assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
+    relu, base = (
+        hypotheses.samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline")
+    )
+    ratio = [relu[seed] / base[seed] for seed in (0, 1)]
     by_hand = 100 * (math.sqrt(ratio[0] * ratio[1]) - 1)
-    assert found["difference"][2] == pytest.approx(by_hand)
-    assert found["unit"][2] == "%"
-    assert found["difference"][4] > 0
-    assert math.isnan(found["difference"][5])
-    assert found["finding"][5] == "undecided"
+    assert frame["difference"][2] == pytest.approx(by_hand)
+    assert frame["unit"][2] == "%"
+    assert frame["difference"][4] > 0
+    assert math.isnan(frame["difference"][5])
+    assert frame["result"][5] == "undecided"
 
 
 def test_a_hypothesis_has_no_verdict_where_a_control_fails(rich):
-    holds, why = tested.believed(rich.tables[0])
-    finding = hypothesized.hypotheses(rich)["finding"][0]
-    assert (finding == "no verdict") == (not holds)
-    assert "A/A" in why
+    frames = read(rich)
+    check = controls.all_hold(frames.table.controls)
+    result = hypotheses.results(frames)["result"][0]
+    assert (result == "no verdict") == (not check.holds)
+    assert "A/A" in check.why
 
 
 def test_a_variant_that_was_tried_less_is_not_ranked(rich):
     import shutil
 
-    table = rich.tables[0]
-    frame = frames.runs(table)
+    frame = read(rich).table.runs
     lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.01}')].iloc[0]["id"]
     folder = rich.runs.folder(lost)
     hidden = folder.parent.parent / "hidden"
     shutil.move(folder, hidden)
     try:
-        row = frames.comparison(table).set_index("label").loc["relu"]
+        frames = read(rich)
+        row = frames.table.comparison.set_index("label").loc["relu"]
         assert row["verdict"] == "pending"
         assert math.isnan(row["difference_nats"])
-        assert any("not ranked" in warning for warning in warned.warnings(rich))
+        assert any("not ranked" in warning for warning in warnings(frames))
     finally:
         shutil.move(hidden, folder)
 
 
 def test_the_report_has_a_section_for_everything_that_was_asked(rich):
-    titles = [section.title for section in sections.sections(rich)]
+    titles = [section.title for section in sections(read(rich))]
     assert titles[:4] == ["Comparison: lag 1", "Comparison: lag 3", "Who wins where", "Hypotheses"]
     for title in ("Controls: lag 1", "Tuning: lag 3", "Stability: lag 1"):
         assert title in titles
@@ -200,7 +215,26 @@ def test_the_report_has_a_section_for_everything_that_was_asked(rich):
     assert (rich.report / "figures" / "effects_lag-3.png").is_file()
 
 
-def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
+def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(rich):
+    frame = pd.read_csv(rich.report / "tables" / "metrics.csv")
+    values = {
+        (row.run, row.name_): row.value for row in rows(frame.rename(columns={"name": "name_"}))
+    }
+    expected = {(r.id, name): v for r in rich.records() for name, v in r.numbers.items()}
+    assert values.keys() == expected.keys()
+    assert values == pytest.approx(expected, nan_ok=True)
+    assert set(frame["split"].dropna()) == {"test", "validation"}
+    assert set(frame["quantity"]) >= {"loss", "perplexity", "excess_loss", "calibration_error"}
+    shown = next(s for s in sections(read(rich)) if s.key == "metrics").cells
+    assert {"calibration_error", "test_excess_se_nats"} <= set(shown["name"])
+    ok = read(rich).tables[1].reported.query("label == 'relu' and outcome == 'ok'")
+    row = shown[(shown["table"] == "lag 3") & (shown["name"] == "accuracy")].iloc[0]
+    assert row["relu"] == f"{ok['accuracy'].mean():.5g}"
+
+
+def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
+    experiment_file, tmp_path, capsys, monkeypatch
+):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
         sizes="{models: [{dim: 8}, {dim: 12}, {dim: 16}], tokens_per_parameter: 1}",
@@ -212,18 +246,38 @@ def test_a_ladder_is_fitted_and_drawn(experiment_file, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Ladder" in out
     store = Store(tmp_path / "out" / "tiny")
-    laws = scaled.laws(store)
+    frames = read(store)
+    laws = scaling.laws(frames)
     assert set(laws["axis"]) == {"parameters", "tokens", "compute"}
     assert (laws["n"] == 3).all()
     gaps = laws[laws["label"] == "relu"].iloc[0]
     assert gaps["trend"] in ("grows", "holds", "closes", "undecided")
-    points = scaled.points(store)
+    points = frames.ladder
     ends = points[~points["branch"]]
     assert len(ends) == 3 * 2 * 2
     assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
-    assert sorted(set(ends["tokens"])) == sorted({t.plan["tokens_per_run"] for t in store.tables})
-    assert list(scaled.surface(store)["n"]) == [9, 9]
+    assert sorted(set(ends["tokens"])) == sorted(
+        {table.plan.tokens_per_run for table in frames.tables}
+    )
+    assert list(scaling.surface(frames)["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
+    compared, records = Counter(), Counter()
+    compare, record = comparison.compare, RunFolder.record
+
+    def count_comparison(table, *more):
+        compared[table.name] += 1
+        return compare(table, *more)
+
+    def count_record(folder):
+        records[folder.path.name] += 1
+        return record(folder)
+
+    monkeypatch.setattr(comparison, "compare", count_comparison)
+    monkeypatch.setattr(RunFolder, "record", count_record)
+    assert main(["report", str(store.root)]) == 0
+    assert compared == {"dim 8": 1, "dim 16": 1, "dim 32": 1}
+    assert len(records) == 12
+    assert set(records.values()) == {1}
 
 
 def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, capsys):
@@ -231,19 +285,20 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     assert run_in_process(file, tmp_path / "out") == 0
     assert "Steps" in capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
-    found = tested.steps(store).set_index("step")
-    loss = frames.comparison(store).set_index("label")["loss_nats"]
+    table = read(store).table
+    found = contrasts.steps(table).set_index("step")
+    loss = table.comparison.set_index("label")["loss_nats"]
     start, first, second = loss["baseline"], loss["+layernorm"], loss["+relu"]
     assert found.loc["+relu", "marginal_nats"] == pytest.approx(second - first)
     assert found.loc["+relu", "cumulative_nats"] == pytest.approx(second - start)
     assert found.loc["+layernorm", "marginal_nats"] == pytest.approx(first - start)
 
 
-def test_a_winner_that_flips_between_tables_is_pointed_out(rich):
-    found = tested.winners(rich)
+def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
+    found = comparison.winners({table.plan.name: table.comparison for table in tables})
     assert list(found["table"]) == ["lag 1", "lag 3"]
-    for row, table in zip(frames.rows(found), rich.tables, strict=True):
-        frame = frames.comparison(table)
+    for row, table in zip(rows(found), tables, strict=True):
+        frame = table.comparison
         arms = frame[frame["role"] == ""].set_index("label")["loss_nats"]
         assert row.winner == arms.idxmin()  # a control wins nothing
     assert found["flips"][1] == (found["winner"][0] != found["winner"][1])
@@ -261,14 +316,12 @@ def test_show_compare_and_status_reach_every_table(rich, capsys):
     assert losses[0] != losses[1]
     assert main(["show", str(rich.root), "--table", "lag 2"]) == 2
     assert "there is none of that name; allowed: lag 1, lag 3" in capsys.readouterr().err
-    last = rich.tables[1].plan["runs"][-1]["id"]
+    last = rich.plan.tables[1].runs[-1].id
     assert main(["show", str(rich.root), last, "--table", "lag 3"]) == 0
     assert last in capsys.readouterr().out
 
 
 def test_metrics_can_be_added_to_every_table(rich):
-    with in_process():
-        assert main(["measure", str(rich.root), "loss_by_position"]) == 0
-    for table in rich.tables:
-        frame = frames.runs(table)
-        assert frame["loss_at_position_1_to_1_nats"].notna().all()
+    assert main(["measure", str(rich.root), "loss_by_position"]) == 0
+    for table in read(rich).tables:
+        assert table.runs["loss_at_position_1_to_1_nats"].notna().all()
