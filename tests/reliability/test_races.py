@@ -298,9 +298,9 @@ def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_
     store = Store(tmp_path / "x")
     store.prepare()
     with store.lease("0a") as lease:
-        assert lease.agreed("name", "first") == "first"
+        assert lease.set_once("name", "first") == "first"
     with store.lease("0a") as lease:
-        assert lease.agreed("name", "second") == "first"
+        assert lease.set_once("name", "second") == "first"
 
 
 @pytest.mark.parametrize("what", ["plan", "compute"])
