@@ -323,8 +323,8 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
         store.create(plan.document(None, Settings()), "name: x")
         assert store.plan.runs == plan.document(None, Settings()).runs
     else:
-        assert store.kept("compute", "cpu", lambda: 7) == 7
-        assert store.kept("compute", "cpu", lambda: 8) == 7
+        assert store.measure_once("compute", "cpu", lambda: 7) == 7
+        assert store.measure_once("compute", "cpu", lambda: 8) == 7
     assert not list(store.working("plan").parent.iterdir())
 
 
