@@ -61,7 +61,10 @@ claims: $(STAMP) ## run the claims suite (about an hour on two cores) and write 
 	$(BIN)/python -m analysis.claims analysis/claims/audits/*.yaml --results results/reference/claims
 	@for file in experiments/claims/e*.yaml; do \
 	  echo "== $$file"; \
-	  $(BIN)/llama-ablate run $$file --results results/reference/claims || test $$? -eq 1 || exit 2; \
+	  $(BIN)/llama-ablate run $$file --results results/claims || test $$? -eq 1 || exit 2; \
+	done
+	@for folder in results/claims/*; do \
+	  $(BIN)/llama-ablate pack $$folder --out results/reference/claims/$$(basename $$folder) || exit 2; \
 	done
 	$(BIN)/python -m docs.generate
 

@@ -73,7 +73,7 @@ def _experiments(folder: Path) -> str:
         experiment = frames.plan.experiment
         rows[name] = (
             f"| {experiment.name} | {experiment.question} | {held if any(hold) else 'fail'} | "
-            f"[report]({_LINK}/{name}/report/report.md) |"
+            f"[report]({_LINK}/{name}/report.md) |"
         )
     lines = ["| experiment | question | controls | report |", "|---|---|---|---|"]
     return "\n".join([*lines, *(rows[name] for name in sorted(rows))]) + "\n"

@@ -169,7 +169,7 @@ def _write_plan(
     notes.mend(store)
     train = plan.experiment.train
     try:
-        chosen = store.kept(
+        chosen = store.measure_once(
             "compute",
             f"device {device}, precision {train.precision}, kernel {train.kernel}",
             lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),

@@ -1,7 +1,7 @@
-"""Files that survive a crash: written beside their place, flushed to the disk, renamed once.
+"""Crash-safe files: atomic writes by flush and rename, partial folders, removal.
 
-Everything goes through `os` of this module and nothing else, so that a test can stand in for the
-disk: fail, crash or lose power at any call.
+All calls that change the disk go through `os` of this module, so that a test can replace it by one
+that fails, crashes or loses power at any call.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-#: What the names of files and folders begin with that are not whole yet.
+#: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"
 Content = bytes | Callable[["Writer"], Any]
 _CHUNK = 1 << 20
-#: How long a network's cache may show a folder that is gone, in seconds: the usual lease.
+#: Seconds for which a network file system's cache may show a folder that is gone.
 _STALE_S = 20.0
 
 
 class Writer:
-    """A new file that is open for writing, and the SHA-256 of what has been written to it."""
+    """A new file open for buffered writing, with the SHA-256 of its content."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -32,7 +32,7 @@ class Writer:
         self._held = bytearray()
 
     def write(self, content: Any) -> int:
-        """Write some bytes; a crumb is held back until there is a megabyte."""
+        """Write some bytes, buffered up to a megabyte."""
         view = memoryview(content).cast("B")
         self._held += view
         if len(self._held) >= _CHUNK:
@@ -40,7 +40,7 @@ class Writer:
         return len(view)
 
     def flush(self) -> None:
-        """Hand over what is held back."""
+        """Write out the buffer."""
         self._sum.update(self._held)
         rest = memoryview(bytes(self._held))
         self._held.clear()
@@ -53,7 +53,7 @@ class Writer:
         return self._sum.hexdigest()
 
     def close(self) -> None:
-        """Flush to the disk, and close."""
+        """Flush the file to the disk, and close it."""
         try:
             self.flush()
             os.fsync(self._handle)
@@ -76,9 +76,9 @@ def write(path: Path, content: Content) -> str:
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:
-    """Write a file in one step: readers see the old one or the new one, never half of it.
+    """Write a file atomically: readers see the old content or the new, never a part.
 
-    Until it is whole it lies `aside`, in a folder of the same file system; returns its SHA-256.
+    It is written `aside` first, in a folder of the same file system. Returns its SHA-256.
     """
     partial = (aside or path.parent) / f"{PARTIAL}{secrets.token_hex(8)}"
     try:
@@ -91,14 +91,14 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it that are missing.
+    """Make a folder and its missing parents.
 
-    It is not looked for first: what a network's cache shows of it may be out of date.
+    Without looking first whether it exists: a network file system's cache may be out of date.
     """
     try:
         os.mkdir(folder)
     except FileNotFoundError:
-        if folder.parent == folder:  # the working directory is gone
+        if folder.parent == folder:  # the working directory was removed
             raise
         make(folder.parent)
         make(folder)
@@ -110,9 +110,9 @@ def make(folder: Path) -> None:
 
 
 def append(path: Path) -> int:
-    """Open a file to append to, and return its handle; its folder is made where it is missing.
+    """Open a file for appending, and return its handle; a missing folder is made.
 
-    Another machine may have removed that folder, and a network's cache may show it for a while.
+    Another machine may have removed the folder while a cache still shows it: retries for a while.
     """
     until = time.monotonic() + _STALE_S
     while True:
@@ -126,7 +126,7 @@ def append(path: Path) -> int:
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names in a folder; none of one that is not there, or has just gone."""
+    """Return the names in a folder; none where there is no such folder."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -134,15 +134,15 @@ def names(folder: Path) -> list[str]:
 
 
 def links_below(folder: Path) -> Iterator[Path]:
-    """Find the links that lie in a folder or below it."""
+    """Yield the symbolic links in a folder and below it."""
     for below, folders, files in os.walk(folder):
         yield from (path for n in (*folders, *files) if os.path.islink(path := Path(below, n)))
 
 
 def place(partial: Path, target: Path) -> bool:
-    """Give a finished folder its name, unless there is one of that name: the first one wins.
+    """Commit a finished folder by renaming it; return whether the target was free.
 
-    POSIX: a folder never replaces one that is not empty.
+    The first one wins: in POSIX a folder never replaces one that is not empty.
     """
     for below, _folders, _files in os.walk(partial):
         sync(Path(below))
@@ -158,9 +158,9 @@ def place(partial: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def partial_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder to write in until it is whole and gets its name; what is left goes at the end.
+    """Make a temporary folder to write in, to be committed by `place`; removed at the end.
 
-    A lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
+    A shared lock on the parent, which ends with this process, keeps `sweep` away meanwhile.
     """
     handle = os.open(parent, os.O_RDONLY)
     try:
@@ -177,7 +177,7 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the partial folders that killed processes have left, unless one is in use now."""
+    """Remove the partial folders of killed processes, unless a partial folder is in use."""
     with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
         handle = os.open(parent, os.O_RDONLY)
         try:
@@ -190,14 +190,14 @@ def sweep(parent: Path) -> None:
 
 
 def move(folder: Path, place: Path) -> None:
-    """Give a folder another name."""
+    """Rename a folder."""
     os.rename(folder, place)
     sync(folder.parent)
     sync(place.parent)
 
 
 def sync(folder: Path) -> None:
-    """Flush a folder's list of names to the disk."""
+    """Flush a folder's entries to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -206,7 +206,7 @@ def sync(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it exists."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -214,9 +214,9 @@ def remove(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, if it is there; what others put there meanwhile stays.
+    """Remove a folder and its content, if it exists; what others add meanwhile stays.
 
-    Of a link the link itself goes, and nothing that it leads to.
+    A symbolic link is removed itself, not what it leads to.
     """
     if os.path.islink(path) or not os.path.isdir(path):
         remove(path)

@@ -1,16 +1,16 @@
-"""Names that users give, as pieces of file names."""
+"""Slugs: labels as parts of file names."""
 
 import hashlib
 import re
 
-#: What no file's name keeps: all but letters and digits, and Latin letters with accents.
+#: Characters that a file name does not keep: all but letters and digits; also accented Latin ones.
 _NOT_KEPT = re.compile("[\\W_\x80-\u036f\u1e00-\u1eff]+")
 
 
 def slug(text: str, longest: int = 40) -> str:
-    """Turn a label into a safe piece of a file name, of at most `longest` bytes and a hash.
+    """Turn a label into a part of a file name: at most `longest` bytes, and perhaps a hash.
 
-    Only what holds letters of other scripts than Latin has a hash: their marks are not kept.
+    Only labels with letters of other scripts than Latin get a hash, as their marks are not kept.
 
     >>> slug("RoPE theta=500000")
     'rope-theta-500000'

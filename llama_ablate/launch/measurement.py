@@ -50,7 +50,7 @@ def pace(store: Store, compute: Compute) -> Pace:
                 for arm, s in zip(arms, speeds, strict=True)
             ]
 
-        seconds: list[float] = store.kept("pace", key, measure)
+        seconds: list[float] = store.measure_once("pace", key, measure)
         return seconds
 
     return measured

@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from llama_ablate.results.layout import Layout
+from llama_ablate.results.layout import Layout, experiments_in
 from llama_ablate.results.pack import Pack
 from llama_ablate.results.snapshot import Results
 from llama_ablate.results.store import Store
@@ -12,7 +12,7 @@ from llama_ablate.results.store import Store
 
 def experiments(folder: Path) -> list[Results]:
     """Return the results of every experiment in a folder, packed ones too, by name."""
-    return [Results.open(path) for path in sorted(folder.glob("*")) if is_experiment(path)]
+    return [Results.open(path) for path in experiments_in(folder)]
 
 
 def is_experiment(folder: Path) -> bool:

@@ -28,6 +28,12 @@ PACK = "pack.json"
 METRICS = "metrics"
 
 
+def experiments_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder that hold an experiment's results, packed or not, by name."""
+    found = {file.parent for name in (PLAN, PACK) for file in folder.glob(f"*/{name}")}
+    return sorted(found)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of one experiment's results, as the plan in one of its files has them."""

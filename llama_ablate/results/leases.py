@@ -1,10 +1,10 @@
 """Lease files with heartbeats and fencing tokens.
 
-The leases of one piece of work are the files `lease-1`, `lease-2` ... in its folder. Creating the
-next file takes the lease: a file can be created once, so one process has it, and its number is the
-fencing token. The holder moves the file's modification time on with every heartbeat (a counter, not
-a clock). Whoever waits watches with a clock of its own whether it moves; after the lease timeout
-without a heartbeat it renames the file to `released-N`, and the former holder finds it gone.
+The leases on a piece of work are the files `lease-1`, `lease-2` ... in its folder. A process takes
+the lease by creating the next file, which only one can; the number is the fencing token. With every
+heartbeat the holder advances the file's modification time (a counter, not a clock). A waiting
+process watches it with its own monotonic clock; after the lease timeout without a heartbeat it
+renames the file to `released-N`, and the former holder, should it wake up, finds it gone.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results.processes import alive, myself
 
-#: Seconds without a beat after which others may take the work over. On a network file system this
-#: must be longer than a file's attributes are cached.
+#: Lease timeout: seconds without a heartbeat after which others may take the work over. On a
+#: network file system it must be longer than a file's attributes are cached.
 LEASE_S = 20.0
 _BEATS = 10  # heartbeats in a lease timeout
 
@@ -31,11 +31,11 @@ def lease_timeout() -> float:
 
     Raises ConfigError where that variable is not a positive number.
     """
-    given = os.environ.get("LLAMA_ABLATE_LEASE_S") or str(LEASE_S)
+    text = os.environ.get("LLAMA_ABLATE_LEASE_S") or str(LEASE_S)
     with contextlib.suppress(ValueError):
-        if 0 < float(given) < math.inf:
-            return float(given)
-    raise ConfigError(f"LLAMA_ABLATE_LEASE_S: '{given}' is no number of seconds above 0")
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise ConfigError(f"LLAMA_ABLATE_LEASE_S: '{text}' is no number of seconds above 0")
 
 
 class LostError(OSError):
@@ -43,35 +43,35 @@ class LostError(OSError):
 
 
 class Lease:
-    """The right to a piece of work. As a context it is renewed inside, and given up at the end."""
+    """The exclusive right to a piece of work; a context manager that releases it at the end."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        """Take the lease of a number. Raises FileExistsError where somebody has it."""
+        """Create the lease of a number and start its heartbeat. Raises FileExistsError if taken."""
         self.folder, self.number, self._timeout = folder, number, lease_timeout()
         self._path = folder / f"lease-{number}"
         self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             os.write(self._handle, myself().encode())
             os.fsync(self._handle)
-        except OSError:  # a lease that does not say whose it is would be waited for
+        except OSError:  # others would wait for a lease that names no holder
             os.close(self._handle)
             disk.remove(self._path)
             raise
-        self._left = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
         self._thread.start()
 
     @property
     def held(self) -> bool:
-        """Whether it is still ours: nobody has broken it."""
+        """Whether the lease is still ours: it has not expired and been released by another."""
         try:
             there, ours = os.stat(self._path), os.fstat(self._handle)
         except FileNotFoundError:
             return False
         return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
 
-    def agreed(self, key: str, value: str) -> str:
-        """Return what the work's first holder to ask said of something: the same for all."""
+    def set_once(self, key: str, value: str) -> str:
+        """Set a value shared by all holders of this lease, unless it is set; return the value."""
         file = self.folder / key
         try:
             return file.read_text("utf-8")
@@ -80,19 +80,19 @@ class Lease:
             return value
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Write a file of the results in one step. Raises LostError where the lease was lost."""
+        """Write a file of the results atomically. Raises LostError where the lease was lost."""
         if not self.held:
             raise LostError(f"'{self.folder}' was taken over by another process")
         disk.replace(path, content, aside=self.folder)
 
     def release(self) -> None:
-        """Give it up, for others to go on from here. What has ended already stays so."""
-        if self._stops():
+        """Release the lease, for others to continue the work; a no-op once it has ended."""
+        if self._stop():
             _release(self.folder, self.number)
 
     def finish(self) -> None:
-        """Give it up for good: the work is done, and its folder goes, the lease last."""
-        if self._stops():
+        """End the lease of finished work: remove the work's folder, the lease file last."""
+        if self._stop():
             for name in set(disk.names(self.folder)) - {self._path.name}:
                 disk.remove_tree(self.folder / name)
             disk.remove_tree(self.folder)
@@ -108,11 +108,11 @@ class Lease:
     ) -> None:
         self.release()
 
-    def _stops(self) -> bool:
-        """Stop renewing; return whether there is a lease of ours to take away."""
-        if self._left.is_set():
+    def _stop(self) -> bool:
+        """Stop the heartbeat; return whether there is a lease of ours left to remove."""
+        if self._stopped.is_set():
             return False
-        self._left.set()
+        self._stopped.set()
         self._thread.join()
         held = self.held
         os.close(self._handle)
@@ -120,14 +120,14 @@ class Lease:
 
     def _renew(self) -> None:
         beat = 0
-        while not self._left.wait(self._timeout / _BEATS):
-            beat += 2  # whole seconds: some file systems keep nothing finer
-            with contextlib.suppress(OSError):  # a server that is away: the next may come through
+        while not self._stopped.wait(self._timeout / _BEATS):
+            beat += 2  # whole seconds: the resolution of some file systems
+            with contextlib.suppress(OSError):  # a server that is away: the next may get through
                 os.utime(self._handle, ns=(0, beat * 10**9))
 
 
 def take(folder: Path) -> Lease | None:
-    """Lease the work of a folder; None where somebody else is at it, or was a moment faster."""
+    """Take the lease on a folder's work; None where another holds it, or was a moment faster."""
     disk.make(folder)
     number, held = _newest(folder)
     if held and _lives(folder, number) is not False:
@@ -136,15 +136,15 @@ def take(folder: Path) -> Lease | None:
         _release(folder, number)
     try:
         return Lease(folder, number + 1)
-    except (FileExistsError, FileNotFoundError):  # the folder goes when the work is done
+    except (FileExistsError, FileNotFoundError):  # the folder is removed when the work is done
         return None
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[Lease]:
-    """Do what one process does at a time: wait for our turn, and finish it.
+    """Hold the lease on a folder's work as a mutex: wait for it, and finish it at the end.
 
-    Raises LostError where something fails because another has taken our turn for over.
+    Raises LostError where something fails because the lease expired and another took it.
     """
     watch = Watch()
     while (lease := take(folder)) is None:
@@ -162,15 +162,15 @@ def alone(folder: Path) -> Iterator[Lease]:
 
 
 def taken(folder: Path) -> bool:
-    """Return whether somebody is at a piece of work, as far as can be seen at one glance."""
+    """Return whether the lease on a piece of work is held, as far as one look can tell."""
     number, held = _newest(folder)
     return held and _lives(folder, number) is not False
 
 
 def at_work(folders: Sequence[Path]) -> bool:
-    """Return whether somebody is at one of several pieces of work.
+    """Return whether the lease on any of several pieces of work is held.
 
-    A holder of which that cannot be told, as on another machine, is watched for the lease timeout.
+    A holder whose process cannot be checked, as on another machine, is watched for a heartbeat.
     """
     for folder in folders:
         number, held = _newest(folder)
@@ -185,19 +185,19 @@ def at_work(folders: Sequence[Path]) -> bool:
 
 
 class Watch:
-    """What one process has seen of the leases that it waits for."""
+    """A waiting process's record of heartbeats, to release leases that have expired."""
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[tuple[int, int, int], float]] = {}
 
     def waits(self, folder: Path) -> bool:
-        """Return whether somebody holds the lease; break one that has expired."""
+        """Return whether somebody holds the lease; release one that has expired."""
         number, held = _newest(folder)
         if not held or _lives(folder, number) is False:
             self._seen.pop(folder, None)
             return False
         try:
-            with (folder / f"lease-{number}").open() as file:  # opening asks a server for the truth
+            with (folder / f"lease-{number}").open() as file:  # opening bypasses a client's cache
                 at = os.fstat(file.fileno())
         except FileNotFoundError:
             return False
@@ -212,7 +212,7 @@ class Watch:
 
 
 def _newest(folder: Path) -> tuple[int, bool]:
-    """Return the highest number of a lease so far, and whether it has not been released."""
+    """Return the highest lease number so far, and whether that lease is not released yet."""
     names = disk.names(folder)
     numbers = {
         kind: max((int(n[len(kind) :]) for n in names if _numbered(n, kind)), default=0)
@@ -227,7 +227,7 @@ def _numbered(name: str, kind: str) -> bool:
 
 
 def _lives(folder: Path, number: int) -> bool | None:
-    """Return whether a lease's holder is alive; None if that is unknown, or it is released."""
+    """Return whether a lease's holder is alive; None if unknown, or if it was released."""
     try:
         return alive((folder / f"lease-{number}").read_text("utf-8", "replace"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Packed results: one experiment as a few files that a repository can hold.
+"""Packed results: one experiment as a few small files.
 
 <pack>/
 pack.json         plan, stated hypotheses, metrics of variants; SHA-256 of the runs' file; sealed

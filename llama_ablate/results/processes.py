@@ -1,7 +1,7 @@
-"""Name a process so that others can determine, where that is possible, whether it is alive.
+"""Process names that tell others whether the process is alive, where that can be known.
 
-A process id means something within one pid namespace of one boot. Containers, and clones of a
-virtual machine, may share everything else: the host's name, its machine id, the namespace's number.
+A process id is unique only within one pid namespace of one boot. Containers, and clones of a
+virtual machine, may share everything else: host name, machine id, number of the namespace.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-#: Drawn once by every program, so that no two machines give a name twice, whatever they share.
+#: Drawn once by every program: no two machines use a name twice, whatever they share.
 _RANDOM = secrets.token_hex(8)
 
 
@@ -23,9 +23,9 @@ def myself() -> str:
 
 
 def alive(name: str) -> bool | None:
-    """Return whether the process of a name is alive; None if that is unknown here.
+    """Return whether the process of a name is alive; None if unknown here.
 
-    It can be told only within one boot and pid namespace: elsewhere its id is another process's.
+    Known only within one boot and pid namespace: elsewhere the same id is another process's.
     """
     boot, namespace, pid, began = [*name.split(" "), "", "", "", ""][:4]
     if not (boot and namespace and began) or (boot, namespace) != (_boot(), _namespace()):
@@ -56,7 +56,7 @@ def _namespace() -> str:
 
 
 def _began(pid: int) -> str:
-    """Say when a process began, in a way that no change of the clock alters; "" if it is gone."""
+    """Return when a process started, independent of the clock; "" if it is gone."""
     try:
         # After the name, which may hold anything: the state, and 19 fields later the start.
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()

@@ -43,7 +43,7 @@ class Runs:
         kind = self.final if record.outcome in FINAL else self.failed
         partial = lease.folder / f"partial-{lease.number}"
         try:
-            name = lease.agreed("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
+            name = lease.set_once("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
             target = kind / (
                 name if kind == self.final else f"{name}--{self._attempts(record.id) + 1}"
             )

@@ -11,7 +11,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import leases, plans
 from llama_ablate.results.documents import Documents
-from llama_ablate.results.layout import EARLIER, PLAN, Layout
+from llama_ablate.results.layout import EARLIER, PLAN, Layout, experiments_in
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument, PlannedTable
@@ -43,8 +43,7 @@ class Store:
             return cls(root.parent, plan=root.name)
         cls._refuse_pack(root)
         if not (root / PLAN).is_file():
-            there = sorted(p.parent.name for p in root.glob("*/plan.json"))
-            others = there or sorted(p.parent.name for p in root.parent.glob("*/plan.json"))
+            others = [path.name for path in experiments_in(root) or experiments_in(root.parent)]
             hint = nearest(root.name, others) if others else ""
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
@@ -77,16 +76,16 @@ class Store:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
     def create(self, plan: PlanDocument, experiment_text: str) -> None:
-        """Write the plan, unless it stands there already.
+        """Write the plan, unless the same plan is there already.
 
         Raises ConfigError where that cannot be done, where another experiment's plan stands, and
         where others are at work on another plan.
         """
         try:
             with self.alone("plan") as lease:
-                stands = self.plan_file.is_file()
-                same = stands and plans.same(self.plan_file, plan)
-                if stands and not same:
+                exists = self.plan_file.is_file()
+                same = exists and plans.same(self.plan_file, plan)
+                if exists and not same:
                     plans.refuse_another_experiment(self.plan_file, plan)
                     if self._at_work(besides=("plan", "report", "mend")):
                         raise ConfigError(
@@ -96,9 +95,9 @@ class Store:
                 lease.replace(self.layout.experiment, experiment_text.encode("utf-8"))
                 if same:
                     return
-                if not self.runs.folders():  # from the first record on, what was stated stands
+                if not self.runs.folders():  # hypotheses are final once a run has finished
                     self._documents.keep_hypotheses(lease, plan.experiment.hypotheses)
-                if stands:
+                if exists:
                     plans.keep(self.plan_file, plan, self.runs.final_ids(), lease)
                 lease.replace(
                     self.plan_file, sealed(plan.model_dump(mode="json"), self.plan_file.name)
@@ -136,17 +135,17 @@ class Store:
         """The hypotheses as they stood before the first run had finished."""
         return self._documents.hypotheses()
 
-    def kept(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
-        """Return what was measured once for a key and then kept, in `<name>.json`."""
+    def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
+        """Return the value of a key in `<name>.json`; measured and written where it is missing."""
         try:
             with self.alone(name) as lease:
-                known = self._documents.measured(name)
-                if key not in known:
-                    known[key] = measure()
-                    self._documents.keep_measured(lease, name, known)
-                return known[key]
-        except leases.LostError:  # by now another may have measured it
-            return self.kept(name, key, measure)
+                values = self._documents.measured(name)
+                if key not in values:
+                    values[key] = measure()
+                    self._documents.keep_measured(lease, name, values)
+                return values[key]
+        except leases.LostError:  # another process may have measured it by now
+            return self.measure_once(name, key, measure)
 
     def mend(self) -> list[Path]:
         """Quarantine damaged documents that can be measured again; return where they are now.

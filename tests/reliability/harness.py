@@ -38,7 +38,7 @@ def grid(file, results, settings=EVERY_STEP):
     plan = make(source)
     store = Store(results / plan.experiment.slug)
     store.prepare()
-    compute = store.kept("compute", "cpu", COMPUTE.to_dict)
+    compute = store.measure_once("compute", "cpu", COMPUTE.to_dict)
     store.create(plan.document(Compute.from_dict(compute), settings), source.text)
     store.verify([run.id for run in plan.runs], lambda _done: None)
     store.sweep()

@@ -104,7 +104,7 @@ def test_every_damage_to_a_document_or_a_checkpoint_is_seen(
     (latest,) = saved.glob("checkpoint-6-*")
     reads = {
         store.plan_file: lambda: store.plan,
-        store.root / "compute.json": lambda: store.kept("compute", "cpu", dict),
+        store.root / "compute.json": lambda: store.measure_once("compute", "cpu", dict),
         store.root / "hypotheses.json": lambda: store.stated,
     }
     chance, missed, trials = random.Random(0), [], 0
@@ -398,7 +398,7 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(experime
     (folder,) = store.runs.folders().values()
     reads = {
         "plan.json": lambda now: now.plan,
-        "compute.json": lambda now: now.kept("compute", "cpu", dict),
+        "compute.json": lambda now: now.measure_once("compute", "cpu", dict),
         "hypotheses.json": lambda now: now.stated,
         "manifest.json": lambda now: now.records(),
         "metrics/perplexity.json": lambda now: now.records(),

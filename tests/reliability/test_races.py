@@ -299,9 +299,9 @@ def test_a_name_that_a_run_was_given_first_is_the_one_it_is_committed_under(tmp_
     store = Store(tmp_path / "x")
     store.prepare()
     with store.lease("0a") as lease:
-        assert lease.agreed("name", "first") == "first"
+        assert lease.set_once("name", "first") == "first"
     with store.lease("0a") as lease:
-        assert lease.agreed("name", "second") == "first"
+        assert lease.set_once("name", "second") == "first"
 
 
 @pytest.mark.parametrize("what", ["plan", "compute"])
@@ -324,8 +324,8 @@ def test_who_was_taken_for_gone_while_it_wrote_finds_what_stands_or_does_it_agai
         store.create(plan.document(None, Settings()), "name: x")
         assert store.plan.runs == plan.document(None, Settings()).runs
     else:
-        assert store.kept("compute", "cpu", lambda: 7) == 7
-        assert store.kept("compute", "cpu", lambda: 8) == 7
+        assert store.measure_once("compute", "cpu", lambda: 7) == 7
+        assert store.measure_once("compute", "cpu", lambda: 8) == 7
     assert not list(store.working("plan").parent.iterdir())
 
 
