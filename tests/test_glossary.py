@@ -1,0 +1,62 @@
+"""One word for one thing: the glossary of docs/architecture.md, held against names in the code."""
+
+import ast
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "llama_ablate"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+#: Words that no module or class may have in its name, and the words that stand for them.
+INSTEAD = {
+    "claim": "lease (the right to work on a run), or hypothesis",
+    "engine": "compute (how a machine computes), or launcher",
+    "condition": "table",
+    "recipe": "spec (an architecture), train config, or source (of a text)",
+    "ruling": "verdict",
+    "finding": "test result, of a hypothesis",
+    "inquiry": "nothing: the audit of sources is analysis/claims",
+    "trial": "run",
+    "ledger": "a table of what it lists",
+    "still": "snapshot",
+    "utils": "a noun",
+    "common": "a noun",
+    "helpers": "a noun",
+}
+#: Nouns that end like a participle.
+NOUNS = {"speed"}
+
+
+def words(name):
+    """Split `snake_case` and `CamelCase` into lower-case words."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+def classes(file):
+    tree = ast.parse(file.read_text("utf-8"))
+    return [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def test_modules_and_classes_use_the_glossarys_words():
+    singular = {word: word for word in INSTEAD} | {f"{word}s": word for word in INSTEAD}
+    wrong = {
+        (str(file.relative_to(PACKAGE)), name): INSTEAD[singular[word]]
+        for file in FILES
+        for name in (file.stem, file.parent.name, *classes(file))
+        for word in words(name)
+        if word in singular
+    }
+    assert not wrong
+
+
+def test_modules_are_nouns():
+    last = {file: words(file.stem)[-1] for file in FILES if file.stem.strip("_")}
+    wrong = [file for file, word in last.items() if word.endswith("ed") and word not in NOUNS]
+    assert not wrong
+
+
+def test_the_glossary_has_the_words_that_the_test_asks_for():
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text("utf-8")
+    glossary = page.split("## Words")[1].split("\n## ")[0]
+    for word in ("lease", "compute", "launcher", "spec", "train config", "table", "metric"):
+        assert f"| {word} |" in glossary, word
