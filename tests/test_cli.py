@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from llama_ablate import commands
 from llama_ablate.cli import main
@@ -154,9 +155,10 @@ def test_a_reader_that_left_early_changes_no_exit_code(monkeypatch):
     assert main(["components"]) == 1
 
 
-def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, capsys, error):
     def greedy(_options):
-        raise MemoryError("Unable to allocate 9 TiB")
+        raise error("Unable to allocate 9 TiB")
 
     monkeypatch.setattr(commands, "components", greedy)
     assert main(["components"]) == 2

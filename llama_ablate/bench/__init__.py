@@ -4,11 +4,10 @@ What the source documents said stands beside what was measured. All cases of a t
 one process, with a control that tells what the machine's memory or arithmetic allows.
 """
 
-import psutil
-
 from llama_ablate.bench import decode, feedforward, norms
 from llama_ablate.bench.timing import Said, Setup, Table
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.memory import free_bytes
 from llama_ablate.training.engine import settle
 
 BENCHES = {"norms": norms.run, "feedforward": feedforward.run, "decode": decode.run}
@@ -20,7 +19,7 @@ def run(name: str, setup: Setup) -> tuple[list[Table], list[Said]]:
     Raises ConfigError where that would need more memory than is free.
     """
     needed = 40 * setup.dim * setup.rows * 4  # a few tensors forward and backward, 4 * dim wide
-    if needed > psutil.virtual_memory().available:
+    if needed > free_bytes(setup.device):
         raise ConfigError(f"dim {setup.dim} x rows {setup.rows} need some "
                           f"{needed / 2**30:,.0f} GiB, more than is free")  # fmt: skip
     settle(setup.threads)

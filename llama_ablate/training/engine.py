@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from llama_ablate.experiment import Train
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
+from llama_ablate.model.memory import free_bytes
 from llama_ablate.spec import ModelSpec, digest
 from llama_ablate.training.optimizer import make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -145,8 +145,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
     one = replace(spec, layers=1)
     # Weights, gradients and the optimizer's two moments, of four bytes each.
     needed = 16 * count(one).parameters
-    free = (torch.cuda.mem_get_info()[0] if device == "cuda" else
-            psutil.virtual_memory().available)  # fmt: skip
+    free = free_bytes(device)
     if needed > free:
         raise ConfigError(
             f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
