@@ -22,5 +22,5 @@ def run(name: str, setup: Setup) -> tuple[list[Table], list[Said]]:
     if needed > free_bytes(setup.device):
         raise ConfigError(f"dim {setup.dim} x rows {setup.rows} need some "
                           f"{needed / 2**30:,.0f} GiB, more than is free")  # fmt: skip
-    settle(setup.threads)
+    settle(setup.threads, setup.device)
     return BENCHES[name](setup)

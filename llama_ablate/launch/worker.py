@@ -116,7 +116,7 @@ def _run(
     recipe = Train.model_validate({**plan["experiment"]["train"], **entry["train"]})
     settings = store.settings
     engine = Engine.from_dict(store.engine or {})
-    settle(engine.threads)
+    settle(engine.threads, engine.device)
     peak = PeakMemory(engine.device)
     model: Decoder | None = None
     measures: dict[str, dict[str, Any]] = {}

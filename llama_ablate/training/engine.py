@@ -71,7 +71,7 @@ class Engine:
 
     def prepare(self, model: Decoder) -> Decoder:
         """Set up this process, move a model to the device, and give it the kernel."""
-        settle(self.threads)
+        settle(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
 
@@ -81,14 +81,24 @@ class Engine:
             torch.cuda.synchronize()
 
 
-def settle(threads: int) -> None:
+def settle(threads: int, device: str = "cpu") -> None:
     """Make this process compute steadily: its threads, no denormals, and memory that is kept.
+
+    Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
+    GPU only kernels that give the same bits again are used; an operation that has none raises
+    RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
     page by page, for the next one: up to a third of a small model's step. It is told not to.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("highest")
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product
+        torch.use_deterministic_algorithms(True)
+        # torch would fill every new tensor first, for whoever reads what was never written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
         if mallopt is not None:
@@ -141,7 +151,7 @@ def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds:
     that `plan` and `run` agree where two are close. Raises ConfigError where one layer does not fit
     the memory.
     """
-    settle(threads)
+    settle(threads, device)
     one = replace(spec, layers=1)
     # Weights, gradients and the optimizer's two moments, of four bytes each.
     needed = 16 * count(one).parameters

@@ -1,0 +1,38 @@
+"""How a process is set up to compute: the same numbers again, in the precision that it says."""
+
+import os
+
+import pytest
+import torch
+
+from llama_ablate.training.engine import settle
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    torch.use_deterministic_algorithms(False)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_float32_is_float32_whatever_the_process_was_set_to(device):
+    """TF32 keeps 10 bits of a factor: a loss would be off by more than some variants differ."""
+    torch.set_float32_matmul_precision("high")
+    settle(1, device)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
+    settle(1, "cuda")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_on_a_cpu_operations_are_left_as_they_are():
+    settle(1)
+    assert not torch.are_deterministic_algorithms_enabled()
