@@ -5,6 +5,8 @@ import os
 import pytest
 import torch
 
+from llama_ablate.experiment import Train
+from llama_ablate.training import engine as engines
 from llama_ablate.training.engine import settle
 
 
@@ -36,3 +38,13 @@ def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
 def test_on_a_cpu_operations_are_left_as_they_are():
     settle(1)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(("most", "rows"), [(4096, 8), (24 * 3 + 1, 3), (1, 1)])
+def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypatch, most, rows):
+    seen, loss_of = [], engines.loss_of
+    monkeypatch.setattr(engines, "loss_of", lambda *g: seen.append(g[1].shape) or loss_of(*g))
+    monkeypatch.setitem(engines._PROBE_TOKENS, "cpu", most)
+    recipe = Train.check({"steps": 1, "batch": 16, "accumulate": 2, "precision": "float32"})
+    engines._fastest(spec(layers=1), recipe, "cpu", 1, rounds=1)
+    assert set(seen) == {(rows, 25)}
