@@ -132,6 +132,14 @@ def _own_cache(token_cache, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(token_cache / "hf"))
 
 
+@pytest.fixture(autouse=True)
+def _on_a_cpu(request, monkeypatch):
+    """Where a machine has a GPU, `--device auto` takes it: that is for test_cuda.py alone."""
+    if request.path.name != "test_cuda.py":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture
 def book(tmp_path) -> Path:
     """A small text of 40,000 characters with something to learn in it."""

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from llama_ablate.commands import components
 from llama_ablate.commands.answer import Answer
@@ -162,9 +163,10 @@ def test_a_reader_that_left_early_changes_no_exit_code(monkeypatch):
     assert main(["components"]) == 1
 
 
-def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_command_that_needs_too_much_memory_says_so_in_one_line(monkeypatch, capsys, error):
     def greedy(_options):
-        raise MemoryError("Unable to allocate 9 TiB")
+        raise error("Unable to allocate 9 TiB")
 
     monkeypatch.setattr(components, "run", greedy)
     assert main(["components"]) == 2

@@ -358,3 +358,24 @@ def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, 
     book.write_text(book.read_text("utf-8") + " at night", "utf-8")
     assert main(["measure", str(store.root), "kv_cache"]) == 2
     assert "the corpus has changed since the runs of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "ranks", "shares"),
+    [
+        (None, 2, 1, ["0", "1", "0"]),
+        ("5,7", 2, 1, ["5", "7", "5"]),
+        ("GPU-8a,GPU-3f,GPU-c1,GPU-09", 4, 2, ["GPU-8a,GPU-3f", "GPU-c1,GPU-09", "GPU-8a,GPU-3f"]),
+        ("3,9", 1, 1, ["3", "3", "3"]),  # there is no ninth: torch counts those before it
+    ],
+)
+def test_workers_share_the_gpus_that_this_process_was_given(
+    tmp_path, monkeypatch, given, count, ranks, shares
+):
+    """Under CUDA_VISIBLE_DEVICES=5,7 the first of two GPUs is number 5 of the machine, not 0."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert local.Local(Store(tmp_path), "cuda", 3, ranks)._gpus == shares
+    assert local.Local(Store(tmp_path), "cpu", 3, ranks)._gpus == ["", "", ""]

@@ -141,7 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note = "; what is finished is kept" if kept else ""
         sys.stderr.write(f"llama-ablate: {in_one_line(str(error))}{note}\n")
         return 2
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+            raise  # the latter is torch's, of a GPU, known here without torch
         why = f" ({in_one_line(str(error))})" if str(error) else ""
         sys.stderr.write(f"llama-ablate: {options.command} needs more memory than there is{why}\n")
         return 2

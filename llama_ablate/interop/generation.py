@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.cache import KVCache
 from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.memory import free_bytes
 
 Past = Literal["stop", "slide"]
 Ended = Literal["", "stop token", "max tokens", "context"]
@@ -158,8 +158,8 @@ class Generation:
         kept = min(capacity, block.attn.window or capacity)
         layers = self.model.spec.layers
         needed = rows * kept * layers * per_token * weight.element_size()
-        free = psutil.virtual_memory().available
-        if weight.device.type == "cpu" and needed > free:
+        free = free_bytes(weight.device)
+        if needed > free:
             raise ConfigError(
                 f"a cache of {capacity:,} tokens needs {needed / 2**30:,.1f} GiB; "
                 f"{free / 2**30:,.1f} GiB are free: ask for fewer with --max-tokens"

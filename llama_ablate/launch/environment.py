@@ -13,14 +13,18 @@ import torch
 from llama_ablate import __version__
 from llama_ablate.config import plugins
 
-_PACKAGES = ("torch", "numpy", "datasets", "tokenizers")
+_PACKAGES = ("numpy", "datasets", "tokenizers")
 
 
 @cache
 def environment() -> dict[str, Any]:
     """Return versions, code state and hardware: no names of users, hosts or folders."""
     return {
-        "packages": {"llama-ablate": __version__} | {name: _version(name) for name in _PACKAGES},
+        "packages": {
+            "llama-ablate": __version__,
+            "torch": str(torch.__version__),  # names the build, as a wheel's metadata may not
+            **{name: _version(name) for name in _PACKAGES},
+        },
         "code": _commit(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -1,5 +1,6 @@
 """Local launcher: one worker per core or GPU, or per group of them."""
 
+import os
 import signal
 import sys
 import time
@@ -41,9 +42,9 @@ class Local:
     def __init__(self, store: Store, device: str, workers: int, ranks: int = 1) -> None:
         self.slots = workers
         self._store = store
-        gpus = torch.cuda.device_count() if device == "cuda" else 0
-        if gpus and ranks > gpus:
-            raise ConfigError(f"parallel.data: {ranks} processes on {gpus} GPUs")
+        gpus = _gpus() if device == "cuda" else []
+        if gpus and ranks > len(gpus):
+            raise ConfigError(f"parallel.data: {ranks} processes on {len(gpus)} GPUs")
         self._gpus = [_share(worker, ranks, gpus) for worker in range(workers)]
         self._active: list[_Job] = []
 
@@ -93,9 +94,17 @@ class Local:
                 job.child.end()
 
 
-def _share(worker: int, ranks: int, gpus: int) -> str:
+def _gpus() -> list[str]:
+    """Return the GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return given.split(",")[:count] if given else [str(index) for index in range(count)]
+
+
+def _share(worker: int, ranks: int, gpus: Sequence[str]) -> str:
     """Return the GPUs of a worker as CUDA_VISIBLE_DEVICES has them; "" where there are none."""
-    return ",".join(str((worker * ranks + rank) % gpus) for rank in range(ranks)) if gpus else ""
+    chosen = range(worker * ranks, (worker + 1) * ranks) if gpus else ()
+    return ",".join(gpus[number % len(gpus)] for number in chosen)
 
 
 def _train(report: Callable[[Any], None], root: str, run_id: str) -> str | None:

@@ -121,7 +121,7 @@ def _run(
     variant = table.variant(planned.variant)
     train_config = planned.train_config(plan.experiment.train)
     compute = Compute.of(plan.compute)
-    settle(compute.threads)
+    settle(compute.threads, compute.device)
     peak = PeakMemory(compute.device)
     model: Decoder | None = None
     metrics: dict[str, Measurement] = {}

@@ -52,7 +52,8 @@ class RMSNorm(nn.Module):
         if x_BTD.device.type == "cpu" and torch.is_grad_enabled():
             y_BTD: Tensor = _RMSNormOnCPU.apply(x_BTD, self.gain, self.eps)  # type: ignore[no-untyped-call]
             return y_BTD
-        return F.rms_norm(x_BTD, self.gain.shape, self.gain, self.eps)
+        # Of two precisions torch would take its kernel apart, and answer in the vectors' own.
+        return F.rms_norm(x_BTD.to(self.gain.dtype), self.gain.shape, self.gain, self.eps)
 
 
 @NORMS.register("dyt")

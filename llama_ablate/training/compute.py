@@ -13,7 +13,6 @@ from functools import partial
 from statistics import median
 from typing import Any, get_args
 
-import psutil
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
+from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.optimizer import make_optimizer
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -33,7 +33,9 @@ from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 _FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
-_PROBE_TOKENS = 4096
+#: Of a probe's batch, at most. A GPU that is given less than it can do at once takes the same time
+#: for it in either precision, and is three times faster in one of them once it is filled.
+_PROBE_TOKENS = {"cpu": 4096, "cuda": 16384}
 _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
 
 
@@ -65,7 +67,7 @@ class Compute(ComputeSettings):
 
     def prepare(self, model: Decoder) -> Decoder:
         """Set up this process, move a model to the device, and give it the kernel."""
-        settle(self.threads)
+        settle(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
 
@@ -75,14 +77,24 @@ class Compute(ComputeSettings):
             torch.cuda.synchronize()
 
 
-def settle(threads: int) -> None:
+def settle(threads: int, device: str = "cpu") -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
+
+    Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
+    GPU only kernels that give the same bits again are used; an operation that has none raises
+    RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
     page by page, for the next one: up to a third of a small model's step. It is told not to.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("highest")
+    if device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product
+        torch.use_deterministic_algorithms(True)
+        # torch would fill every new tensor first, for whoever reads what was never written.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
         if mallopt is not None:
@@ -137,11 +149,11 @@ def choose(
     that `plan` and `run` agree where two are close. Raises ConfigError where one layer does not fit
     the memory.
     """
-    settle(threads)
+    settle(threads, device)
     one = replace(spec, layers=1)
     # Weights, gradients and the optimizer's two moments, of four bytes each.
     needed = 16 * count(one).parameters
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
+    free = free_bytes(device)
     if needed > free:
         raise ConfigError(
             f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
@@ -163,7 +175,7 @@ def choose(
 
 def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Compute:
     """Time a training step of a one-layer model on every compute that is allowed."""
-    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS // one.context))
+    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS[device] // one.context))
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
     if len(kernels) > 1 and batch * one.heads * one.context**2 > _PROBE_SCORES:
         kernels.remove("math")

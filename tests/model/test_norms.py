@@ -40,6 +40,18 @@ def test_rmsnorm_keeps_the_precision_of_its_gain_and_computes_in_float32(x):
     torch.testing.assert_close(y.float(), expected, rtol=2**-7, atol=0)
 
 
+def test_rmsnorm_of_two_precisions_computes_in_its_gains(x):
+    """Under autocast queries are bfloat16 and gains float32; torch's kernel takes one of them."""
+    norm = RMSNorm(16)
+    half = x.to(torch.bfloat16)
+    with torch.no_grad():
+        plain = norm(half)
+    assert plain.dtype == norm(half).dtype == torch.float32
+    expected = F.rms_norm(half.float(), (16,), norm.gain, 1e-6)
+    torch.testing.assert_close(plain, expected)
+    torch.testing.assert_close(norm(half), expected)
+
+
 def test_layernorm_centres_and_scales_by_the_biased_deviation(x):
     norm = LayerNorm(16, True, eps=1e-5).double()
     norm.gain.data.uniform_(0.5, 1.5)

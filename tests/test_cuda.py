@@ -1,0 +1,226 @@
+"""On a GPU: the laws, the same bits again, float32 that is float32, and the commands."""
+
+import math
+import os
+import subprocess
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.files.strict_json import read_json
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.results import Store
+from llama_ablate.training import checkpoint
+from llama_ablate.training.compute import Compute, choose
+from llama_ablate.training.evaluation import losses, windows
+from llama_ablate.training.loop import train
+
+from . import laws
+from .commands import PYTHON
+from .laws import ALONE, COMPONENTS, TOKENS, model_of, name_of
+from .reliability.test_resume import same, untimed
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")
+
+COMPUTES = [
+    Compute("cuda", 1, precision, kernel)
+    for precision in ("float32", "bfloat16")
+    for kernel in ("math", "fused")
+]
+FULL, HALF = COMPUTES[1], COMPUTES[3]
+#: Large enough that a kernel spreads a sum over many blocks, which may then add in any order.
+LARGE = {"vocab": 256, "dim": 128, "head_dim": 32, "context": 256}
+QK_NORM = {"name": "gqa", "qk_norm": True}
+STEPS = 10
+RECIPE = Train.check({"steps": STEPS, "batch": 8, "lr": 3e-3, "evals": 2, "average": 3})
+
+
+def compute_name(compute):
+    return f"{compute.precision}-{compute.kernel}"
+
+
+@pytest.fixture
+def text(book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+@pytest.mark.parametrize("combination", ALONE, ids=name_of)
+@torch.no_grad()
+def test_a_gpu_computes_the_logits_of_the_cpu_with_either_kernel(combination):
+    model = model_of(combination, init_std=0.2)
+    expected = model(TOKENS)
+    for compute in (COMPUTES[0], FULL):
+        found = compute.prepare(model)(TOKENS.cuda())
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        laws.every_parameter_learns_and_the_loss_falls,
+        laws.cached_equals_full,
+        laws.padding_changes_nothing,
+        laws.no_token_sees_the_future_and_each_sees_its_past,
+        laws.both_kernels_compute_the_same,
+        laws.looking_changes_nothing_and_shows_probabilities,
+    ],
+    ids=lambda law: law.__name__,
+)
+@pytest.mark.parametrize("combination", ALONE, ids=name_of)
+def test_the_laws_hold_on_a_gpu(law, combination, monkeypatch):
+    model = COMPUTES[0].prepare(model_of(combination))
+    monkeypatch.setattr(laws, "TOKENS", TOKENS.cuda())
+    with torch.device("cuda"):
+        law(model)
+
+
+@pytest.mark.parametrize("compute", COMPUTES, ids=compute_name)
+@pytest.mark.parametrize(("slot", "name"), [*COMPONENTS, ("attention", QK_NORM)], ids=str)
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(
+    slot, name, compute, spec, text, tmp_path
+):
+    def trained(saved=None, stop_at=None):
+        model = init_weights(build(spec(**LARGE, **{slot: name})), 0)
+        asked = count(checkpoint.latest(saved) if saved else 0)
+        done = train(
+            model,
+            text,
+            RECIPE,
+            steps=STEPS,
+            seed=0,
+            compute=compute,
+            saved=saved,
+            stop=lambda: next(asked) == stop_at,
+        )
+        return done.outcome, model.state_dict(), untimed(done.curve)
+
+    whole = trained()
+    assert whole[0] in ("ok", "collapsed")  # ten steps do not take every component far
+    assert trained(tmp_path, stop_at=4)[0] == "cancelled"
+    assert same(trained(tmp_path), whole)
+
+
+def test_held_out_losses_are_those_of_float64_also_where_tf32_is_asked_for(spec):
+    model = init_weights(build(spec(**LARGE, init_std=0.1)), 0)
+    cut = windows(np.random.default_rng(0).integers(0, 256, 2000), 256)
+    expected = losses(model.double(), cut, Compute())
+    torch.set_float32_matmul_precision("high")
+    found = losses(FULL.prepare(model.float()), cut, FULL)
+    assert np.abs(found - expected).max() < 2e-5
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert np.abs(losses(model, cut, FULL) - expected).max() > 1e-4  # what it would have been
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_run_in_bfloat16_is_evaluated_in_float32(spec, text):
+    model = FULL.prepare(init_weights(build(spec(**LARGE, init_std=0.1)), 0))
+    cut = windows(text.split("test"), 256, 2000)
+    assert np.array_equal(losses(model, cut, HALF), losses(model, cut, FULL))
+
+
+@pytest.mark.parametrize("compute", [FULL, HALF], ids=compute_name)
+@pytest.mark.parametrize("name", list(METRICS))
+def test_every_metric_is_taken_of_a_model_on_a_gpu(name, compute, spec, text):
+    model = compute.prepare(init_weights(build(spec(**LARGE)), 0))
+    subject = Subject(model, text, RECIPE, compute)
+    values = {v.name: v.value for v in METRICS.measure(METRICS.resolve(name), subject)}
+    assert all(math.isfinite(value) for value in values.values())
+    if name == "kv_cache":
+        assert values["kv_cache_bytes_per_token"] == 2 * 2 * 128 * compute.dtype.itemsize
+
+
+def test_peak_memory_is_what_torch_has_allocated_on_the_gpu():
+    before = torch.cuda.memory_allocated()
+    peak = PeakMemory("cuda")
+    block = torch.ones(1 << 20, device="cuda")
+    del block
+    assert peak.read() - before == pytest.approx(4 << 20, rel=0.1)
+
+
+def test_the_compute_of_a_gpu_is_chosen_among_all_pairs(spec):
+    compute = choose(spec(**LARGE), Train.check({"steps": 1, "batch": 8}), "cuda", rounds=1)
+    tried = dict(compute.tried_s)
+    assert compute.device == "cuda"
+    assert len(tried) == 4
+    assert f"{compute.precision} {compute.kernel}" == min(tried, key=tried.get)
+
+
+def test_commands_run_on_a_gpu_and_records_say_so(experiment_file, tmp_path):
+    train_ = "{steps: 60, batch: 8, lr: 1e-2, evals: 2}"
+    file = experiment_file(train=train_, measure="[perplexity, train_speed, kv_cache]")
+
+    def said(*words, code=0):
+        done = subprocess.run(
+            [PYTHON, "-m", "llama_ablate", *words, "--device", "cuda"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    said("run", str(file), "--results", str(tmp_path))
+    records = Store(tmp_path / "tiny").records()
+    assert [record.outcome for record in records] == ["ok"] * 4
+    for record in records:
+        assert record.compute["device"] == "cuda"
+        assert record.environment["gpu"] == torch.cuda.get_device_name()
+        assert record.peak_memory_bytes > 0
+    run = str(tmp_path / "tiny" / "baseline")
+    text = said("generate", run, "--prompt", "the cat ", "--max-tokens", "8", "--temperature", "0")
+    cached = said(
+        "generate",
+        run,
+        "--prompt",
+        "the cat ",
+        "--max-tokens",
+        "8",
+        "--temperature",
+        "0",
+        "--no-cache",
+    )
+    assert text == cached
+    assert text.startswith("the cat ")
+    said("attention", run, "--prompt", "the cat sat", "--out", str(tmp_path / "maps"))
+    assert (tmp_path / "maps" / "attention.npz").is_file()
+    small = ["--dim", "32", "--rows", "64", "--rounds", "1", "--no-compile", "--json"]
+    for name in ("norms", "feedforward"):
+        (tmp_path / "bench.json").write_text(said("bench", name, *small), "utf-8")
+        assert not any(table["failed"] for table in read_json(tmp_path / "bench.json")["tables"])
+
+
+def test_a_model_too_large_for_a_gpu_ends_in_one_line(experiment_file, tmp_path):
+    file = experiment_file(
+        model="{dim: 65536, layers: 1, heads: 2, context: 16}", seeds="1", variants="{}"
+    )
+    done = subprocess.run(
+        [
+            PYTHON,
+            "-m",
+            "llama_ablate",
+            "run",
+            str(file),
+            "--results",
+            str(tmp_path),
+            "--device",
+            "cuda",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LLAMA_ABLATE_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 2
+    assert "GB are free (cuda)" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,50 @@
+"""How a process is set up to compute: the same numbers again, in the precision that it says."""
+
+import os
+
+import pytest
+import torch
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.training import compute as computing
+from llama_ablate.training.compute import settle
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    torch.use_deterministic_algorithms(False)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_float32_is_float32_whatever_the_process_was_set_to(device):
+    """TF32 keeps 10 bits of a factor: a loss would be off by more than some variants differ."""
+    torch.set_float32_matmul_precision("high")
+    settle(1, device)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_on_a_gpu_kernels_repeat_their_bits_or_say_that_they_cannot():
+    settle(1, "cuda")
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_on_a_cpu_operations_are_left_as_they_are():
+    settle(1)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(("most", "rows"), [(4096, 8), (24 * 3 + 1, 3), (1, 1)])
+def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypatch, most, rows):
+    seen, loss_of = [], computing.loss_of
+    monkeypatch.setattr(computing, "loss_of", lambda *g: seen.append(g[1].shape) or loss_of(*g))
+    monkeypatch.setitem(computing._PROBE_TOKENS, "cpu", most)
+    recipe = Train.check({"steps": 1, "batch": 16, "accumulate": 2, "precision": "float32"})
+    computing._fastest(spec(layers=1), recipe, "cpu", 1, rounds=1)
+    assert set(seen) == {(rows, 25)}
