@@ -118,7 +118,7 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     plan = make(source)
-    if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.measures):
+    if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "
             "'measure' needs 'perplexity'"

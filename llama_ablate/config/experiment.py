@@ -114,8 +114,8 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
     known = presets()
     if name in known:
         # Without marks: what does not fit a preset is to be mended in the file that names it.
-        recipe = parse(known[name], f"{name}.yaml").values
-        base = Marked({"model": recipe["model"]})
+        preset = parse(known[name], f"{name}.yaml").values
+        base = Marked({"model": preset["model"]})
     elif name.endswith((".yaml", ".yml")):
         file = path.parent / name
         try:

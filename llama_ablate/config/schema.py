@@ -253,7 +253,7 @@ class Experiment(Section):
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
 
-    _measures = field_validator("measure")(_without_repeats)
+    _metrics = field_validator("measure")(_without_repeats)
 
     @field_validator("seeds")
     @classmethod

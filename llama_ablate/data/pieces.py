@@ -81,7 +81,7 @@ class Parts:
     unknown: int  # the id of what stands for characters that no piece has
     kind: int
     byte_fallback: bool
-    #: Whether the space of a word stands behind it.
+    #: Whether the space of a word is written after it.
     suffixes: bool
     #: How characters are replaced before anything else, in the library's own format.
     charsmap: bytes
@@ -115,7 +115,7 @@ def parts(data: bytes) -> Parts:
 def from_llama2c(data: bytes) -> SentencePiece:
     """Read llama2.c's `tokenizer.bin`: a length, then (score, length, bytes) of each piece.
 
-    It is a SentencePiece BPE model with its texts spelled out, so it is made into one again.
+    It lists the pieces of a SentencePiece BPE model, so that model is built from it.
     """
     pieces: list[tuple[bytes, float]] = []
     offset = 4

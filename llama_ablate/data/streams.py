@@ -22,7 +22,7 @@ _SOURCES: dict[str, type[Any]] = {cls.name: cls for cls in (LagCopy, Markov, Hid
 
 
 def source_of(choice: Choice) -> Source | None:
-    """Return the source behind a corpus, or None for ordinary text."""
+    """Return the source of a synthetic corpus, or None for ordinary text."""
     cls = _SOURCES.get(choice.name)
     if cls is None:
         return None

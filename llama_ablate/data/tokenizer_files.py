@@ -32,7 +32,7 @@ LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-#: Llama 3's 256 special tokens, in the order of their ids, which begin behind the last rank.
+#: Llama 3's 256 special tokens, in the order of their ids, which follow the last rank.
 LLAMA3_SPECIAL = (
     "<|begin_of_text|>",
     "<|end_of_text|>",

@@ -122,7 +122,7 @@ class Tokenizer(ABC):
     def encode_documents(self, text: str) -> Ids:
         """Return the ids of documents joined by SEPARATOR, each encoded alone.
 
-        Between two stands the token that ends a document, or the separator where there is none.
+        Between them stands the end-of-document token, or the separator where there is none.
         """
         documents = text.split(SEPARATOR)
         if self.end is None:
@@ -207,7 +207,7 @@ class BPE(Tokenizer):
         added = model.get_added_tokens_decoder()
         self.special = {token.content: i for i, token in added.items() if token.special}
         first = model.encode("", add_special_tokens=True).ids[:1]
-        # Some put nothing before a text, and its end behind it.
+        # Some add no token before a text but one after it.
         before = bool(first) and model.encode("a", add_special_tokens=True).ids[:1] == first
         self.bos = first[0] if before and first[0] != self.end else None
 

@@ -52,7 +52,7 @@ class Tokens:
     counts: dict[str, int]  # tokens of each split
     bytes: dict[str, int]  # UTF-8 bytes of each split, for bits per byte
     sums: Mapping[str, str]  # SHA-256 of each file
-    entry: Entry = ""  # what made the text, as YAML would say it
+    entry: Entry = ""  # the corpus, as YAML writes it
     #: The first difference of a round trip (encode, decode) over a sample of the text; "" where
     #: there is none, None in stores of older versions.
     lost: str | None = None

@@ -50,7 +50,7 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     """Return the spec with the size at which it costs the target.
 
     Two counts give an affine cost; the size is rounded to the coarsest multiple that stays within
-    the tolerance. A recipe whose own size does as well keeps it. Raises ConfigError where none
+    the tolerance. A spec whose own size does as well keeps it. Raises ConfigError where none
     does.
     """
     own = cost(spec) / target - 1

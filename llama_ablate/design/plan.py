@@ -42,7 +42,7 @@ class Plan:
 
     experiment: Experiment
     tables: tuple[Table, ...]
-    measures: tuple[Choice, ...]
+    metrics: tuple[Choice, ...]
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -97,19 +97,19 @@ def make(source: Source) -> Plan:
 
     experiment = source.experiment
     try:
-        measures = tuple(
+        metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
         runs.points(experiment)
-        _check_tuned(experiment, measures)
-        tables = tuple(_tables(experiment, measures))
-        _check_measures(measures, tables)
+        _check_tuned(experiment, metrics)
+        tables = tuple(_tables(experiment, metrics))
+        _check_metrics(metrics, tables)
         _check_plugins(tables)
         _check_hypotheses(experiment, tables)
         _check_seeds(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
-    return Plan(experiment, tables, measures)
+    return Plan(experiment, tables, metrics)
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
@@ -129,7 +129,7 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
     return prepared
 
 
-def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]:
+def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     texts: list[tuple[Data, Where]] = [
         (data, ("texts", i)) for i, data in enumerate(experiment.texts)
@@ -139,7 +139,7 @@ def _tables(experiment: Experiment, measures: tuple[Choice, ...]) -> list[Table]
         text = _text(data, where)
         _check_size(experiment, text, where)
         prepared.append((data, text))
-    _check_floor(measures, [text for _, text in prepared])
+    _check_floor(metrics, [text for _, text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     tables = []
     for (data, text), (i, size), match, budget in itertools.product(
@@ -203,8 +203,8 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
         ) from None
 
 
-def _check_tuned(experiment: Experiment, measures: tuple[Choice, ...]) -> None:
-    if experiment.tune and all(choice.name != "perplexity" for choice in measures):
+def _check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
+    if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
         raise ConfigError(
             "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
             ("measure",),
@@ -241,10 +241,10 @@ def _check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None
                 raise ConfigError(message, ("hypotheses", i, key))
 
 
-def _check_measures(measures: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
+def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
     from llama_ablate.measure import METRICS
 
-    for (i, choice), table in itertools.product(enumerate(measures), tables):
+    for (i, choice), table in itertools.product(enumerate(metrics), tables):
         try:
             METRICS.check(choice, table.baseline.spec, table.tokens)
         except ConfigError as error:
@@ -268,8 +268,8 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
         checked |= set(foreign.items())
 
 
-def _check_floor(measures: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
-    for i, choice in enumerate(measures):
+def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
+    for i, choice in enumerate(metrics):
         if choice.name == "excess_loss" and not any(text.source for text in texts):
             raise ConfigError(
                 "'excess_loss' needs a corpus whose floor is known (hmm, lag-copy, markov, recall) "

@@ -70,7 +70,7 @@ def measure_variants(
     If any variant lacks any, or any was measured in other circumstances, all are measured again:
     ratios hold within a pass only. `again` measures in any case.
     """
-    choices = [c for c in plan.measures if METRICS.per(c.name) == "variant"]
+    choices = [c for c in plan.metrics if METRICS.per(c.name) == "variant"]
     arms = [variant for variant, _ in plan.arms]
     described = [_arm(variant, table) for variant, table in plan.arms]
     entries = [c.entry() for c in choices]
@@ -130,7 +130,7 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
     experiment, compute_settings = store.plan.experiment, store.plan.compute
     entries = [*experiment.measure, *(choice.entry() for choice in choices)]
     checked = make(Source.of(experiment.model_copy(update={"measure": entries})))
-    plan = replace(checked, measures=tuple(choices))
+    plan = replace(checked, metrics=tuple(choices))
     if compute_settings is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     _refuse_what_has_changed(store, checked)

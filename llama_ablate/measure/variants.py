@@ -37,7 +37,7 @@ def measure_arms(
     """Return the metrics of each arm by name: of every value the median and its samples.
 
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
-    for an arm has no values there and is not tried again; the others go on. `report` is told the
+    for an arm has no values there and is not tried again; the others go on. `report` gets the
     number of measurements so far, of `rounds * len(arms) * len(choices)`.
     """
 

@@ -1,4 +1,4 @@
-"""A block is wiring: it is handed ready-made parts and decides where the norms stand."""
+"""Transformer blocks: where the norms stand around attention and feed-forward."""
 
 from collections.abc import Callable
 from typing import ClassVar, Protocol

@@ -10,10 +10,9 @@ CachedShapes = Sequence[tuple[int, int]]
 
 
 class LayerCache:
-    """What one layer's attention has kept, (batch, heads, capacity, width) a tensor.
+    """The tensors that one layer's attention caches, each (batch, heads, capacity, width).
 
-    Where more comes than there is room for, the oldest is forgotten: that is all that an attention
-    with a window needs.
+    When it is full the oldest tokens are dropped: a sliding window needs no more.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class LayerCache:
         self.start = 0
 
     def update(self, *new: Tensor) -> tuple[Tensor, ...]:
-        """Keep the new tokens behind the old; return those held before and all of the new."""
+        """Append the new tokens; return those held before and all of the new."""
         held, end = self.held, self.start + new[0].shape[2]
         if end <= self.room:
             for kept, tensor in zip(self.tensors, new, strict=True):
@@ -67,13 +66,13 @@ class KVCache:
         self.length = 0
 
     def advance(self, tokens: int) -> None:
-        """Count `tokens` as kept."""
+        """Add `tokens` to the length."""
         self.rewind(self.length + tokens)
 
     def rewind(self, length: int) -> None:
-        """Go back (or on) to a length: what lies behind it is forgotten.
+        """Set the length; tokens beyond it are dropped.
 
-        Raises ValueError for going back where a window has forgotten what lay there.
+        Raises ValueError for going back to tokens that a window has dropped.
         """
         if length < self.length and any(layer.start > layer.room for layer in self.layers):
             raise ValueError(f"a window of {self.layers[0].room} cannot go back to {length}")

@@ -11,7 +11,7 @@ from llama_ablate.model.decoder import build
 
 @dataclass(frozen=True)
 class Part:
-    """What one part of a model weighs and costs, over all layers."""
+    """Parameters, FLOPs and cached numbers of one part of a model, over all layers."""
 
     name: str
     component: str

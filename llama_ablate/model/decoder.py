@@ -105,7 +105,7 @@ class Decoder(nn.Module):
         ctx = self._context(start, held, new, tokens_BT.device, pad_B, maps)
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         for i, block in enumerate(self.blocks):
-            layer_ctx = ctx if self.position.rotates(i) else replace(ctx, rotate=_unturned)
+            layer_ctx = ctx if self.position.rotates(i) else replace(ctx, rotate=_not_rotated)
             x_BTD = block(x_BTD, layer_ctx, cache.layers[i] if cache else None)
         if cache:
             cache.advance(new)
@@ -169,7 +169,7 @@ class Decoder(nn.Module):
         return int(layers + 2 * self.head.weight.numel())
 
 
-def _unturned(q_BHTE: Tensor, k_BKTE: Tensor, _pos_T: Tensor) -> tuple[Tensor, Tensor]:
+def _not_rotated(q_BHTE: Tensor, k_BKTE: Tensor, _pos_T: Tensor) -> tuple[Tensor, Tensor]:
     return q_BHTE, k_BKTE
 
 
@@ -188,7 +188,7 @@ def _part(spec: ModelSpec, slot: str, **sizes: Any) -> nn.Module:
 
 @contextmanager
 def _drawing_from(seed: int, name: str) -> Iterator[None]:
-    """Let torch draw from (seed, name) inside, and go on outside as if nothing had been drawn."""
+    """Seed torch with (seed, name) inside; its global generator is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_stream(seed, name))
         yield
@@ -208,7 +208,7 @@ def build(spec: ModelSpec, device: torch.device | str = "cpu") -> Decoder:
 
 
 def init_weights(model: Decoder, seed: int) -> Decoder:
-    """Give a model the weights that it starts from, and return it.
+    """Initialise the weights of a model in place, and return it.
 
     The matrices of this package's `Linear` and `Embedding` are drawn from (seed, parameter name):
     each has a stream of its own, so two variants share every weight that they have in common, bit

@@ -1,4 +1,4 @@
-"""Softmax attention, spelled out (`math`) and by torch's own kernel (`fused`), and looked into."""
+"""Softmax attention: spelled out (`math`), by torch's kernel (`fused`), or with its maps kept."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class AttentionContext:
     #: The mask is the plain causal triangle and nothing else, which kernels have a fast path for.
     causal: bool
     kernel: Kernel
-    #: Where every layer leaves its maps, for whoever wants to look; None in training.
+    #: A list that every layer appends its maps to; None where they are not wanted.
     maps: list[Maps] | None = None
 
 
@@ -51,9 +51,9 @@ def attend(
     """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
 
     `scale` is 1/sqrt(E) unless given. Neither kernel copies a key/value head to its query heads.
-    `math` is the faster one for short contexts in bfloat16 on a CPU. torch's kernel knows no soft
-    cap and shows no scores, and where keys and values differ in width it takes itself apart (and is
-    six times slower than `math` at it): all of those are spelled out whatever the kernel.
+    `math` is the faster one for short contexts in bfloat16 on a CPU. torch's kernel has no soft
+    cap and returns no scores, and where keys and values differ in width it falls back to code six
+    times slower than `math`: all of those are spelled out whatever the kernel.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -95,7 +95,7 @@ def _in_steps(
     scale: float,
     softcap: float | None,
 ) -> Tensor:
-    """Compute attention one named step at a time, and keep the steps where they are wanted."""
+    """Compute attention one named step at a time, and keep the maps where they are wanted."""
     group = q_BHTE.shape[1] // k_BKSE.shape[1]
     k_BHSE, v_BHSE = (x.repeat_interleave(group, dim=1) for x in (k_BKSE, v_BKSE))
     scores_BHTS = (q_BHTE * scale) @ k_BHSE.transpose(-1, -2)

@@ -1,7 +1,7 @@
 """Laws that every model obeys, whatever its components. They train nothing and take no data.
 
-The tests hold what this package registers to them; `check` holds a component from outside to them
-before a grid starts, where nobody has tested it.
+The tests hold this package's components to them; `check` holds a plug-in's component to them before
+a grid starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
-_CHANGED = 12  # the token that is exchanged to see who sees it
+_CHANGED = 12  # the token that is changed to see which logits depend on it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
 _CLOSE = 1e-4
 _SHRINKS = 1.2  # between no scale at all and the square root of two
@@ -135,7 +135,7 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
     return seen[0]
 
 
-#: In the order in which they are tried. What changes the weights comes last.
+#: In the order in which they are checked; the one that changes the weights comes last.
 LAWS: tuple[Law, ...] = (
     finite,
     drawn_from_the_seed,

@@ -1,4 +1,4 @@
-"""Where order enters. A scheme overrides one hook of Position; NoPE overrides none.
+"""Position schemes: each overrides one hook of Position; NoPE overrides none.
 
 Positions are explicit integers (`pos_T`), so prefill, chunks and single tokens take one code path;
 where sequences are padded on the left they have a row for each, (B, T). Tables belong to an
@@ -35,7 +35,7 @@ class Position(nn.Module):
         return x_BTD
 
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys with position turned into them."""
+        """Return queries and keys rotated by position."""
         del pos_T
         return q_BHTE, k_BKTE
 
@@ -45,7 +45,7 @@ class Position(nn.Module):
         return None
 
     def rotates(self, layer: int) -> bool:
-        """Whether a layer (from 0) turns its queries and keys at all."""
+        """Whether a layer (from 0) rotates its queries and keys."""
         del layer
         return True
 

@@ -72,7 +72,7 @@ class Compute(ComputeSettings):
         return model.to(self.device)
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished its queue."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
@@ -85,7 +85,7 @@ def settle(threads: int, device: str = "cpu") -> None:
     RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
-    page by page, for the next one: up to a third of a small model's step. It is told not to.
+    page by page, for the next one: up to a third of a small model's step. Here it keeps them.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)

@@ -253,10 +253,10 @@ class _Run:
         """Write a checkpoint."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        checkpoint.save(folder, state.step, values | {"made_with": _made_with(self.compute)})
+        checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
-def _made_with(compute: Compute) -> dict[str, Any]:
+def _numerics(compute: Compute) -> dict[str, Any]:
     """Return what the exact numbers of a step depend on, apart from run and processor."""
     return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **compute.to_dict()}
 
@@ -271,7 +271,7 @@ def _resume(
     values = checkpoint.load(saved) if saved else None
     if saved is None or values is None:
         return _State()
-    if values.pop("made_with", None) != _made_with(compute):
+    if values.pop("numerics", None) != _numerics(compute):
         sys.stderr.write("checkpoints of another compute, torch or plugin: started again\n")
         if ranks.first:
             checkpoint.forget(saved)

@@ -22,8 +22,8 @@ def interleave(
     """Call every case once a round; return the results of each case, and the errors.
 
     Results of the first `warm_up` rounds, which come before the others, are dropped. A case that
-    raises is not called again: it has an error and no results. `progress` is told the number of
-    calls that are over, skipped ones included.
+    raises is not called again: it has an error and no results. `progress` gets the number of
+    calls so far, skipped ones included.
     """
     results: dict[Case, list[Result]] = {case: [] for case in cases}
     errors: dict[Case, Exception] = {}

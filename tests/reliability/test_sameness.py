@@ -16,6 +16,7 @@ from llama_ablate.measure import METRICS
 from llama_ablate.results import Store
 from llama_ablate.training.compute import Compute
 from tests.commands import PYTHON, command
+from tests.metrics import measured
 
 from .harness import Settings, breaches, fsck, grid
 
@@ -172,7 +173,7 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
 def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
     experiment_file, tmp_path, monkeypatch, volume, tally
 ):
-    """Batch, precision, kernel and measures come and go; what is measured is a function of them."""
+    """Batch, precision, kernel and metrics come and go; what is measured is a function of them."""
 
     def call(_task, arms, entries, compute, *_given, **_more):
         def values(arm, name):
@@ -182,14 +183,14 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
         names = [METRICS.resolve(entry).name for entry in entries]
         return [{name: values(arm, name) for name in names} for arm in arms]
 
-    def measured(file, root, kernel):
+    def shown_by(file, root, kernel):
         plan, store = make(experiment.load(file)), Store(root)
         precision = plan.experiment.train.precision
         store.prepare()
         compute = Compute(precision=precision, kernel=kernel)
         store.create(plan.document(compute, Settings()), "")
         measurement.measure_variants(store, plan, compute, lambda *_: None)
-        asked = [choice.name for choice in plan.measures]
+        asked = [choice.name for choice in plan.metrics]
         return [store.variant_metrics(v.id)[name].numbers for v, _ in plan.arms for name in asked]
 
     monkeypatch.setattr(processes, "call", call)
@@ -200,15 +201,15 @@ def test_an_edited_grid_shows_the_speeds_that_a_folder_of_its_own_would_show(
             f"{{steps: 6, batch: {chance.choice([2, 4])}, lr: 1e-3, kernel: {kernel}, "
             f"precision: {chance.choice(['float32', 'bfloat16'])}}}"
         )
-        measures = chance.sample(["train_speed", "kv_cache"], chance.randint(1, 2))
-        file = experiment_file(train=train, measure=f"[{', '.join(measures)}]")
-        shown = measured(file, tmp_path / "edited", kernel)
-        if shown != measured(file, tmp_path / f"fresh-{number}", kernel):
-            wrong.append((train, measures))
+        metrics = chance.sample(["train_speed", "kv_cache"], chance.randint(1, 2))
+        file = experiment_file(train=train, measure=f"[{', '.join(metrics)}]")
+        shown = shown_by(file, tmp_path / "edited", kernel)
+        if shown != shown_by(file, tmp_path / f"fresh-{number}", kernel):
+            wrong.append((train, metrics))
     print(wrong)
     tally(
         "R22",
-        "edits of batch, precision, kernel, measures: the speeds of a fresh folder",
+        "edits of batch, precision, kernel, metrics: the speeds of a fresh folder",
         edits,
         len(wrong),
     )
