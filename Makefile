@@ -35,7 +35,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 test: lint-check ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
 	$(PYTEST)
 
-test-all: lint-check ## the same with the full tier: TEST_ALL_TIME
+test-all: lint-check ## the same with the full tier: some 20 minutes on two cores (estimated)
 	$(PYTEST) --tier full
 
 lint-check: $(STAMP)
@@ -46,13 +46,13 @@ lint-check: $(STAMP)
 launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
 	LLAMA_ABLATE_LAUNCHERS=1 $(BIN)/pytest tests/launchers
 
-torture: $(STAMP) ## the full tier of the reliability battery (an hour or two), and its table
+torture: $(STAMP) ## the torture tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
 	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest --tier torture tests/reliability tests/launchers \
 	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
 	$(BIN)/python -m docs.generate
 
-lint: $(STAMP)   ## mend what ruff can mend, then check
+lint: $(STAMP)   ## format, mend what ruff can mend, then check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy
