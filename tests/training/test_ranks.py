@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.results import Store
+from llama_ablate.results import Results, Store
 from tests.commands import PYTHON, alive, command, family, kill
 from tests.in_process import run_in_process
 from tests.quiet import until
@@ -23,7 +23,7 @@ def curve(root):
     (folder,) = Store(root).runs.folders().values()
     return [
         (row["step"], row["train_loss_nats"], row["grad_norm"], row["validation_loss_nats"])
-        for row in Store(root).runs.curve(folder.name.rpartition("--")[2])
+        for row in Results.open(root).curve(folder.name.rpartition("--")[2])
     ]
 
 
