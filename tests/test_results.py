@@ -51,7 +51,7 @@ def test_a_committed_record_reads_back_as_it_was(store):
     assert store.record(RECORD.id) == RECORD
     assert store.records() == [RECORD]
     assert store.runs.weights(RECORD.id).read_bytes() == b"weights"
-    curve = store.runs.curve(RECORD.id)
+    curve = Results(store).curve(RECORD.id)
     assert curve[0] == ROW
     assert math.isnan(curve[1]["validation_loss_nats"])
 

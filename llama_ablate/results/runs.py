@@ -101,18 +101,9 @@ class Runs:
             return []  # another process was dropping its weights when it was first read
         return [self._layout.quarantine(folder)]
 
-    def at(self, folder: Path) -> RunFolder:
-        """Open a run's folder."""
-        return RunFolder(folder)
-
     def read(self, folder: Path) -> Record:
         """Return the record of a run's folder. Raises ConfigError where it is damaged."""
-        return self.at(folder).record()
-
-    def curve(self, run: str) -> list[dict[str, float]]:
-        """Return a run's learning curve; NaN where a number was not taken."""
-        folder = self.folder(run)
-        return self.at(folder).curve() if folder else []
+        return RunFolder(folder).record()
 
     def weights(self, run: str) -> Path | None:
         """Return the file of a finished run's weights, where it has one.

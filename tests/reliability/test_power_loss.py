@@ -11,6 +11,7 @@ import pytest
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import Store, leases, processes
+from llama_ablate.results.run_folder import RunFolder
 from llama_ablate.results.store import Store as RealStore
 from tests.commands import PYTHON, command
 
@@ -108,7 +109,7 @@ def _wrong(root, reference, committed):
     found = []
     for run, folder in store.runs.folders().items():
         try:
-            record = store.runs.at(folder).verify()
+            record = RunFolder(folder).verify()
         except ConfigError:
             if run in committed:
                 found.append((run, "committed, and damaged"))
