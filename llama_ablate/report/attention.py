@@ -34,9 +34,9 @@ class Maps:
     def load(cls, file: Path) -> "Maps":
         """Read what `save` wrote. Raises ConfigError where the file holds something else."""
         try:
-            with np.load(file, allow_pickle=False) as found:
-                steps = {name: found[name] for name in _STEPS}
-                return cls(steps, found["labels"].tolist(), str(found["title"]))
+            with np.load(file, allow_pickle=False) as arrays:
+                steps = {name: arrays[name] for name in _STEPS}
+                return cls(steps, arrays["labels"].tolist(), str(arrays["title"]))
         except (OSError, KeyError, ValueError) as error:
             raise ConfigError(f"'{file}' holds no attention maps: {error}") from None
 
@@ -115,9 +115,9 @@ class Maps:
 
     def _check(self, layer: int, head: int) -> None:
         layers, heads = self.weights.shape[:2]
-        for what, given, count in (("layer", layer, layers), ("head", head, heads)):
-            if not 0 <= given < count:
-                raise ConfigError(f"--{what} {given}: the model's {what}s are 0 to {count - 1}")
+        for what, index, count in (("layer", layer, layers), ("head", head, heads)):
+            if not 0 <= index < count:
+                raise ConfigError(f"--{what} {index}: the model's {what}s are 0 to {count - 1}")
 
 
 def _shown(label: str, *, spaces: bool = True) -> str:

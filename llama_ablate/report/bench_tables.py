@@ -14,8 +14,8 @@ def text(values: dict[str, Any]) -> str:
     for table in values["tables"]:
         cases = table["cases"]
         cells = pd.DataFrame({"case": list(cases)})
-        cells["median"] = [_seconds(found["median_s"]["value"]) for found in cases.values()]
-        cells[f"times {table['against']}"] = [_interval(found["ratio"]) for found in cases.values()]
+        cells["median"] = [_seconds(case["median_s"]["value"]) for case in cases.values()]
+        cells[f"times {table['against']}"] = [_interval(case["ratio"]) for case in cases.values()]
         note = f" ({table['note']})" if table["note"] else ""
         lines += [f"{table['title']}{note}", "", tables.text(cells), ""]
         lines += [f"not measured: {case}: {why}" for case, why in table["failed"].items()]
@@ -33,8 +33,8 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.3f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def _interval(found: dict[str, float]) -> str:
-    alone = found["low"] is None or math.isnan(found["low"])
-    return f"{found['value']:.2f}x" + (
-        "" if alone else f" [{found['low']:.2f}, {found['high']:.2f}]"
+def _interval(ratio: dict[str, float]) -> str:
+    alone = ratio["low"] is None or math.isnan(ratio["low"])
+    return f"{ratio['value']:.2f}x" + (
+        "" if alone else f" [{ratio['low']:.2f}, {ratio['high']:.2f}]"
     )

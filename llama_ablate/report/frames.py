@@ -241,7 +241,7 @@ def _runs(
 ) -> pd.DataFrame:
     """Return one row for each planned run, with the numbers of its record."""
     labels = {variant.id: variant.label for variant in table.variants}
-    found = []
+    planned = []
     for run in table.runs:
         record = records[run.id]
         row = {
@@ -254,8 +254,8 @@ def _runs(
             "outcome": record.outcome if record else "pending",
             "reason": record.reason if record else "",
         }
-        found.append(row | (_numbers(record) if record else {}))
-    frame = pd.DataFrame(found)
+        planned.append(row | (_numbers(record) if record else {}))
+    frame = pd.DataFrame(planned)
     frame["chosen"] = tuning.choose(frame)
     if "lr" in experiment.tune:
         frame["lr_sensitivity_nats"] = tuning.sensitivity_of_runs(frame, math.log(table.text.vocab))
