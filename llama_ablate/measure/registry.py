@@ -10,7 +10,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.results.metrics import Measurement, Value, row
+from llama_ablate.results.metrics import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]
@@ -86,14 +86,16 @@ class Metrics(Registry):
 
 
 def _plain(value: Value) -> Value:
-    """Convert scalars of torch and numpy to Python's, which JSON can hold."""
-    coordinates = {k: v.item() if hasattr(v, "item") else v for k, v in value.coordinates.items()}
+    """Convert scalars of torch and numpy to Python's; raise TypeError for any other coordinate."""
+    coordinates = {key: scalar(coordinate) for key, coordinate in value.coordinates.items()}
     for key, coordinate in coordinates.items():
         if not isinstance(coordinate, str | int | float):
             kind = type(coordinate).__name__
             raise TypeError(f"{value.name}: coordinate '{key}' is a {kind}, not a text or number")
     quantity = value.quantity or value.name
-    return replace(value, value=float(value.value), quantity=quantity, coordinates=coordinates)
+    return replace(
+        value, value=float(scalar(value.value)), quantity=quantity, coordinates=coordinates
+    )
 
 
 def reason(error: Exception) -> str:

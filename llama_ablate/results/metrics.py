@@ -58,8 +58,17 @@ class Measurement:
 def row(
     name: str, value: float, unit: str = "", quantity: str = "", **coordinates: Coordinate
 ) -> Value:
-    """Return a measured value: `row("test_loss_nats", 1.9, "nats", "loss", split="test")`."""
-    return Value(name, float(value), quantity or name, unit, coordinates)
+    """Return a measured value: `row("test_loss_nats", 1.9, "nats", "loss", split="test")`.
+
+    Scalars of torch and numpy become Python's, which JSON can hold.
+    """
+    where = {key: scalar(coordinate) for key, coordinate in coordinates.items()}
+    return Value(name, float(scalar(value)), quantity or name, unit, where)
+
+
+def scalar(value: Any) -> Any:
+    """Convert a scalar of torch or numpy to Python's; return anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
 
 
 def _without_defaults(stored: dict[str, Any]) -> dict[str, Any]:
