@@ -3,7 +3,7 @@ import time
 import pytest
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.design import grid, runs
+from llama_ablate.design import grid, matching, runs
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
@@ -48,6 +48,23 @@ def test_a_level_that_the_base_has_already_is_the_baseline_itself_and_is_named_t
     assert [variant.covers for variant in found] == [("layernorm",), ()]
     found = of("one-at-a-time", axes={"norm": ["layernorm"], "train.lr": [0.5]})
     assert [variant.covers for variant in found] == [("layernorm",), ()]
+
+
+def test_a_variant_that_changes_only_its_training_is_not_the_baseline():
+    found = of("list", entries=[{"label": "fast", "train.lr": 0.5}, {"label": "plain"}])
+    assert labels(found) == ["plain", "fast"]
+    assert found[0].is_baseline
+
+
+def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
+    spec = of("one-at-a-time", axes={})[0].spec
+
+    def cost(one):
+        return 10 * (one.feedforward["width"] or 5)
+
+    solved = matching.solve(spec, 10_030, cost, matching.WIDTH)  # 1003 exactly
+    assert solved.spec.feedforward["width"] == 1000
+    assert solved.residual == pytest.approx(-0.003, abs=1e-4)
 
 
 def test_a_level_that_names_the_bases_component_keeps_the_options_it_does_not_give():

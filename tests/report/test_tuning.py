@@ -90,7 +90,7 @@ def rich(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rich")
     file = folder / "rich.yaml"
     texts = ", ".join(
-        f"{{name: lag {n}, corpus: {{name: lag-copy, vocab: 8, lag: {n}, tokens: 12_000}}, "
+        f"{{name: lag {n}, corpus: {{name: lag-copy, vocab: 8, lag: {n}, tokens: 6_000}}, "
         "tokenizer: chars}"
         for n in (1, 3)
     )
@@ -274,7 +274,8 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
 
     monkeypatch.setattr(comparison, "compare", count_comparison)
     monkeypatch.setattr(RunFolder, "record", count_record)
-    assert main(["report", str(store.root)]) == 0
+    with in_process():
+        assert main(["report", str(store.root)]) == 0
     assert compared == {"dim 8": 1, "dim 12": 1, "dim 16": 1}
     assert len(records) == 12
     assert set(records.values()) == {1}
