@@ -68,7 +68,7 @@ def made(tmp_path, monkeypatch):
         store.create(plans.document(plans.table(planned, runs)), "name: x\n")
         lease = SimpleNamespace(
             held=True,
-            agreed=lambda _key, value: value,
+            set_once=lambda _key, value: value,
             number=1,
             folder=store.working("all"),
             replace=disk.replace,

@@ -1,6 +1,7 @@
 """Sealed documents beside the runs: compute, pace, hypotheses, and metrics of variants."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -59,11 +60,20 @@ class Documents:
         disk.make(file.parent)
         self._write(lease, file, metric.to_dict())
 
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return a variant's own metrics by name. Raises ConfigError for a damaged one."""
+    def variant_metrics(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+        """Return the metrics of variants, by variant and name; lists the folder once.
+
+        Raises ConfigError for a damaged one.
+        """
+        files = self._metrics()
         try:
-            files = self._metrics(variant)
-            return {file.stem: Measurement.from_dict(self._read(file)) for file in files}
+            return {
+                variant: {
+                    file.stem: Measurement.from_dict(self._read(file))
+                    for file in files.get(variant, [])
+                }
+                for variant in variants
+            }
         except ConfigError as error:
             raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
 
@@ -80,18 +90,16 @@ class Documents:
     def _measurable(self) -> Iterator[Path]:
         documents = (self._layout.document(name) for name in _MEASURED)
         yield from (file for file in documents if file.is_file())
-        yield from self._metrics()
+        yield from chain.from_iterable(self._metrics().values())
 
-    def _metrics(self, variant: str | None = None) -> list[Path]:
-        """Return the files of a variant's metrics, or of all variants'."""
-        names = disk.names(self._layout.variants)
-        folders = (
-            self._layout.variants / name / METRICS
-            for name in names
-            if variant in (None, name.rpartition("--")[2])
-        )
-        # What begins with a dot is a file manager's.
-        return sorted(file for folder in folders for file in folder.glob("[!.]*.json"))
+    def _metrics(self) -> dict[str, list[Path]]:
+        """Return the files of metrics, by variant."""
+        files: dict[str, list[Path]] = {}
+        for name in sorted(disk.names(self._layout.variants)):
+            folder = self._layout.variants / name / METRICS
+            # What begins with a dot is a file manager's.
+            files.setdefault(name.rpartition("--")[2], []).extend(sorted(folder.glob("[!.]*.json")))
+        return files
 
     def _read(self, file: Path) -> Any:
         return read_json(file, self._layout.place(file))

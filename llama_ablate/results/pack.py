@@ -11,7 +11,7 @@ Weights are left out. A pack is read by the commands that read a folder of resul
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -97,10 +97,13 @@ class Pack:
         lines = (parse(line, file) for line in gzip.decompress(content).splitlines())
         return {values["id"]: PackedRun(values) for values in lines}
 
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return a variant's own metrics by name."""
-        metrics = self._document["variants"].get(variant, {})
-        return {name: Measurement.from_dict(values) for name, values in metrics.items()}
+    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+        """Return the metrics of variants, by variant and name."""
+        stored = self._document["variants"]
+        return {
+            variant: {k: Measurement.from_dict(v) for k, v in stored.get(variant, {}).items()}
+            for variant in variants
+        }
 
     def is_leased(self, _run: str) -> bool:
         """Return whether somebody is at work on a run: never on a packed one."""

@@ -3,7 +3,7 @@
 Each file is read once, when it is first asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,7 +53,7 @@ class _Source(Protocol):
     @property
     def stated(self) -> list[Hypothesis]: ...
     def finished(self) -> Mapping[str, FinishedRun]: ...
-    def variant_metrics(self, variant: str) -> dict[str, Measurement]: ...
+    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]: ...
     def is_leased(self, run: str, /) -> bool: ...
     def lock_report(self) -> AbstractContextManager[object]: ...
 
@@ -148,10 +148,9 @@ class Results:
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return a variant's own metrics by name."""
-        if variant not in self._variant_metrics:
-            self._variant_metrics[variant] = self._source.variant_metrics(variant)
-        return self._variant_metrics[variant]
+        return self._variant_metrics.get(variant, {})
 
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
-        return {}
+        ids = {variant.id: None for table in self.plan.tables for variant in table.variants}
+        return self._source.metrics_of(ids)

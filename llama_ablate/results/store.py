@@ -269,4 +269,8 @@ class Store:
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
         """Return a variant's own metrics by name."""
-        return self._documents.variant_metrics(variant)
+        return self.metrics_of([variant])[variant]
+
+    def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+        """Return the metrics of variants, by variant and name."""
+        return self._documents.variant_metrics(variants)
