@@ -50,9 +50,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
 def factors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return effects of factors with their numbers written as people read them."""
     shown = frame[["factor", "levels"]].copy()
-    shown["effect [95% interval]"] = [
-        interval(row.difference_nats, row.low_nats, row.high_nats) for row in rows(frame)
-    ]
+    shown["effect [95% interval]"] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
     shown["p (Holm)"] = [number(p, ".3f") for p in frame["p_holm"]]
     return shown
 
@@ -145,12 +143,9 @@ def laws(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the laws through a ladder, and the trend of the gap to the baseline."""
     shown = pd.DataFrame({"variant": frame["label"], "along": frame["axis"]})
     shown["sizes"] = frame["n"].astype(str)
-    for title, name, form in (
-        ("exponent", "exponent", ".3f"),
-        ("floor (nats)", "floor", ".3f"),
-        ("projected (nats)", "projected", ".3f"),
-    ):
-        shown[title] = _intervals(frame, name, f"{name}_low", f"{name}_high", form=form)
+    for title in ("exponent", "floor (nats)", "projected (nats)"):
+        name = title.removesuffix(" (nats)")
+        shown[title] = _intervals(frame, name, f"{name}_low", f"{name}_high", form=".3f")
     shown["at"] = [f"{v:.3g}" for v in frame["at"]]
     if "trend" in frame:
         shown["gap"] = frame["trend"].fillna("")
@@ -172,25 +167,24 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
 
     Of more than twelve variants the first, the lowest and the highest are shown.
     """
-    means = frame.pivot_table(
-        index=["table", "metric", "name"], columns="label", values="value", sort=False
-    )
-    means = means[list(dict.fromkeys(frame["label"]))]
+    keys = ["table", "metric", "name"]
+    means = frame.dropna(subset="value").pivot_table("value", keys, "label", sort=False)
     shown = means.index.to_frame(index=False)
     if not shown["table"].any():
         shown = shown.drop(columns="table")
-    columns: dict[str, list[str]] = {}
     if len(means.columns) <= _MANY:
-        columns = {str(label): [f"{v:.5g}" for v in means[label]] for label in means}
+        columns = {str(label): [number(v, ".5g") for v in means[label]] for label in means}
     else:
-        first = means.columns[0]
-        columns[first] = [f"{v:.5g}" for v in means[first]]
-        for what, label, value in (
-            ("lowest", means.idxmin(axis=1), means.min(axis=1)),
-            ("highest", means.idxmax(axis=1), means.max(axis=1)),
+        first = str(means.columns[0])
+        columns = {first: [number(v, ".5g") for v in means[first]]}
+        for title, values, labels in (
+            ("lowest", means.min(axis=1), means.idxmin(axis=1)),
+            ("highest", means.max(axis=1), means.idxmax(axis=1)),
         ):
-            columns[what] = [f"{v:.5g} ({at})" for v, at in zip(value, label, strict=True)]
-    return shown.join(pd.DataFrame(columns))
+            columns[title] = [f"{v:.5g} ({at})" for v, at in zip(values, labels, strict=True)]
+    for title, texts in columns.items():
+        shown[f"{title} (variant)" if title in shown else title] = texts
+    return shown
 
 
 def _pairing(row: Any) -> str:

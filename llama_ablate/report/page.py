@@ -87,7 +87,8 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
         first = made.table in ("", frames.table.plan.name)
         name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
         svg, _png = drawing.save(made.part, folder / name)
-        figures.append(Drawn(name, _caption(made.name), svg))
+        table = f" Table: {made.table}." if made.table else ""
+        figures.append(Drawn(name, _caption(made.name) + table, svg))
     return figures
 
 

@@ -1,4 +1,4 @@
-"""What a rotary position embedding does: how fast each pair turns, and where it stands."""
+"""Figures of rotary position embeddings: frequencies, angles, and pairs on the unit circle."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -32,7 +32,6 @@ class Section:
 
 
 SECTIONS = Parts[Section]("section")
-_COMPARED = ("loss_nats", "perplexity", "bits_per_byte", "excess_nats")  # by split
 
 
 def sections(frames: Frames) -> list[Section]:
@@ -198,21 +197,20 @@ def _surface(frames: Frames) -> Section | None:
 
 @SECTIONS.register("metrics")
 def metrics(frames: Frames) -> Section | None:
-    """Return every measured value: the CSV has each, the cells what no other section shows."""
+    """Return every measured value: each is a row of the CSV, the cells are means by variant."""
+    means = pd.concat([_of_reported_runs(table) for table in frames.tables])
     return _section(
         "Metrics",
         spread(frames.metrics),
-        lambda _values: cells.metrics(pd.concat([_elsewhere(table) for table in frames.tables])),
-        """Whatever else was measured, the mean over a variant's runs that ended ok at its chosen
-        point; each run's own values stand in tables/metrics.csv.""",
+        lambda _values: cells.metrics(means),
+        """Everything that was measured: the mean over a variant's runs that ended ok at its chosen
+        point. Each run's own values stand in tables/metrics.csv.""",
         printed=False,
         folded=True,
     )
 
 
-def _elsewhere(table: TableFrames) -> pd.DataFrame:
-    """Return the measured values that neither the comparison nor the stability section shows."""
-    shown = [f"{table.split}_{name}" for name in _COMPARED] + [*stability.NUMBERS]
+def _of_reported_runs(table: TableFrames) -> pd.DataFrame:
+    """Return the measured values of variants, and of their reported runs that ended ok."""
     ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
-    metrics = table.metrics[table.metrics["run"].isin(["", *ok])]
-    return metrics[~metrics["name"].isin(shown)]
+    return table.metrics[table.metrics["run"].isin(["", *ok])]

@@ -10,7 +10,7 @@ from llama_ablate.results import FINAL
 
 #: Outcomes that count against a variant: a run that ended so has no loss to compare.
 UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
-NUMBERS = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
+_NUMBERS = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
 
 
 def stability(runs: pd.DataFrame) -> pd.DataFrame:
@@ -33,5 +33,5 @@ def stability(runs: pd.DataFrame) -> pd.DataFrame:
                 f"{outcome}_low": low,
                 f"{outcome}_high": high,
             }
-        rows.append(row | {n: float(own[n].mean()) if n in own else math.nan for n in NUMBERS})
+        rows.append(row | {n: float(own[n].mean()) if n in own else math.nan for n in _NUMBERS})
     return pd.DataFrame(rows)

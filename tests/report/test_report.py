@@ -242,6 +242,27 @@ def test_every_figure_draws_what_there_is_or_is_none(store, tmp_path, name):
     assert (without_runs is None) == (name not in ("effects", "cache_growth"))
 
 
+def test_a_report_of_runs_of_which_none_has_finished_is_written(store, tmp_path):
+    empty = Store(tmp_path / "empty")
+    empty.create(store.plan, "name: x\n")
+    assert "9 of 9 planned runs have not finished." in written(empty)
+    assert "pending: rms&lt;b&gt;norm&lt;/b&gt; &amp; co, wild" in written(empty)
+
+
+def test_metrics_of_many_variants_show_the_first_the_lowest_and_the_highest():
+    rows = [("", "speed", "tokens_per_s", f"v{n}", float(n)) for n in range(20)]
+    rows += [("", "loss", "se", "v3", math.nan), ("", "loss", "mean", "v3", 1.0)]
+    frame = pd.DataFrame(rows, columns=["table", "metric", "name", "label", "value"])
+    shown = cells.metrics(frame)
+    assert shown.to_numpy().tolist() == [
+        ["speed", "tokens_per_s", "0", "0 (v0)", "19 (v19)"],
+        ["loss", "mean", "-", "1 (v3)", "1 (v3)"],
+    ]
+    few = cells.metrics(frame.assign(label=[f"v{n % 2}" for n in range(22)]))
+    assert list(few.columns) == ["metric", "name", "v0", "v1"]
+    assert few["v1"][0] == "10"  # the mean of 1, 3 ... 19
+
+
 @pytest.mark.parametrize("registry", [SECTIONS, FIGURES], ids=lambda registry: registry.kind)
 def test_a_name_is_registered_once(registry):
     name = next(iter(registry))
