@@ -22,7 +22,7 @@ from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from llama_ablate.results.run_folder import RunFolder
-from tests.in_process import run_in_process
+from tests.in_process import in_process, run_in_process
 
 
 def read(store):

@@ -9,6 +9,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.results import Store
+from tests import plans
 from tests.commands import PYTHON, alive, command, family, kill
 from tests.in_process import run_in_process
 from tests.quiet import until
@@ -89,7 +90,7 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
     """As one of two, of which the other never comes: torch itself would wait for minutes."""
     store = Store(tmp_path)
     store.prepare()
-    store.create({"runs": [{"id": "0a"}]}, "")
+    store.create(plans.of_runs("0a"), "")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         second = {
             "TORCHELASTIC_RUN_ID": "x",
