@@ -12,7 +12,7 @@ from llama_ablate.bench.norms import NaiveLayerNorm, NaiveRMSNorm
 from llama_ablate.bench.timing import Setup, in_turns
 from llama_ablate.commands.cli import main
 from llama_ablate.files.strict_json import read_json
-from llama_ablate.report import benches
+from llama_ablate.report import bench_tables
 
 QUICK = Setup(dim=32, rows=64, rounds=6, compiled=False)
 
@@ -43,7 +43,7 @@ def test_every_bench_prints_its_ratios(name, capsys, monkeypatch, tmp_path):
     for table in values["tables"]:
         assert not table["failed"]
         assert all(case["median_s"]["value"] > 0 for case in table["cases"].values())
-    out = benches.text(values)
+    out = bench_tables.text(values)
     assert values["ratios"]
     for row in values["ratios"]:
         assert row["ratio"] in out

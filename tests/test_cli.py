@@ -345,14 +345,14 @@ def test_plan_says_how_many_seeds_a_difference_takes_from_a_pilots_noise(
     results, experiment_file, capsys
 ):
     from llama_ablate.evidence.intervals import power
-    from llama_ablate.report import frames
-    from llama_ablate.results import Store
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results
 
     file = experiment_file(seeds="4")
     command = ["plan", str(file), "--power", "0.01 nats", "--pilot", str(results)]
     assert main([*command, "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    pilot = frames.differences(Store(results))
+    pilot = Frames.of(Results.open(results)).table.differences()
     assert [row["variant"] for row in values["power"]] == list(pilot)
     for row in values["power"]:
         a, b = pilot[row["variant"]]

@@ -15,9 +15,9 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
-from llama_ablate.report import figures, frames
-from llama_ablate.report import planned as forecasts
-from llama_ablate.results import CURVE, Record, Still, Store
+from llama_ablate.report import figures, tables
+from llama_ablate.report.frames import Frames
+from llama_ablate.results import CURVE, Record, Results, Store
 from tests import plans
 from tests.in_process import run_in_process
 from tests.metrics import measured
@@ -177,21 +177,21 @@ def test_a_report_reads_records_once_and_four_times_the_runs_take_four_times_the
 
 
 def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):
-    store = Still(made(60, 2))
-    effects = figures.effects(store)
+    frames = Frames.of(Results.open(made(60, 2)))
+    effects = figures.effects(frames)
     assert effects.get_size_inches()[1] < 20
     axes = effects.axes[0]
-    ordered = list(frames.comparison(store).sort_values("difference_nats")["label"])
+    ordered = list(frames.table.comparison.sort_values("difference_nats")["label"])
     ordered.remove("rope")
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == ordered[:20] + ordered[-20:]
     said = "19 of 59 variants are left out: drawn are the lowest and the highest losses"
     assert axes.get_title(loc="left") == said
-    curves = figures.learning_curves(store).axes[0]
+    curves = figures.learning_curves(frames).axes[0]
     assert curves.get_title(loc="left") == said.replace("19 of", "47 of")
     named = [text.get_text() for text in curves.get_legend().get_texts()]
     assert set(named) == {"rope", *ordered[:6], *ordered[-6:]}
-    growth = figures.cache_growth(store).axes[0]
+    growth = figures.cache_growth(frames).axes[0]
     assert len(growth.get_legend().get_texts()) == 12
     assert growth.get_title(loc="left").startswith("48 of 60 sizes are left out")
 
@@ -260,7 +260,7 @@ def test_only_the_weights_that_are_asked_for_are_kept(
 
 
 def test_sizes_are_written_for_people():
-    assert [forecasts.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
+    assert [tables.size(n) for n in (0, 1000, 2048, 3 << 20, 5 << 40)] == [
         "0 bytes",
         "1e+03 bytes",
         "2 KiB",

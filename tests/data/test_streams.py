@@ -8,9 +8,9 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.report import frames, warned
-from llama_ablate.results import Store
-from tests.in_process import run_in_process
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.warnings import warnings
+from llama_ablate.results import Results, Store
 
 ENTRIES = [
     {"name": "lag-copy", "vocab": 5, "lag": 2, "tokens": 20_000},
@@ -80,7 +80,7 @@ def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, 
     data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
     assert run(experiment_file, tmp_path, data=data) == 0
     assert "over the floor (nats)" in capsys.readouterr().out
-    found = frames.comparison(Store(tmp_path / "results" / "tiny"))
+    found = Frames.of(Results.open(tmp_path / "results" / "tiny")).table.comparison
     assert (found["excess_nats"] > 0).all()
     assert found["excess_nats"][0] < 1.0
     record = Store(tmp_path / "results" / "tiny").records()[0].numbers
@@ -98,7 +98,7 @@ def test_a_loss_below_the_floor_is_reported_as_a_leak(unsealed, experiment_file,
     rows = {row["name"]: row for row in values["rows"]}
     rows["test_excess_nats"]["value"] = -4 * rows["test_excess_se_nats"]["value"]
     file.write_bytes(sealed(values, file.relative_to(root).as_posix()))
-    assert any("something leaks" in warning for warning in warned.warnings(Store(root)))
+    assert any("something leaks" in warning for warning in warnings(Frames.of(Results.open(root))))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.results import Record, Store
+from tests import plans
 from tests.metrics import measured
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
@@ -17,37 +18,15 @@ SCRIPTS = Path(__file__).parents[2] / "analysis"
 def results(tmp_path):
     """Results of two variants and a seed, in which only losses were measured."""
     store = Store(tmp_path / "x")
-    variants = [
-        {
-            "label": label,
-            "id": label,
-            "baseline": label == "base",
-            "residual": 0.0,
-            "model": {},
-            "parameters": 9,
-            "non_embedding": 8,
-            "flops_per_token": 7,
-            "kv_bytes_per_token": 6,
-        }
-        for label in ("base", "other")
-    ]
-    runs = [{"id": f"{v['id']}0", "variant": v["id"], "seed": 0} for v in variants]
-    store.create(
-        {
-            "experiment": {"name": "x", "train": {}},
-            "question": "",
-            "data": {},
-            "variants": variants,
-            "runs": runs,
-        },
-        "name: x\n",
-    )
+    runs = [plans.run(f"{label}0", label) for label in ("base", "other")]
+    table = plans.table([plans.variant("base"), plans.variant("other")], runs)
+    store.create(plans.document(table, seeds=1), "name: x\n")
     for run in runs:
         store.commit(
             Record(
-                id=run["id"],
-                label=run["variant"],
-                variant=run["variant"],
+                id=run.id,
+                label=run.variant,
+                variant=run.variant,
                 seed=0,
                 outcome="ok",
                 reason="",
@@ -59,7 +38,12 @@ def results(tmp_path):
                 train={},
                 data="f",
                 compute={},
-                environment={},
+                environment={
+                    "packages": {"torch": "2"},
+                    "code": "c",
+                    "processor": "p",
+                    "gpu": None,
+                },
                 metrics={"perplexity": measured(test_loss_nats=1.0, test_perplexity=2.7)},
             ),
             [],
@@ -92,6 +76,15 @@ WRONG = {
     "no frequencies": ("rope_frequencies.py", "{here}", "holds no frequencies"),
     "frequencies of another form": ("rope_frequencies.py", "{here}/rates.json", "no frequencies"),
     "no speeds": ("decode_speed.py", "{x}", "no decode speeds of these variants were measured"),
+    "a figure of what was not tuned": ("draw.py", "sensitivity", "{x}", "that sensitivity shows"),
+    "a table that is not there": (
+        "draw.py",
+        "effects",
+        "{x}",
+        "--table",
+        "lag 9",
+        "there is none of that name",
+    ),
     "a figure of speeds that are not there": (
         "draw.py",
         "quality_vs_training_cost",

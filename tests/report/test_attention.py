@@ -173,7 +173,7 @@ def test_rope_refuses_what_does_not_rotate(tmp_path, capsys):
 
 
 def test_figures_keep_the_name_that_they_are_given(tmp_path):
-    from llama_ablate.report.figures import save
+    from llama_ablate.report.drawing import save
     from llama_ablate.report.rotation import rotation
 
     figure = rotation({"x": [1.0, 0.1]}, 8)
@@ -185,7 +185,7 @@ def test_figures_keep_the_name_that_they_are_given(tmp_path):
 
 
 def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):
-    from llama_ablate.report.figures import save
+    from llama_ablate.report.drawing import save
 
     weights = np.tril(np.ones((1, 1, 3, 3)))
     steps = {"scores": weights, "masked": weights, "weights": weights}

@@ -3,17 +3,18 @@ import math
 
 import pytest
 import torch
-from llama_ablate.report.planned import disk_bytes
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.report.forecast import disk_bytes
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizer import cooldown, learning_rate
 from llama_ablate.training.spikes import spikes, steadiness
+from tests import plans
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
@@ -117,11 +118,8 @@ def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(spec, tokens,
     )
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    plan = {
-        "experiment": {"train": {"average": average}},
-        "runs": [{"id": "r", "variant": "v"}],
-        "variants": [{"id": "v", "parameters": parameters}],
-    }
+    table = plans.table([plans.variant("v", parameters=parameters)], [plans.run("r", "v")])
+    plan = plans.document(table, train={"steps": 2, "average": average})
     assert disk_bytes(plan, workers=1)["none"] == pytest.approx(3 * size, rel=0.05)
 
 
