@@ -16,6 +16,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
+from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
@@ -78,6 +79,7 @@ def run(monkeypatch, capsys):
             for registry, kind in product(registries, ("_components", "_schemas")):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
             patch.setattr(METRICS, "_per", dict(METRICS._per))
+            environment.cache_clear()  # it has the plug-ins of the command before
             code = main([*map(str, words)])
         out, err = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=out, stderr=err)
@@ -99,7 +101,7 @@ def test_a_component_of_a_named_file_is_trained_and_the_file_is_recorded(
     store = Store(tmp_path / "r" / "tiny")
     assert [record.outcome for record in store.records()] == ["ok", "ok"]
     digest = hashlib.sha256(NORM.encode()).hexdigest()
-    assert store.settings.plugins == {str(plugin): digest}
+    assert store.plan.settings.plugins == {str(plugin): digest}
     # What is written in results makes no command load code: reading works without, no more.
     assert run("report", store.root).returncode == 0
     generated = run("generate", store.root / "halved", "--prompt", "the ")
