@@ -150,6 +150,8 @@ class Frames:
             return self.table
         named = {table.plan.name: table for table in self.tables}
         if name not in named:
+            if len(named) == 1:
+                raise ConfigError("the experiment has one table, which needs no name")
             raise ConfigError(f"there is none of that name{nearest(name, named)}")
         return named[name]
 

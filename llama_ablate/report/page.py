@@ -109,8 +109,8 @@ def _facts(frames: Frames) -> str:
         f"{experiment.train.batch} x {experiment.model.context}), learning rate "
         f"{experiment.train.lr:g}, matched: {table.match}. Computed on "
         f"{compute.get('device', '?')} in {compute.get('precision', '?')} with the "
-        f"{compute.get('kernel', '?')} attention kernel and {compute.get('threads', '?')} thread(s) "
-        "a worker."
+        f"{compute.get('kernel', '?')} attention kernel and {compute.get('threads', '?')} "
+        "thread(s) a worker."
     )
 
 

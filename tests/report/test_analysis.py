@@ -83,7 +83,7 @@ WRONG = {
         "{x}",
         "--table",
         "lag 9",
-        "there is none of that name",
+        "the experiment has one table, which needs no name",
     ),
     "a figure of speeds that are not there": (
         "draw.py",

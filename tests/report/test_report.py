@@ -218,7 +218,7 @@ def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
 
 
 def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
-    monkeypatch.setattr(type(store), "variant_metrics", lambda _store, _variant: {})
+    monkeypatch.setattr(Results, "variant_metrics", lambda _results, _variant: {})
     text = written(store)
     assert "quality vs training cost" not in text
     assert text.count("data:image/svg+xml;base64,") == len(OF_ANY_GRID) - 1
