@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_ablate.commands import running
+from llama_ablate.commands import run
 from llama_ablate.commands.cli import main
 
 CASES = [
@@ -15,7 +15,7 @@ CASES = [
 def test_a_launcher_whose_extra_is_missing_says_how_to_get_it(
     name, package, experiment_file, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(running, "find_spec", lambda asked: None if asked == package else asked)
+    monkeypatch.setattr(run, "find_spec", lambda asked: None if asked == package else asked)
     command = ["run", str(experiment_file()), "--results", str(tmp_path / "r")]
     assert main([*command, "--launcher", name]) == 2
     told = f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'"

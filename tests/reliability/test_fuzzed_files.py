@@ -16,7 +16,7 @@ from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
-from llama_ablate.files.strict_json import to_json
+from llama_ablate.results import Settings
 from llama_ablate.terminal import in_one_line
 from llama_ablate.training import compute
 from tests.quiet import within
@@ -72,7 +72,7 @@ def attempt(folder):
         allowed, began = 1.0, time.process_time()
         try:
             found = planned("case.yaml")
-            to_json(found.to_dict()).encode()
+            found.document(None, Settings()).model_dump_json()
             took = time.process_time() - began
             allowed += len(found.arms) / 200 + len(found.runs) / 5000
         except ConfigError as error:
@@ -713,7 +713,7 @@ MISTAKES = [
     ("    direction: worse", "    direction: worse\n    table: x", "no table is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    against: x", "no variant is called 'x'", 1),
     ("    direction: worse", "    direction: worse\n    value: 1", "'value' takes a 'measure'", 1),
-    ("    direction: worse", "    direction: worse\n    claims: 7", "claims: 7 (int)", 1),
+    ("    direction: worse", "    direction: worse\n    claims: 7", "unknown key 'claims'", 1),
     ("    direction: worse", "    direction: worse\n    measure: loss", "is for the loss"),
     ("    direction: equivalent", "    direction: not worse than", "did you mean 'not worse'?"),
     ("    margin: 0.02 nats", "    margin: 2", "must be a number and its unit"),

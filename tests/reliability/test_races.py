@@ -20,6 +20,7 @@ from llama_ablate.launch import remote, worker
 from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Gone, News, Queue
 from llama_ablate.results import Store, leases, processes
+from tests import plans
 from tests.commands import PYTHON
 from tests.metrics import measured
 from tests.quiet import until, within
@@ -257,7 +258,7 @@ def test_a_lease_that_is_renewed_is_waited_for_and_one_that_is_not_is_broken(tmp
         while time.monotonic() < end:
             assert watch.waits(tmp_path)
             time.sleep(0.02)
-        lease._left.set()  # it stops renewing
+        lease._stopped.set()  # it stops renewing
         began = time.monotonic()
         while watch.waits(tmp_path):
             time.sleep(0.02)
@@ -286,7 +287,7 @@ def test_a_lease_is_kept_for_a_lease_whatever_the_clock_does(
             wrong += not watch.waits(tmp_path)
             time.sleep(0.02)
         wrong += not lease.held
-        lease._left.set()  # it stops renewing
+        lease._stopped.set()  # it stops renewing
         began = time.monotonic()
         while watch.waits(tmp_path) and time.monotonic() - began < 5:
             time.sleep(0.02)
@@ -337,7 +338,7 @@ def test_a_disk_that_fails_who_works_alone_is_not_taken_for_another_process(tmp_
 
 def test_another_plan_is_refused_while_others_are_at_work(four, experiment_file, tmp_path):
     store = grid(four, tmp_path)
-    with next(iter(leases.take(store.working(store.plan.runs)))):
+    with leases.take(store.working(next(iter(store.plan.runs)))):
         other = experiment_file(train=TRAIN, measure="[perplexity]", seeds="3")
         with pytest.raises(ConfigError, match=r"others are at work in .* on another plan"):
             grid(other, tmp_path)
@@ -413,7 +414,7 @@ def alone(root, run):
 def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_path, capsys):
     store = Store(tmp_path / "x")
     store.prepare()
-    store.create({"runs": []}, "")
+    store.create(plans.of_runs(), "")
     assert worker.main([str(tmp_path / where), "0a"]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -423,7 +424,7 @@ def test_a_worker_that_is_told_nonsense_says_so_in_one_line(where, said, tmp_pat
 def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
     store = Store(tmp_path / "x")
     store.prepare()
-    store.create({"runs": []}, "")
+    store.create(plans.of_runs(), "")
     code, how, oom = remote.work(str(store.root), "0a")
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
