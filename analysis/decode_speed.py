@@ -7,10 +7,9 @@ import argparse
 from pathlib import Path
 
 import seaborn as sns
-from matplotlib.figure import Figure
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report.drawing import save
+from llama_ablate.report.drawing import blank, save
 from llama_ablate.report.frames import Frames, spread
 from llama_ablate.results.snapshot import Results
 
@@ -35,7 +34,7 @@ def main() -> None:
             f"{parser.prog}: no decode speeds of these variants were measured in "
             f"'{options.results}'\n",
         )
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    figure = blank(9, 4)
     for axes, (batch, part) in zip(
         figure.subplots(1, speeds["batch"].nunique(), squeeze=False)[0],
         speeds.groupby("batch"),

@@ -29,6 +29,11 @@ def until(condition: Callable[[], T], limit: float) -> T:
     return found
 
 
+def since(_report: object, began: float) -> float:
+    """Return the seconds since a time: a task for a process, in a module that imports little."""
+    return time.time() - began
+
+
 def _slowness() -> float:
     began, total = time.perf_counter(), 0
     for number in range(1_000_000):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.bench import BENCHES, decode
+from llama_ablate.bench import BENCHES, decode, step
 from llama_ablate.bench.feedforward import _FUSED, Activation
 from llama_ablate.bench.norms import NaiveLayerNorm, NaiveRMSNorm
 from llama_ablate.bench.timing import Setup, in_turns
@@ -35,6 +35,8 @@ def test_cases_take_turns_and_one_that_cannot_run_says_why():
 @pytest.mark.parametrize("name", BENCHES)
 def test_every_bench_prints_its_ratios(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "_NEW", (8, 100))
+    monkeypatch.setattr(decode, "_MODEL", decode._MODEL | {"dim": 64, "layers": 1})
+    monkeypatch.setattr(step, "_MODEL", step._MODEL | {"dim": 64, "layers": 1, "context": 32})
     arguments = ["bench", name, "--dim", "32", "--rows", "64", "--rounds", "1", "--no-compile"]
     assert main([*arguments, "--json"]) == 0
     (tmp_path / "values.json").write_text(capsys.readouterr().out, "utf-8")

@@ -76,8 +76,6 @@ def test_a_new_option_and_a_new_key_change_no_id_train_nothing_and_leave_the_rep
     assert files(results / "grown" / "variants") == variants
     now = {path: content for path, (content, _) in files(results / "grown" / "report").items()}
     assert now == report
-    llama_ablate(grown, "report", results / "grown")
-    assert {p: content for p, (content, _) in files(results / "grown" / "report").items()} == report
 
 
 @pytest.mark.parametrize("slot", SLOTS)

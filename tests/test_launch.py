@@ -18,7 +18,7 @@ from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
 from tests.in_process import run_in_process
-from tests.quiet import until, within
+from tests.quiet import since, until, within
 from tests.reliability.harness import breaches
 
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
@@ -161,7 +161,7 @@ def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
     assert main(["status", str(tmp_path / "both" / "tiny")]) == 1
 
 
-def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
+def test_a_killed_worker_issince_again_and_goes_on_to_the_same_numbers(
     experiment_file, tmp_path, launch
 ):
     file = experiment_file("{}", train=LONG, seeds="1")
@@ -258,13 +258,9 @@ def test_an_exception_becomes_a_typed_outcome(
     assert record.reason
 
 
-def _started(_report, began):
-    return time.time() - began
-
-
 def test_a_run_starts_in_under_half_a_second_once_the_server_is_up(tmp_path):
     def start():
-        return processes.call(_started, time.time(), log=tmp_path / "x.log")
+        return processes.call(since, time.time(), log=tmp_path / "x.log")
 
     start()  # the first call starts the server, which imports torch
     assert within(sorted(start() for _ in range(5))[2], 0.5)
@@ -272,24 +268,24 @@ def test_a_run_starts_in_under_half_a_second_once_the_server_is_up(tmp_path):
 
 def test_a_process_starts_where_another_launcher_has_swept_its_folder_away(tmp_path):
     log = tmp_path / "swept" / "log"
-    assert processes.call(_started, time.time(), log=log) > 0
+    assert processes.call(since, time.time(), log=log) > 0
     assert log.is_file()
 
 
 def test_a_process_whose_log_cannot_be_written_is_one_error_and_no_traceback(tmp_path, capfd):
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="file"):
-        processes.call(_started, time.time(), log=tmp_path / "file" / "log")
+        processes.call(since, time.time(), log=tmp_path / "file" / "log")
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tmp_path):
+def test_a_fork_server_that_is_killed_while_a_process_starts_issince_again(tmp_path):
     processes.warm()
     server = psutil.Process(forkserver._forkserver._forkserver_pid)
     server.suspend()
     killing = threading.Timer(0.3, server.kill)
     killing.start()
-    assert processes.call(_started, time.time(), log=tmp_path / "x.log") > 0
+    assert processes.call(since, time.time(), log=tmp_path / "x.log") > 0
     killing.join()
     assert forkserver._forkserver._forkserver_pid != server.pid
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.report.drawing import blank
 
 Array = NDArray[np.floating]
 
@@ -55,7 +56,7 @@ class Maps:
         """Draw one head: scores, masked scores, probabilities, side by side."""
         self._check(layer, head)
         size = min(12.0, max(4.0, 0.2 * len(self.labels) + 1.8))
-        figure = Figure(figsize=(3 * size, size), layout="constrained")
+        figure = blank(3 * size, size)
         names = ("scores", "scores with the mask", "probabilities")
         for axes, name, step in zip(figure.subplots(1, 3), names, _STEPS, strict=True):
             values = getattr(self, step)[layer, head]
@@ -71,7 +72,7 @@ class Maps:
         heads = self.weights.shape[1]
         columns = min(heads, 4 if heads <= 16 else 8)
         rows = -(-heads // columns)
-        figure = Figure(figsize=(2.4 * columns + 1, 2.5 * rows + 0.6), layout="constrained")
+        figure = blank(2.4 * columns + 1, 2.5 * rows + 0.6)
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for head, axes in enumerate(grid):
             if head >= heads:

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatterMathtext
@@ -58,11 +59,18 @@ def _without_formulas(figure: Figure) -> None:
             text.set_text(visible(text.get_text()))
 
 
+def blank(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches, without pyplot: nothing to close, no display needed."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    # Its one renderer is kept: without, matplotlib makes another for every label that is measured.
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes, in inches."""
-    # A Figure of its own, without pyplot: no global state, nothing to close, no display needed.
     with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = blank(width, height)
         return figure, figure.add_subplot()
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
 
+from llama_ablate.report.drawing import blank
+
 _ROW = 3  # the position whose pairs are drawn on the circle
 _POSITIONS = 128
 
@@ -19,7 +21,7 @@ def rotation(rates: Mapping[str, Sequence[float]], context: int) -> Figure:
     circle. The last two show the first of the rotations.
     """
     with sns.axes_style("whitegrid"):
-        figure = Figure(figsize=(15, 4.6), layout="constrained")
+        figure = blank(15, 4.6)
         left, middle, right = figure.subplots(1, 3)
     for name, values in rates.items():
         left.plot(range(len(values)), values, ".-", ms=4, label=name)
