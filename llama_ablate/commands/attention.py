@@ -6,7 +6,7 @@ from pathlib import Path
 from llama_ablate.commands import model_input
 from llama_ablate.commands.answer import Answer
 
-HELP = "draw what each head attends to while a prompt is read"
+HELP = "draw the attention maps of a prompt"
 EXAMPLE = 'attention results/quickstart/rope --prompt "for x in xs:" --layer 0'
 
 

@@ -15,12 +15,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=["norms", "feedforward", "decode"])
     parser.add_argument("--dim", type=count, default=1024, help="width of a vector (1024)")
     parser.add_argument("--rows", type=count, default=4096, help="vectors, or tokens (4096)")
-    parser.add_argument("--rounds", type=count, default=30, help="turns of every case (30)")
+    parser.add_argument("--rounds", type=count, default=30, help="timed rounds (30)")
     parser.add_argument(
-        "--threads", type=int, choices=range(1, 1025), metavar="N", default=1, help="of the CPU (1)"
+        "--threads",
+        type=int,
+        choices=range(1, 1025),
+        metavar="N",
+        default=1,
+        help="CPU threads (1)",
     )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     shared.add_device(parser)
 
 

@@ -77,7 +77,7 @@ examples:
   llama-ablate generate results/quickstart/rope --prompt "def "
   llama-ablate summary llama3-8b --batch 16
 
-exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (run again: goes on)
+exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (repeat to resume)
 """
 
 

@@ -9,7 +9,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.options import count
 from llama_ablate.errors import ConfigError
 
-HELP = "continue a prompt, written as it comes"
+HELP = "continue a prompt, streamed"
 EXAMPLE = 'generate results/quickstart/rope --prompt "def " --temperature 0'
 
 
@@ -18,24 +18,30 @@ def add_arguments(parser: ArgumentParser) -> None:
     model_input.add_model(parser)
     model_input.add_prompt(parser, "the text to continue; - reads standard input")
     parser.add_argument(
-        "--max-tokens", type=count, default=128, metavar="N", help="at most so many (default: 128)"
+        "--max-tokens",
+        type=count,
+        default=128,
+        metavar="N",
+        help="maximum number of new tokens (default: 128)",
     )
     parser.add_argument(
         "--temperature",
         type=float,
         default=0.8,
         metavar="T",
-        help="0 takes the likeliest token (default: 0.8)",
+        help="sampling temperature; 0 is greedy decoding (default: 0.8)",
     )
-    parser.add_argument("--top-k", type=count, metavar="K", help="draw from the K likeliest")
+    parser.add_argument(
+        "--top-k", type=count, metavar="K", help="sample from the K most likely tokens"
+    )
     parser.add_argument(
         "--top-p",
         type=float,
         default=1.0,
         metavar="P",
-        help="draw from the likeliest that reach P together",
+        help="sample from the most likely tokens with total probability P",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of sampling (default: 0)")
     parser.add_argument(
         "--past-context",
         choices=["stop", "slide"],
@@ -45,12 +51,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-cache",
         action="store_true",
-        help="compute every token from the whole text: the same, slowly",
+        help="decode without the KV cache: the same text, slower",
     )
     parser.add_argument(
         "--chat", action="store_true", help="put the prompt into Llama 3's chat template"
     )
-    parser.add_argument("--system", default="", metavar="TEXT", help="with --chat: what to be")
+    parser.add_argument(
+        "--system", default="", metavar="TEXT", help="with --chat: the system message"
+    )
 
 
 def run(options: Namespace) -> Answer:

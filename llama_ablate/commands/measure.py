@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 
-HELP = "take more metrics of finished runs, without training again"
+HELP = "measure more metrics of finished runs, without training"
 EXAMPLE = "measure results/quickstart perplexity decode_speed"
 
 

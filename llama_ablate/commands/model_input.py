@@ -22,12 +22,15 @@ def add_model(parser: ArgumentParser) -> None:
         "params.json (Meta), or a llama2.c .bin",
     )
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="FILE", help="where it does not lie beside the model"
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="tokenizer file (default: the one beside the model)",
     )
     parser.add_argument(
         "--dtype",
         choices=["float32", "float16", "bfloat16"],
-        help="to compute in (default: as stored)",
+        help="precision to compute in (default: as stored)",
     )
     shared.add_device(parser)
 

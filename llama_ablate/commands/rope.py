@@ -7,7 +7,7 @@ from pathlib import Path
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 
-HELP = "list and draw how fast each pair of a rotation turns"
+HELP = "list and draw the frequencies of a rotary embedding"
 EXAMPLE = "rope llama3-8b --set model.position.theta=1e4 --out rope.svg"
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=Path,
         default=Path("results"),
         metavar="DIR",
-        help="where its folder is made (default: results)",
+        help="folder of all results (default: results)",
     )
     parser.add_argument(
         "--workers",
@@ -56,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="what a crash may cost a run (default: 30)",
+        help="seconds between checkpoints (default: 30)",
     )
     parser.add_argument(
         "--launcher",

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 
-HELP = "look at the grid, one variant, or one run"
+HELP = "show the comparison, one variant, or one run"
 EXAMPLE = "show results/quickstart swiglu"
 
 

@@ -10,7 +10,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.options import count
 from llama_ablate.errors import ConfigError
 
-HELP = "show what an architecture weighs and costs, part by part, exactly"
+HELP = "count parameters, FLOPs and KV bytes of an architecture, part by part"
 EXAMPLE = "summary llama2-7b --batch 16 --context 1024 --set model.tie=true"
 _COLUMNS = {
     "parameters": "parameters",
