@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,9 @@ from llama_ablate.results import CURVE, Record, Results, Store
 from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.results.pack import pack
 from tests import plans
+from tests.reliability.harness import fsck
 
+ROOT = Path(__file__).parents[1]
 ROW = dict.fromkeys(CURVE, 1.0)
 HYPOTHESIS = {"variant": "swiglu", "direction": "lower", "measure": "test_loss_nats"}
 RECORD = Record(
@@ -249,3 +252,13 @@ def test_the_runs_of_a_pack_are_strict_json_one_a_line(packed):
     runs = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert [run["id"] for run in runs] == list(Results.open(packed).records)
     assert runs[0]["curve"]["step"] == [1.0, 2.0]
+
+
+def test_the_published_packs_are_sound_few_and_small():
+    reference = ROOT / "results" / "reference"
+    packs = sorted(file.parent for file in reference.rglob("pack.json"))
+    assert len(packs) == 23
+    assert [breach for folder in packs for breach in fsck.check(folder)] == []
+    files = [file for file in reference.rglob("*") if file.is_file() and "report" not in file.parts]
+    assert len(files) <= 150
+    assert sum(file.stat().st_size for file in files) <= 10_000_000
