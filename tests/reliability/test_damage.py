@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,6 @@ from tests.quiet import within
 
 from .harness import Settings, breaches, fsck, grid, in_child, there
 
-ROOT = Path(__file__).parents[2]
 TRAIN = "{steps: 6, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
 
 
