@@ -1,6 +1,7 @@
 """Plans for tests that need results on disk, and no experiment behind them."""
 
 from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.results import Record
 from llama_ablate.results.plan import (
     FORMAT,
     PlanDocument,
@@ -8,6 +9,25 @@ from llama_ablate.results.plan import (
     PlannedTable,
     PlannedText,
     PlannedVariant,
+)
+
+#: A record that ended ok; tests replace what they are about.
+RECORD = Record(
+    id="0123abcd",
+    label="rope",
+    variant="v1",
+    seed=0,
+    outcome="ok",
+    reason="",
+    steps_done=2,
+    tokens_done=64,
+    train_s=0.5,
+    peak_memory_bytes=1000,
+    model={"dim": 8},
+    train={"lr": 0.1},
+    data="f",
+    compute={"device": "cpu"},
+    environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
 )
 
 

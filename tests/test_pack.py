@@ -12,7 +12,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.results import CURVE, Record, Results, Store
+from llama_ablate.results import CURVE, Results, Store
 from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.results.pack import pack
 from tests import plans
@@ -21,23 +21,7 @@ from tests.reliability.harness import fsck
 ROOT = Path(__file__).parents[1]
 ROW = dict.fromkeys(CURVE, 1.0)
 HYPOTHESIS = {"variant": "swiglu", "direction": "lower", "measure": "test_loss_nats"}
-RECORD = Record(
-    id="",
-    label="",
-    variant="",
-    seed=0,
-    outcome="ok",
-    reason="",
-    steps_done=2,
-    tokens_done=64,
-    train_s=0.5,
-    peak_memory_bytes=1000,
-    model={"dim": 8},
-    train={"lr": 1e-3},
-    data="f",
-    compute={"device": "cpu"},
-    environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
-)
+RECORD = replace(plans.RECORD, train={"lr": 1e-3})
 
 
 @pytest.fixture(scope="module")

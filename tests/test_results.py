@@ -9,27 +9,14 @@ from llama_ablate.commands import notes, report
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
-from llama_ablate.results import CURVE, Record, Results, Store
+from llama_ablate.results import CURVE, Results, Store
 from llama_ablate.results.metrics import Measurement, Value
 from tests import plans
 from tests.metrics import measured
 
-RECORD = Record(
-    id="0123abcd",
+RECORD = replace(
+    plans.RECORD,
     label="RoPE θ=5e5 / <b>",
-    variant="v1",
-    seed=0,
-    outcome="ok",
-    reason="",
-    steps_done=2,
-    tokens_done=64,
-    train_s=0.5,
-    peak_memory_bytes=1000,
-    model={"dim": 8},
-    train={"lr": 0.1},
-    data="f",
-    compute={"device": "cpu"},
-    environment={"python": "3"},
     metrics={"perplexity": measured(test_loss_nats=1.5, odd=math.inf)},
 )
 ROW = dict.fromkeys(CURVE, 1.0)

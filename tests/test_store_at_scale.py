@@ -17,29 +17,13 @@ from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
 from llama_ablate.report import figures, tables
 from llama_ablate.report.frames import Frames
-from llama_ablate.results import CURVE, Record, Results, Store
+from llama_ablate.results import CURVE, Results, Store
 from tests import plans
 from tests.in_process import run_in_process
 from tests.metrics import measured
 from tests.quiet import within
 
-RECORD = Record(
-    id="",
-    label="rope",
-    variant="v1",
-    seed=0,
-    outcome="ok",
-    reason="",
-    steps_done=2,
-    tokens_done=64,
-    train_s=0.5,
-    peak_memory_bytes=1000,
-    model={"dim": 8},
-    train={"lr": 0.1},
-    data="f",
-    compute={"device": "cpu"},
-    environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
-)
+RECORD = plans.RECORD
 
 
 @pytest.fixture
