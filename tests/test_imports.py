@@ -95,3 +95,15 @@ def test_only_the_decoder_knows_all_five_registries():
     registries = {"NORMS", "POSITIONS", "ATTENTIONS", "FEEDFORWARDS", "BLOCKS"}
     names = {f.name: {n for m, n in imports(f) if ".model." in m} for f in FILES}
     assert {file for file, found in names.items() if found >= registries} == {"decoder.py"}
+
+
+def test_no_files_import_each_other_in_a_circle():
+    names = {".".join(f.relative_to(ROOT).with_suffix("").parts): f for f in FILES}
+    waiting = {
+        name: {f"{m}.{n}" if f"{m}.{n}" in names else m for m, n in imports(file)} & names.keys()
+        for name, file in names.items()
+        if file.stem != "__init__"
+    }
+    while free := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
+        waiting = {name: needed for name, needed in waiting.items() if name not in free}
+    assert not waiting

@@ -14,7 +14,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import CURVE, Results, Store
 from llama_ablate.results.metrics import Measurement, Value, row
-from llama_ablate.results.pack import pack
+from llama_ablate.results.pack_writer import pack
 from tests import plans
 from tests.reliability.harness import fsck
 

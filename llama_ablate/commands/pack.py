@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.results import Results
-    from llama_ablate.results.pack import pack, refuse_target
+    from llama_ablate.results.pack_writer import pack, refuse_target
 
     results = Results.open(options.folder)
     target = options.out or _beside(results)

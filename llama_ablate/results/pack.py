@@ -11,28 +11,25 @@ Weights are left out. A pack is read by the commands that read a folder of resul
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import parse, read_json, sealed, to_line
+from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import plans
-from llama_ablate.results.layout import PACK, Layout
+from llama_ablate.results.layout import Layout
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.record import Record
 
-if TYPE_CHECKING:
-    from llama_ablate.results.snapshot import Results
-
-_RUNS = "runs.jsonl.gz"
+RUNS = "runs.jsonl.gz"
 
 
 class PackedRun:
@@ -87,11 +84,11 @@ class Pack:
 
     def finished(self) -> Mapping[str, PackedRun]:
         """Return the finished runs by id."""
-        file = self.layout.root / _RUNS
+        file = self.layout.root / RUNS
         try:
             content = file.read_bytes()
         except FileNotFoundError:
-            raise ConfigError(f"{self.layout.root}: damaged, it lacks {_RUNS}") from None
+            raise ConfigError(f"{self.layout.root}: damaged, it lacks {RUNS}") from None
         if hashlib.sha256(content).hexdigest() != self._document["runs"]["sha256"]:
             raise ConfigError(f"{file}: damaged, not what was written there")
         lines = (parse(line, file) for line in gzip.decompress(content).splitlines())
@@ -118,45 +115,3 @@ class Pack:
     @cached_property
     def _document(self) -> dict[str, Any]:
         return dict(read_json(self._file, self._file.name))
-
-
-def pack(results: "Results", target: Path, pages: Mapping[str, bytes]) -> None:
-    """Write results as a pack, with some pages (the report's) beside its data.
-
-    A pack that is there already is replaced. Raises ConfigError where the target is anything else.
-    """
-    refuse_target(target)
-    runs = gzip.compress("".join(_lines(results)).encode(), 9, mtime=0)
-    variants = {v.id: _metrics(results, v.id) for t in results.plan.tables for v in t.variants}
-    document = {
-        "plan": results.plan.model_dump(mode="json"),
-        "hypotheses": [stated.model_dump(mode="json") for stated in results.stated],
-        "variants": variants,
-        "runs": {"count": len(results.finished), "sha256": hashlib.sha256(runs).hexdigest()},
-    }
-    disk.make(target.parent)
-    with disk.partial_folder(target.parent) as folder:
-        for name, content in pages.items():
-            disk.write(folder / name, content)
-        disk.write(folder / "experiment.yaml", results.experiment_text.encode())
-        disk.write(folder / _RUNS, runs)
-        disk.write(folder / PACK, sealed(document, PACK))
-        disk.remove_tree(target)
-        disk.place(folder, target)
-
-
-def refuse_target(target: Path) -> None:
-    """Raise ConfigError where something other than a pack is at the place of a new one."""
-    if target.exists() and not Pack.is_at(target):
-        raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
-
-
-def _metrics(results: "Results", variant: str) -> dict[str, Any]:
-    return {name: metric.to_dict() for name, metric in results.variant_metrics(variant).items()}
-
-
-def _lines(results: "Results") -> Iterator[str]:
-    for id_, record in results.records.items():
-        curve = results.curve(id_)
-        columns = {column: [row[column] for row in curve] for column in (curve[0] if curve else {})}
-        yield to_line({**record.to_dict(), "curve": columns}) + "\n"
