@@ -361,3 +361,14 @@ def test_weights_that_were_dropped_are_marked_and_no_damage(store):
     assert [(p / "weights.dropped").exists() for p in (best, worse)] == [False, True]
     assert [(p / "weights.safetensors").exists() for p in (best, worse)] == [True, False]
     assert store.runs.intact(worse)
+
+
+def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, monkeypatch):
+    with monkeypatch.context() as faulty:
+        faulty.setattr("llama_ablate.results.runs.FINAL", ("ok", "error"))
+        folder = store.commit(replace(RECORD, outcome="error", reason="a bug"), [ROW], None)
+    assert folder.parent.name == "runs"
+    assert not store.runs.intact(folder)
+    (moved,) = store.verify([RECORD.id], lambda _done: None)
+    assert moved.parent.name == "damaged"
+    assert store.record(RECORD.id) is None

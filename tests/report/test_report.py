@@ -461,6 +461,17 @@ def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(s
     written(store)
 
 
+def test_the_loss_of_a_collapsed_run_is_no_part_of_its_variants_mean(store):
+    before = comparison(store).loc[LABELS["bb"]]
+    replaced(
+        store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=9.0)}
+    )
+    after = comparison(store).loc[LABELS["bb"]]
+    assert (before["n"], after["n"]) == (3, 2)
+    losses = LOSSES["bb"]
+    assert after["loss_nats"] == pytest.approx((losses[0] + losses[2]) / 2)
+
+
 def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):
     replaced(
         store, "bb1", outcome="collapsed", metrics={"perplexity": measured(test_loss_nats=3.4)}
