@@ -20,6 +20,8 @@ from llama_ablate.results.record import Record
 from llama_ablate.results.snapshot import Results
 
 _LOSS = "validation_loss_nats"
+#: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
+_LADDER = ("perplexity", "training")
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
 _OWNER = ("table", "variant", "label", "run", "seed", "metric")
@@ -294,7 +296,8 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
     runs = {run.id: run for run in plan.runs}
     per_step = table.experiment.train.batch * table.experiment.model.context
     ok = table.ranked[table.ranked["outcome"] == "ok"]
-    losses = table.metrics[table.metrics["quantity"] == "loss"].dropna(subset="value")
+    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == "loss")
+    losses = table.metrics[of_runs].dropna(subset="value")
     losses = losses[losses["run"].isin(ok["id"])]
     points = []
     for row in rows(losses):
