@@ -24,7 +24,7 @@ from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
 
 from . import laws
-from .commands import PYTHON
+from .commands import PYTHON, command
 from .laws import ALONE, COMPONENTS, TOKENS, model_of, name_of
 from .reliability.test_resume import same, untimed
 
@@ -206,17 +206,7 @@ def test_a_model_too_large_for_a_gpu_ends_in_one_line(experiment_file, tmp_path)
         model="{dim: 65536, layers: 1, heads: 2, context: 16}", seeds="1", variants="{}"
     )
     done = subprocess.run(
-        [
-            PYTHON,
-            "-m",
-            "llama_ablate",
-            "run",
-            str(file),
-            "--results",
-            str(tmp_path),
-            "--device",
-            "cuda",
-        ],
+        command(file, tmp_path, "--device", "cuda"),
         capture_output=True,
         text=True,
         check=False,

@@ -133,8 +133,9 @@ def _check_names(audit: Audit) -> None:
 
 
 def measure(audit: Audit, timed: list[Table]) -> list[dict[str, Any]]:
-    """Return a row for each finding: `claim, claims, source, said, measured, low, high, finding`.
+    """Return one row for each finding.
 
+    Keys: `claim, claims, source, said, measured, low, high, finding`.
     `timed` are the tables of the audit's benchmark.
     """
     rows = []

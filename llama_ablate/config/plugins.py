@@ -61,7 +61,7 @@ def code_of(component: Callable[..., object]) -> str:
 
 
 def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -> bool:
-    """Return whether a component's code is the recorded one, as far as that can be told.
+    """Return whether a component's code has a recorded hash or version; true where it has none.
 
     `recorded` is of the form that `loaded` returns.
     """

@@ -1,5 +1,6 @@
 """Sections of an experiment file: `model`, `data`, `train`."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -107,6 +108,10 @@ class Train(Section):
         if self.branches and self.average > 1:
             raise at("'branches' and 'average' do not go together", "average")
         return self
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Train":
+        """Return this train config with some keys changed, as a variant or tuned point does."""
+        return Train.model_validate({**self.model_dump(), **changes})
 
     def identity(self, *without: str) -> dict[str, Any]:
         """Return the values that differ from the defaults, as plain JSON: what is hashed.

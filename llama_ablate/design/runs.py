@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.spec import digest
 from llama_ablate.design.grid import Variant, trained_value
 from llama_ablate.errors import ConfigError
@@ -92,7 +92,7 @@ def runs(
     planned = []
     for seed, point, variant in everything:
         changes = {**table, **variant.train, **point}
-        train = Train.model_validate({**experiment.train.model_dump(), **changes})
+        train = experiment.train.with_changes(changes)
         length = steps(variant)
         identity = [
             MEANING,

@@ -1,7 +1,7 @@
 """One table of an experiment: variants that share text, size, matching and budget."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -128,7 +128,7 @@ class Table:
             covers=list(variant.covers),
             train=dict(variant.train),
             model=variant.spec.to_dict(),
-            **asdict(self.counts[variant.id]),
+            **self.counts[variant.id].to_dict(),
         )
 
 

@@ -1,6 +1,6 @@
 """Measure variants and the compute configuration, each in a fresh process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from llama_ablate.measure.variants import Arm, measure_arms
 from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Store
 from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.plan import PlanDocument
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
 
@@ -36,7 +37,7 @@ def pace(store: Store, compute: Compute) -> Pace:
 
     def measured(table: Table) -> list[float]:
         arms = [_arm(v, table) for v in table.variants]
-        train = Train.model_validate(arms[0]["train"]).identity()
+        train = _train_config(table.baseline, table).identity()
         key = digest([[v.id for v in table.variants], train, compute.to_dict()])
         speed = METRICS.resolve("train_speed")
 
@@ -74,11 +75,13 @@ def measure_variants(
     arms = [variant for variant, _ in plan.arms]
     described = [_arm(variant, table) for variant, table in plan.arms]
     entries = [c.entry() for c in choices]
-    mark = digest([[_circumstances(arm) for arm in described], entries, rounds, compute.to_dict()])
+    circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
+    mark = digest([circumstances, entries, rounds, compute.to_dict()])
     with store.alone(_KEY) as lease:
+        known = store.metrics_of([variant.id for variant in arms])
         if not again and all(
-            store.variant_metrics(v.id).get(c.name, Measurement()).circumstances == mark
-            for v in arms
+            metrics.get(c.name, Measurement()).circumstances == mark
+            for metrics in known.values()
             for c in choices
         ):
             return
@@ -103,22 +106,25 @@ def measure_variants(
 
 def _arm(variant: Variant, table: Table) -> dict[str, Any]:
     """Return what a process needs to measure a variant, as plain values."""
-    train = table.experiment.train.model_dump(mode="json")
     return {
         "spec": variant.spec.to_dict(),
-        "train": {**train, **table.train, **variant.train},
+        "train": _train_config(variant, table).model_dump(mode="json"),
         "data": table.text,
     }
 
 
-def _circumstances(arm: Mapping[str, Any]) -> list[Any]:
+def _train_config(variant: Variant, table: Table) -> Train:
+    return table.experiment.train.with_changes({**table.train, **variant.train})
+
+
+def _circumstances(variant: Variant, table: Table) -> list[Any]:
     """Return what a measurement depends on, beside the compute: not how long it trains.
 
     Of spec and train config it is what differs from the defaults, so that a new option or key
     makes no measurement out of date.
     """
-    train = Train.model_validate(arm["train"]).identity("tokens", "steps", "evals")
-    return [spec_from(arm["spec"]).identity(), train, arm["data"].fingerprint]
+    train = _train_config(variant, table).identity("tokens", "steps", "evals")
+    return [variant.spec.identity(), train, table.tokens.fingerprint]
 
 
 def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
@@ -127,14 +133,14 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
     Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
     """
     choices = [METRICS.resolve(name) for name in names]
-    experiment, compute_settings = store.plan.experiment, store.plan.compute
-    entries = [*experiment.measure, *(choice.entry() for choice in choices)]
-    checked = make(Source.of(experiment.model_copy(update={"measure": entries})))
+    planned = store.plan
+    entries = [*planned.experiment.measure, *(choice.entry() for choice in choices)]
+    checked = make(Source.of(planned.experiment.model_copy(update={"measure": entries})))
     plan = replace(checked, metrics=tuple(choices))
-    if compute_settings is None:
+    if planned.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
-    _refuse_what_has_changed(store, checked)
-    compute = Compute.of(compute_settings)
+    _refuse_what_has_changed(store, planned, checked)
+    compute = Compute.of(planned.compute)
     per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
     finished = [record for record in store.records() if record.ok]
     with store.alone(_KEY) as lease:
@@ -151,12 +157,12 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
         measure_variants(store, plan, compute, progress, again=True)
 
 
-def _refuse_what_has_changed(store: Store, now: Plan) -> None:
+def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
     """Raise ConfigError where text or plug-ins have changed since the runs were made."""
     store.refuse_links()
-    for variant, _condition in now.arms:
-        refuse_other_code(variant.spec, store.plan.settings.plugins, f"'{store.root}'")
-    was = {table.text.fingerprint for table in store.plan.tables}
+    for variant, _table in now.arms:
+        refuse_other_code(variant.spec, planned.settings.plugins, f"'{store.root}'")
+    was = {table.text.fingerprint for table in planned.tables}
     if was != {table.tokens.fingerprint for table in now.tables}:
         raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
 

@@ -208,7 +208,7 @@ class Queue:
             train_s=0.0,
             peak_memory_bytes=0,
             model=run.variant.spec.to_dict(),
-            train={**self._plan.experiment.train.model_dump(mode="json"), **run.train},
+            train=self._plan.experiment.train.with_changes(run.train).model_dump(mode="json"),
             data=next(c for c in self._plan.tables if run in c.runs).tokens.fingerprint,
             compute=self._compute.to_dict(),
             environment=environment(),

@@ -35,6 +35,7 @@ from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, lease_timeout
 from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.processes import alive, myself
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, settle
@@ -54,9 +55,10 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     """
     store = Store(root)
     store.table_of(run_id)  # refuses a run that is not planned
-    plugins.again(store.plan.settings.plugins)
+    plan = store.plan
+    plugins.again(plan.settings.plugins)
     ranks = join()
-    wanted = Compute.of(store.plan.compute).ranks
+    wanted = Compute.of(plan.compute).ranks
     if wanted > ranks.count:
         return _spread(store, run_id, wanted)
     lease = store.lease(run_id) if ranks.first else None
@@ -64,7 +66,7 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
         return None
     try:
         with lease or nullcontext():
-            outcome = _run(store, run_id, lease, ranks, report)
+            outcome = _run(store, run_id, plan, lease, ranks, report)
     except _TakenOver:
         return None
     ranks.leave()
@@ -113,10 +115,14 @@ def _spread(store: Store, run_id: str, ranks: int) -> Outcome | None:
 
 
 def _run(
-    store: Store, run_id: str, lease: Lease | None, ranks: Ranks, report: Report
+    store: Store,
+    run_id: str,
+    plan: PlanDocument,
+    lease: Lease | None,
+    ranks: Ranks,
+    report: Report,
 ) -> Outcome | None:
     stop = _stop_signal(lease)  # before anything slow
-    plan = store.plan
     planned, table = plan.runs[run_id], plan.table_of(run_id)
     variant = table.variant(planned.variant)
     train_config = planned.train_config(plan.experiment.train)

@@ -77,7 +77,7 @@ def surface(frames: Frames) -> pd.DataFrame:
 
 
 def _enough(sizes: int, floor: float | None) -> bool:
-    """Return whether a law's constants can be told: three, or two where the floor is known."""
+    """Return whether the sizes suffice for a law: three, or two with a known floor."""
     return sizes >= (3 if floor is None else 2)
 
 

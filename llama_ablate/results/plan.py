@@ -57,7 +57,7 @@ class PlannedRun(_Part):
 
     def train_config(self, experiment: Train) -> Train:
         """Return what it trains with: the experiment's `train` with its own changes."""
-        return Train.model_validate({**experiment.model_dump(), **self.train})
+        return experiment.with_changes(self.train)
 
 
 class PlannedText(_Part):

@@ -57,7 +57,7 @@ class Runs:
         except OSError:
             if lease.held:
                 raise
-            return None  # whoever took it over has removed our partial folder
+            return None  # the process that took the lease over has removed our partial folder
         finally:
             disk.remove_tree(partial)
         if kind == self.final:

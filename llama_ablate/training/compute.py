@@ -93,7 +93,7 @@ def settle(threads: int, device: str = "cpu") -> None:
     if device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product
         torch.use_deterministic_algorithms(True)
-        # torch would fill every new tensor first, for whoever reads what was never written.
+        # torch would also fill every new tensor, for code that reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
