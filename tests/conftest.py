@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from llama_ablate.config.spec import ModelSpec
-from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.model.decoder import spec_from
 
 from . import commands, cpu_time
 from .in_process import in_process as _in_process
@@ -100,8 +99,7 @@ LLAMA = {
 def make_spec(**changes):
     """Return a small Llama with some sizes or components changed."""
     slots = {slot: changes.pop(slot, entry) for slot, entry in LLAMA.items()}
-    resolved = {slot: REGISTRIES[slot].resolve(entry) for slot, entry in slots.items()}
-    return ModelSpec(**{**SMALL, **changes}, **resolved)
+    return spec_from({**SMALL, **changes, **slots})
 
 
 @pytest.fixture

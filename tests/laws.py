@@ -9,10 +9,11 @@ import itertools
 import torch
 import torch.nn.functional as F
 
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.model import laws
+from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.model.kernels import AttentionContext
 
 from .conftest import LLAMA, SMALL, make_spec
 
@@ -107,7 +108,7 @@ def name_of(value):
     return "-".join(map(name_of, value.values())) if isinstance(value, dict) else str(value)
 
 
-COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
+COMPONENTS = [(slot, name) for slot in SLOTS for name in REGISTRIES[slot]]
 #: Every component and every option once, on a Llama: enough where a law is about one alone.
 ALONE = _unique(
     [LLAMA]
@@ -115,9 +116,7 @@ ALONE = _unique(
     + [LLAMA | {slot: entry} for slot, entries in OPTIONS.items() for entry in entries]
 )
 #: Every pair of components of two slots, and every option: for laws about a whole model.
-COMBINATIONS = _unique(
-    covering({slot: list(registry) for slot, registry in REGISTRIES.items()}) + ALONE
-)
+COMBINATIONS = _unique(covering({slot: list(REGISTRIES[slot]) for slot in SLOTS}) + ALONE)
 #: All of the 240 that were promised: built and counted, since nothing but pairs goes wrong alone.
 PRODUCT = _unique(
     dict(zip(PROMISED, names, strict=True)) for names in itertools.product(*PROMISED.values())
@@ -165,7 +164,7 @@ def padding_changes_nothing(model):
     batch = torch.stack([TOKENS[0], torch.cat([torch.zeros(5, dtype=torch.long), TOKENS[1, :19]])])
     alone = model(TOKENS[1:, :19])[0]
     torch.testing.assert_close(model(batch, pad_B=pad)[1, 5:], alone, rtol=1e-5, atol=1e-5)
-    cache = model.new_cache(batch=2, capacity=24)
+    cache = model.new_state(batch=2, capacity=24)
     pieces = [model(batch[:, :9], cache, pad_B=pad)]
     pieces += [model(batch[:, t : t + 1], cache, pad_B=pad) for t in range(9, 24)]
     torch.testing.assert_close(torch.cat(pieces, 1)[1, 5:], alone, rtol=1e-5, atol=1e-5)
@@ -178,7 +177,7 @@ def no_token_sees_the_future_and_each_sees_its_past(model):
     before, after = model(TOKENS), model(changed)
     assert torch.equal(before[:, :12], after[:, :12])
     # With a window a change travels that far a layer, and no further.
-    window = model.blocks[0].attn.window or 24
+    window = getattr(model.blocks[0].attn, "window", None) or 24
     reached = min(24, 12 + (window - 1) * SMALL["layers"] + 1)
     assert (before[:, 12:reached] - after[:, 12:reached]).abs().amax((0, 2)).min() > 0
     assert torch.equal(before[:, reached:], after[:, reached:])
@@ -222,7 +221,7 @@ def cache_bytes_equal_the_closed_form(model, attention, dtype):
 
     For latents it is latent + rope_dim instead of 2 x kv_heads x head_dim.
     """
-    cache = model.new_cache(batch=3, capacity=10, dtype=dtype)
+    cache = model.new_state(batch=3, capacity=10, dtype=dtype)
     per_token = KEPT[attention] * SMALL["layers"] * dtype.itemsize
     assert cache.nbytes == 3 * 10 * per_token
     if dtype == torch.bfloat16:
@@ -237,12 +236,8 @@ def shift_invariant(model):
     x = model.embedding(TOKENS[:, :9])
 
     def output(shift):
-        pos = torch.arange(9) + shift
-        hidden = torch.full((9, 9), -torch.inf).triu(1)
-        bias = scheme.bias(pos, pos)
-        mask = hidden if bias is None else bias + hidden
-        ctx = AttentionContext(pos, scheme.rotate, mask, causal=False, kernel="math")
-        return attn(scheme.embed(x, pos), ctx)
+        ctx = Context(shift, 9, scheme, kernel="math")
+        return attn(scheme.embed(x, ctx.pos_T), ctx)
 
     return torch.allclose(output(0), output(5), atol=1e-4)
 

@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.model.decoder import REGISTRIES, spec_from
 
 from . import laws
@@ -31,7 +32,8 @@ def test_every_pair_of_components_meets_and_every_option_is_under_the_laws():
     }
     for (a, x), (b, y) in itertools.combinations(COMPONENTS, 2):
         assert a == b or frozenset([(a, x), (b, y)]) in met
-    for slot, registry in REGISTRIES.items():
+    for slot in SLOTS:
+        registry = REGISTRIES[slot]
         for name in registry:
             tried = {key for entry in OPTIONS[slot] if entry["name"] == name for key in entry}
             known = {option.name for option in registry.options(name)}
@@ -95,16 +97,16 @@ def test_live_cache_bytes_equal_the_closed_form(attention, dtype):
 @torch.no_grad()
 def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
     model = model_of(LLAMA | {"attention": {"name": "gqa", "window": 5}})
-    cache = model.new_cache(batch=2, capacity=24)
+    cache = model.new_state(batch=2, capacity=24)
     assert cache.nbytes == 2 * 5 * laws.KEPT["gqa"] * 2 * 4
     for start in range(0, 24, 4):
         model(TOKENS[:, start : start + 4], cache)
-    assert (cache.length, cache.held) == (24, 5)
-    with pytest.raises(ValueError, match="a window of 5 cannot go back to 3"):
+    assert (cache.length, [layer.held for layer in cache.layers]) == (24, [5, 5])
+    with pytest.raises(ValueError, match="layer 0 cannot go back from 24 tokens to 3"):
         cache.rewind(3)
 
 
-@pytest.mark.parametrize("slot", REGISTRIES)
+@pytest.mark.parametrize("slot", SLOTS)
 @torch.no_grad()
 def test_two_names_are_two_functions(slot):
     """With the same seed, components of different names differ in parameters or in output.

@@ -153,7 +153,7 @@ class Plain(nn.Module):
     def flops(self):
         return 4 * self.up.weight.numel()
 
-    def forward(self, x):
+    def forward(self, x, ctx=None):
         return self.down(torch.relu(self.up(x)))
 '''
 
@@ -169,8 +169,8 @@ class Plain(nn.Module):
         ("relu(self.up(x))", "relu(self.up(x)) + self.gone", "AttributeError"),
         (
             "dim: int, *, width",
-            "dim: int, layer: int, *, width",
-            "the model supplies no size 'layer'",
+            "dim: int, depth: int, *, width",
+            "the model supplies no size 'depth'",
         ),
         ("*, width: int | None = None", "width: int = 8", "no size 'width'"),
         (

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.cache import KVCache
 from llama_ablate.model.counts import count
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import LayerNorm
+from llama_ablate.model.state import DecoderState
 
 from . import laws
 from .conftest import LLAMA
@@ -148,8 +148,8 @@ def test_an_unbiased_deviation_is_caught_by_the_formula_of_layernorm():
 def test_a_missing_factor_of_two_in_the_cache_is_caught_by_the_closed_form(monkeypatch):
     model = model_of(LLAMA)
     laws.cache_bytes_equal_the_closed_form(model, "mha", torch.float32)
-    whole = KVCache.nbytes.fget
-    monkeypatch.setattr(KVCache, "nbytes", property(lambda cache: whole(cache) // 2))
+    whole = DecoderState.nbytes.fget
+    monkeypatch.setattr(DecoderState, "nbytes", property(lambda state: whole(state) // 2))
     with pytest.raises(AssertionError):
         laws.cache_bytes_equal_the_closed_form(model, "mha", torch.float32)
     monkeypatch.undo()
@@ -169,10 +169,10 @@ def test_the_first_cache_of_the_primer_fails_at_its_second_step_and_ours_does_no
     with pytest.raises(RuntimeError, match="same number of dimensions: got 4 and 3"):
         torch.cat([kept, new], dim=1)
     model = model_of(LLAMA)
-    cache = model.new_cache(1, 4)
+    cache = model.new_state(1, 4)
     for step in range(4):
         assert model(torch.tensor([[step]]), cache).shape == (1, 1, 61)
-    with pytest.raises(ValueError, match="5 tokens do not fit a cache of 4"):
+    with pytest.raises(ValueError, match="5 tokens do not fit a state of 4"):
         model(torch.tensor([[4]]), cache)
 
 

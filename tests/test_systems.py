@@ -14,9 +14,11 @@ from llama_ablate.data.tokenizer_files import read
 from llama_ablate.design.summary import resolve_preset
 from llama_ablate.interop import meta
 from llama_ablate.interop.generation import Generation, Sampling
+from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.model.kernels import AttentionContext, attend
+from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import RMSNorm
+from llama_ablate.model.positions import Position
 from llama_ablate.model.rope import RoPE
 
 from .interop.checkpoints import meta_logits, meta_tensors, write_llama3
@@ -83,9 +85,9 @@ def test_s1_llama_2_by_hand_gives_its_logits_shape_with_and_without_cache():
     tokens = torch.randint(0, 1000, (2, 16), generator=torch.Generator().manual_seed(0))
     full = model(tokens)
     assert full.shape == (2, 16, 1000)
-    cache = model.new_cache(4, 64)
+    cache = model.new_state(4, 64)
     assert cache.nbytes == 262_144
-    cache = model.new_cache(2, 64)
+    cache = model.new_state(2, 64)
     pieces = [model(tokens[:, t : t + 1], cache) for t in range(16)]
     torch.testing.assert_close(torch.cat(pieces, 1), full, rtol=0, atol=1e-6)
 
@@ -114,8 +116,7 @@ def test_s1_its_unit_tests_shapes_with_what_they_left_out():
     for module in (gqa, ffn):
         for parameter in module.parameters():
             torch.nn.init.normal_(parameter, std=0.1)
-    mask = torch.full((16, 16), -math.inf).triu(1)
-    ctx = AttentionContext(torch.arange(16), rope.rotate, mask, causal=True, kernel="fused")
+    ctx = Context(0, 16, rope, kernel="fused")
     y = torch.randn(4, 16, 128)
     assert gqa(y, ctx).shape == ffn(y).shape == (4, 16, 128)
     changed = y.clone()
@@ -129,7 +130,7 @@ def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
     model = init_weights(build(resolve_preset("gpt-block-demo")[0]), 0)
     shapes = []
     model.blocks[0].register_forward_hook(lambda _m, _x, y: shapes.append(tuple(y.shape)))
-    cache = model.new_cache(1, 2048)
+    cache = model.new_state(1, 2048)
     tokens = torch.arange(7)[None]
     kept = []
     for start, end in [(0, 2), *((t, t + 1) for t in range(2, 7))]:
@@ -142,7 +143,7 @@ def test_s2_the_block_with_a_cache_gives_the_shapes_of_its_six_steps():
 @torch.no_grad()
 def test_s8_the_cache_holds_kv_heads_alone_and_is_seen_up_to_the_newest_token():
     model = init_weights(build(resolve_preset("llama2-demo")[0]), 0)
-    cache = model.new_cache(batch=3, capacity=64)
+    cache = model.new_state(batch=3, capacity=64)
     keys, values = cache.layers[0].tensors
     assert keys.shape == values.shape == (3, 2, 64, 32)  # batch, n_kv of 8 heads, max_seq, head_dim
     model(torch.zeros(3, 5, dtype=torch.long), cache)
@@ -164,8 +165,7 @@ def test_s12_the_shapes_of_the_walk_through_layer_0():
     rope.reach(17)
     assert rope.frequencies().shape == (64,)
     maps = []
-    mask = torch.full((17, 17), -math.inf).triu(1)
-    ctx = AttentionContext(None, None, mask, causal=True, kernel="math", maps=maps)
+    ctx = Context(0, 17, rope, kernel="math", maps=maps)
     mixed = attend(
         torch.randn(1, 32, 17, 128), torch.randn(1, 8, 17, 128), torch.randn(1, 8, 17, 128), ctx
     )
@@ -195,8 +195,7 @@ def test_s15_the_embedding_is_normal_002_and_fused_attention_is_the_manual_one()
     manual = (scores + torch.triu(torch.ones(12, 12) * -math.inf, 1)).softmax(-1) @ v
     fused = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(fused, manual, rtol=1e-5, atol=1e-5)
-    mask = torch.full((12, 12), -math.inf).triu(1)
     for kernel in ("math", "fused"):
-        ctx = AttentionContext(None, None, mask, causal=True, kernel=kernel)
+        ctx = Context(0, 12, Position(), kernel=kernel)
         ours = attend(q, k, v, ctx)
         torch.testing.assert_close(ours, manual.transpose(1, 2).flatten(2), rtol=1e-5, atol=1e-5)

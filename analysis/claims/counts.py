@@ -96,7 +96,7 @@ def cache_bytes(
         values["attention"] = {"name": attention, **heads}
     model = build(resolve(Model.check(values), REGISTRIES), "meta")
     dtype = {1: torch.int8, 2: torch.float16, 4: torch.float32}[bytes_each]
-    return float(model.new_cache(batch, context, dtype).nbytes)
+    return float(model.new_state(batch, context, dtype).nbytes)
 
 
 @CHECKS.register("cache_saved")
@@ -110,7 +110,7 @@ def cache_saved(*, preset: str = "llama2-70b", batch: int = 1, context: int = 40
 def cached_heads(*, kv_heads: int = 2) -> float:
     """Return how many heads the cache of a grouped attention holds: copies would show."""
     model = build(small(attention={"name": "gqa", "kv_heads": kv_heads}), "meta")
-    return float(model.new_cache(1, 8).layers[0].tensors[0].shape[1])
+    return float(model.new_state(1, 8).layers[0].tensors[0].shape[1])
 
 
 @CHECKS.register("grouped_share")

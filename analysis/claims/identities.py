@@ -117,7 +117,7 @@ def position_added(*, position: str = "rope") -> float:
 def values_turned() -> float:
     """Return how far the value of a token in the cache depends on where it stands, under RoPE."""
     model, token = _model(), _tokens(1)
-    caches = [model.new_cache(1, 8, torch.float64) for _ in range(2)]
+    caches = [model.new_state(1, 8, torch.float64) for _ in range(2)]
     with torch.inference_mode():
         model(token, caches[0])
         model(token.repeat(1, 4), caches[1])
@@ -161,7 +161,7 @@ def cache_error(*, prompt: int = 5) -> float:
     """Return how far decoding with a cache is from one pass over everything."""
     model, tokens = _model(), _tokens()
     with torch.inference_mode():
-        cache = model.new_cache(1, 16, torch.float64)
+        cache = model.new_state(1, 16, torch.float64)
         parts = [model(tokens[:, :prompt], cache)]
         parts += [model(tokens[:, i : i + 1], cache) for i in range(prompt, 16)]
         return float((torch.cat(parts, 1) - model(tokens)).abs().max())

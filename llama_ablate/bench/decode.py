@@ -102,7 +102,7 @@ def _cached(model: Decoder, new: int, kernel: Kernel, setup: Setup) -> Work:
 
     def work() -> None:
         model.kernel = kernel
-        cache = model.new_cache(1, new)
+        cache = model.new_state(1, new)
         for _ in range(new):
             model(token, cache)
 
@@ -111,7 +111,7 @@ def _cached(model: Decoder, new: int, kernel: Kernel, setup: Setup) -> Work:
 
 def _prefilled(model: Decoder, setup: Setup, new: int = _AFTER) -> Work:
     prompt = torch.zeros(8, _PROMPT, dtype=torch.long, device=setup.device)
-    cache = model.new_cache(8, _PROMPT + new)
+    cache = model.new_state(8, _PROMPT + new)
     with torch.inference_mode():
         model(prompt, cache)
 

@@ -39,6 +39,16 @@ class Choice:
     def __getitem__(self, option: str) -> Any:
         return dict(self.options)[option]
 
+    @property
+    def choices(self) -> "tuple[Choice, ...]":
+        """The one component that all layers have; a pattern has several."""
+        return (self,)
+
+    def at(self, layer: int) -> "Choice":
+        """Return the component of a layer: this one, in each."""
+        del layer
+        return self
+
     def with_options(self, **changes: Any) -> "Choice":
         """Return a copy in which some options have other values."""
         return replace(self, options=tuple((k, changes.get(k, v)) for k, v in self.options))
@@ -86,6 +96,7 @@ class Registry:
         self._allowed = None if sizes is None else tuple(sizes)
         members = vars(interface) if interface else {}
         self._methods = [name for name in members if not name.startswith("_")]
+        self._calls = {k: v for k, v in members.items() if inspect.isfunction(v) and k[0] != "_"}
         self._attributes = list(members.get("__annotations__", ()))
         self._needed = tuple(options)
         self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
@@ -133,6 +144,10 @@ class Registry:
             Option(p.name, _type_name(hint), p.default)
             for p, hint in _options(self._components[name])
         ]
+
+    def sizes(self, name: str) -> list[str]:
+        """Return the sizes that `name` asks of the model: its positional parameters."""
+        return _sizes(self._components[name])
 
     def summary(self, name: str) -> str:
         """Return the first paragraph of the component's docstring: what it is, and its source."""
@@ -187,12 +202,19 @@ class Registry:
             lacking = {name for name in self._methods if not hasattr(component, name)}
             if missing := lacking | set(abstract):
                 raise TypeError(f"it has no {_quoted(missing)}")
+            for name, call in self._calls.items():
+                _check_call(name, call, vars(component).get(name))
 
 
 def entry_text(entry: Any, *, options: bool = True) -> str:
-    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it."""
+    """Return a component's entry as text, `rope theta=10000.0`; any other value as JSON has it.
+
+    Components of a pattern over depth stand one after another, `mha window=64 / mha`.
+    """
     if not isinstance(entry, dict):
         return entry if isinstance(entry, str) else to_json(entry)
+    if "pattern" in entry:
+        return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
     name, rest = entry["name"], ((k, v) for k, v in entry.items() if k != "name")
     return str(Choice(name, tuple(rest) if options else ()))
 
@@ -200,7 +222,7 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
 def laid_over(base: Entry, level: Any) -> Any:
     """Return a level laid over the base: the same component keeps the base's other options."""
     own, entry = ({"name": e} if isinstance(e, str) else e for e in (base, level))
-    same = isinstance(entry, dict) and entry.get("name") == own.get("name")
+    same = isinstance(entry, dict) and entry.get("name", "") == own.get("name")
     return {**own, **entry} if same else level
 
 
@@ -238,6 +260,21 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
             yield function
             if not any(p.kind is p.VAR_KEYWORD for p in _parameters(function)):
                 return
+
+
+def _check_call(name: str, call: Callable[..., Any], method: object) -> None:
+    """Raise TypeError for a component's own method that cannot be called as the model calls it."""
+    if not inspect.isfunction(method):
+        return
+    signature = inspect.signature(method)
+    wanted = inspect.signature(call).parameters.values()
+    positional = [p.name for p in wanted if p.kind is p.POSITIONAL_OR_KEYWORD]
+    keywords = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError:
+        called = ", ".join([*positional[1:], *(f"{key}=..." for key in keywords)])
+        raise TypeError(f"the model calls its {name}({called}), and it takes {signature}") from None
 
 
 @cache  # asked whenever a model is built: thousands of times for a large grid

@@ -32,6 +32,8 @@ class Model(Section):
     attention: Entry = "mha"
     feedforward: Entry = "swiglu"
     block: Entry = "pre"
+    #: How weights begin whose layer does not say it itself.
+    init: Entry = "depth-scaled"
 
 
 class About(Section):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
 from llama_ablate.config.registry import Registry, laid_over, written
-from llama_ablate.config.spec import SLOTS, ModelSpec, digest
+from llama_ablate.config.spec import RULES, SLOTS, ModelSpec, digest
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knob_for, solve
 from llama_ablate.errors import ConfigError, Where, nearest
@@ -239,7 +240,7 @@ def _check_label(label: Any, where: Where) -> None:
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (*SLOTS, *_SIZES, *(_TRAIN + name for name in TRAINED))
+    allowed = (*SLOTS, *RULES, *_SIZES, *(_TRAIN + name for name in TRAINED))
     if key not in allowed:
         raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
 
@@ -261,7 +262,7 @@ def _spec(
     for change in changes:
         if change.key != "label" and not change.key.startswith(_TRAIN):
             value = change.value
-            if change.key in SLOTS:
+            if change.key in (*SLOTS, *RULES):
                 value = laid_over(values[change.key], value)
             values[change.key], at[change.key] = value, change.where
 
@@ -271,7 +272,10 @@ def _spec(
 
     try:
         model = Model.check(values)
-        slots = {s: registries[s].resolve(getattr(model, s), (s,)) for s in SLOTS}
+        components = {
+            key: patterns.resolve(registries[key], getattr(model, key), model.layers, (key,))
+            for key in SLOTS
+        } | {key: registries[key].resolve(getattr(model, key), (key,)) for key in RULES}
     except ConfigError as error:
         raise located(error) from None
     if model.head_dim is None and model.dim % model.heads:
@@ -283,7 +287,7 @@ def _spec(
     if model.init_std == "1/sqrt(dim)":
         sizes["init_std"] = model.dim**-0.5
     head_dim = model.head_dim or model.dim // model.heads
-    return ModelSpec(**sizes | {"vocab": vocab, "head_dim": head_dim} | slots)
+    return ModelSpec(**sizes | {"vocab": vocab, "head_dim": head_dim} | components)
 
 
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
@@ -299,9 +303,11 @@ def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Regi
 
 
 def _name(change: Change, registries: Registries) -> str:
-    if change.key not in SLOTS:
-        return f"{change.key.removeprefix(_TRAIN)}={written(change.value)}"
-    return registries[change.key].label(change.value, change.where)
+    if change.key in SLOTS:
+        return patterns.label(registries[change.key], change.value, change.where)
+    if change.key in RULES:
+        return registries[change.key].label(change.value, change.where)
+    return f"{change.key.removeprefix(_TRAIN)}={written(change.value)}"
 
 
 def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:

@@ -43,7 +43,8 @@ def knob_for(match: str, spec: ModelSpec) -> Knob:
     """Return the size that is solved for a budget: head_dim for the cache, else the width."""
     if match != "kv_bytes":
         return WIDTH
-    return LATENT if "latent" in dict(spec.attention.options) else HEAD_DIM
+    latent = any("latent" in dict(choice.options) for choice in spec.attention.choices)
+    return LATENT if latent else HEAD_DIM
 
 
 def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:

@@ -271,16 +271,16 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
     checked: set[tuple[str, Choice]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     for variant in (v for c in tables for v in c.variants):
-        choices = {slot: getattr(variant.spec, slot) for slot in SLOTS}
-        foreign = {s: c for s, c in choices.items() if plugins.code_of(REGISTRIES[s].get(c.name))}
-        for slot in (s for s, c in foreign.items() if (s, c) not in checked):
-            beside = {s: own[s] for s in foreign if s != slot}
+        choices = [(s, c) for s in SLOTS for c in getattr(variant.spec, s).choices]
+        foreign = [(s, c) for s, c in choices if plugins.code_of(REGISTRIES[s].get(c.name))]
+        for slot, choice in (pair for pair in foreign if pair not in checked):
+            beside = {s: own[s] for s, _ in foreign} | {slot: choice}
             try:
                 laws.check(variant.spec.with_components(beside), slot)
             except ConfigError as error:
                 where = variant.varied.get(slot, ("model", slot))
                 raise ConfigError(error.message, where) from None
-        checked |= set(foreign.items())
+        checked |= set(foreign)
 
 
 def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

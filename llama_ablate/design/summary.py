@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from llama_ablate.config import experiment
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
@@ -12,8 +14,10 @@ from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts
 from llama_ablate.model.decoder import REGISTRIES, build
 
-#: Bytes of a number in the cache.
-_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+#: The formats in which a state may be counted.
+_DTYPES: Mapping[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int8")
+}
 
 
 def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, experiment.About]:
@@ -42,7 +46,8 @@ def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[
     preset whose position scheme does not rotate.
     """
     spec, _ = resolve_preset(name, sets)
-    if spec.position.name != "rope":
+    position = spec.position.at(0)
+    if position.name != "rope":
         raise ConfigError(
             f"'{name}' has position '{spec.position.name}', which turns nothing; "
             "try --set model.position=rope"
@@ -53,9 +58,9 @@ def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[
         rope: Any = REGISTRIES["position"].build(choice, head_dim=model.blocks[0].attn.rotated)
         return [float(rate) for rate in rope.frequencies()]
 
-    by_name = {name: rates(spec.position)}
-    if spec.position["scaling"] != "none":
-        by_name["unscaled"] = rates(spec.position.with_options(scaling="none", factor=1.0))
+    by_name = {name: rates(position)}
+    if position["scaling"] != "none":
+        by_name["unscaled"] = rates(position.with_options(scaling="none", factor=1.0))
     return by_name, spec.context
 
 
@@ -72,8 +77,8 @@ def summarize(
     FLOPs count matrix products, scores dense over `context` (the model's own unless given). The
     cache is that of `batch` sequences of `context` tokens in `dtype`.
     """
-    length, size = context or spec.context, _BYTES[dtype]
-    counted = parts(spec, length)
+    length = context or spec.context
+    counted = parts(spec, length, _DTYPES[dtype])
     rows: list[dict[str, Any]] = [
         {
             "part": part.name,
@@ -81,13 +86,13 @@ def summarize(
             "parameters": part.parameters,
             "flops_per_token": part.flops_per_token,
             "train_flops_per_token": 3 * part.flops_per_token,
-            "kv_bytes_per_token": size * part.cached_per_token,
+            "kv_bytes_per_token": part.kv_bytes_per_token,
+            "state_bytes": batch * part.state_bytes,
         }
         for part in counted
     ]
     columns = [key for key, value in rows[0].items() if isinstance(value, int)]
     total = {key: sum(row[key] for row in rows) for key in columns}
-    kept = min(length, dict(spec.attention.options).get("window") or length)
     shared = 0 if spec.tie else spec.vocab * spec.dim
     return {
         "name": name,
@@ -100,5 +105,5 @@ def summarize(
         "non_embedding": sum(p.parameters for p in counted if p.name not in OUTSIDE),
         "parameters_untied": total["parameters"] + (spec.vocab * spec.dim - shared),
         "parameters_tied": total["parameters"] - shared,
-        "kv_cache_bytes": total["kv_bytes_per_token"] * kept * batch,
+        "kv_cache_bytes": total["state_bytes"],
     }

@@ -148,6 +148,6 @@ def _foreign_code(variant: Variant) -> list[str]:
 
 
 def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the component of every slot of a spec, by name."""
-    names = ((slot, getattr(spec, slot).name) for slot in REGISTRIES)
-    return [(name, REGISTRIES[slot].get(name)) for slot, name in names]
+    """Return every component of a spec, by name."""
+    chosen = ((key, choice) for key in REGISTRIES for choice in getattr(spec, key).choices)
+    return [(choice.name, REGISTRIES[key].get(choice.name)) for key, choice in chosen]

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import ModelSpec
+from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, ModelSpec
+from llama_ablate.errors import ConfigError
 
 
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,20 +23,34 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
 def kv_heads_of(spec: ModelSpec) -> int:
     """Return how many key/value heads the attention has; 0 where it has no such number."""
     names = {"mha": spec.heads, "mqa": 1}
-    return int(dict(spec.attention.options).get("kv_heads", names.get(spec.attention.name, 0)))
+    attention = spec.attention.at(0)
+    return int(dict(attention.options).get("kv_heads", names.get(attention.name, 0)))
 
 
 def canonical(spec: ModelSpec, width: int) -> ModelSpec:
-    """Return the canonical spec: options that change nothing have their defaults."""
-    attention = spec.attention
+    """Return the canonical spec: what changes nothing in a trained model has its default.
+
+    Raises ConfigError for layers that differ: no family of checkpoints can express them.
+    """
+    if patterned := [slot for slot in SLOTS if len(getattr(spec, slot).choices) > 1]:
+        name = f"{patterned[0]} '{getattr(spec, patterned[0]).name}'"
+        raise ConfigError(f"no family can express layers that differ, as in {name}")
+    layer = spec.layer(0)
+    attention = layer.attention
     if attention.name in ("mha", "gqa", "mqa"):
         options = {k: v for k, v in attention.options if k != "kv_heads"}
         named = shared_heads(spec.heads, kv_heads_of(spec), options)
         if named.get("qkv_bias") == spec.bias:
             named["qkv_bias"] = None
         attention = Choice(named.pop("name"), tuple(named.items()))
-    feedforward = spec.feedforward.with_options(width=width, multiple_of=8, multiplier=1.0)
-    position = spec.position
+    feedforward = layer.feedforward.with_options(width=width, multiple_of=8, multiplier=1.0)
+    position = layer.position
     if position.name == "rope" and position["scaling"] != "llama3":
         position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
-    return replace(spec, attention=attention, feedforward=feedforward, position=position)
+    return replace(
+        spec,
+        attention=attention,
+        feedforward=feedforward,
+        position=position,
+        init=DEPTH_SCALED,
+    )

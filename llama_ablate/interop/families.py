@@ -103,21 +103,22 @@ class LlamaLike:
         """Write what this family can express."""
         if self.kind == "llama" and spec.dim % spec.heads:  # transformers refuses it
             raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
-        attention, rope = dict(spec.attention.options), dict(spec.position.options)
+        layer = spec.layer(0)
+        attention, rope = dict(layer.attention.options), dict(layer.position.options)
         config: dict[str, Any] = {
             "model_type": self.kind,
             "architectures": [self.architecture],
             "vocab_size": spec.vocab,
             "hidden_size": spec.dim,
-            "intermediate_size": dict(spec.feedforward.options)["width"],
+            "intermediate_size": dict(layer.feedforward.options)["width"],
             "num_hidden_layers": spec.layers,
             "num_attention_heads": spec.heads,
             "num_key_value_heads": kv_heads_of(spec),
             "head_dim": spec.head_dim,
-            "hidden_act": _ACTIVATIONS.get(spec.feedforward.name, "silu"),
+            "hidden_act": _ACTIVATIONS.get(layer.feedforward.name, "silu"),
             "max_position_embeddings": spec.context,
             "initializer_range": spec.init_std,
-            "rms_norm_eps": dict(spec.norm.options).get("eps", 1e-6),
+            "rms_norm_eps": dict(layer.norm.options).get("eps", 1e-6),
             "rope_theta": rope.get("theta", 10000.0),
             "tie_word_embeddings": spec.tie,
         }
@@ -183,9 +184,9 @@ class GPT2:
             "n_embd": spec.dim,
             "n_layer": spec.layers,
             "n_head": spec.heads,
-            "n_inner": dict(spec.feedforward.options)["width"],
+            "n_inner": dict(spec.feedforward.at(0).options)["width"],
             "activation_function": "gelu_new",
-            "layer_norm_epsilon": dict(spec.norm.options).get("eps", 1e-5),
+            "layer_norm_epsilon": dict(spec.norm.at(0).options).get("eps", 1e-5),
             "initializer_range": spec.init_std,
             "tie_word_embeddings": spec.tie,
         }

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.cache import KVCache
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.memory import free_bytes
+from llama_ablate.model.state import DecoderState
 
 Past = Literal["stop", "slide"]
 Ended = Literal["", "stop token", "max tokens", "context"]
@@ -90,7 +90,7 @@ class Generation:
         self.ended: Ended = ""
         self._rows = [list(prompt) for prompt in prompts]
         self._streams = [torch.Generator().manual_seed(self.sampling.seed) for _ in prompts]
-        self._cache: KVCache | None = None
+        self._cache: DecoderState | None = None
         self._pad_B: Tensor | None = None
         context, longest = model.spec.context, max(map(len, self._rows), default=0)
         if not all(self._rows):
@@ -147,17 +147,13 @@ class Generation:
         if self.use_cache:
             capacity = min(self.model.spec.context, longest + self.max_tokens)
             self._check_memory(capacity)
-            self._cache = self.model.new_cache(len(padded), capacity)
+            self._cache = self.model.new_state(len(padded), capacity)
         tokens_BT = torch.tensor(padded, device=device)
         return self._last(tokens_BT)
 
     def _check_memory(self, capacity: int) -> None:
         weight, rows = self.model.embedding.weight, len(self._rows)
-        block = self.model.blocks[0]
-        per_token = sum(heads * width for heads, width in block.attn.cached)
-        kept = min(capacity, block.attn.window or capacity)
-        layers = self.model.spec.layers
-        needed = rows * kept * layers * per_token * weight.element_size()
+        needed = rows * self.model.state_bytes(capacity, weight.dtype)
         free = free_bytes(weight.device)
         if needed > free:
             raise ConfigError(

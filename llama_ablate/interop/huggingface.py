@@ -117,6 +117,7 @@ def write(
     family cannot express the spec, and for a folder that is not empty.
     """
     folder = folder.resolve()
+    canonical(model.spec, model.blocks[0].ffn.width)  # refuses layers that differ
     model = _half_layout(model)
     spec = canonical(model.spec, model.blocks[0].ffn.width)
     kind = _family_for(spec, kind)
@@ -176,7 +177,7 @@ def _differences(spec: ModelSpec, kind: str) -> list[str]:
         back = spec_of(family.model(family.config(spec)), Path("config.json"))
     except ConfigError as error:
         return [error.message.split(": ", 1)[-1]]
-    back = canonical(back, int(dict(back.feedforward.options)["width"]))
+    back = canonical(back, int(dict(back.feedforward.at(0).options)["width"]))
     lost = []
     for field in fields(ModelSpec):
         mine, theirs = getattr(spec, field.name), getattr(back, field.name)
@@ -261,8 +262,8 @@ def _half_layout(model: Decoder) -> Decoder:
 
     Rows of each query and key head are permuted: the pair (2i, 2i + 1) becomes (i, i + R/2).
     """
-    spec = model.spec
-    if spec.position.name != "rope" or spec.position["layout"] == "half":
+    spec, position = model.spec, model.spec.position.at(0)
+    if position.name != "rope" or position["layout"] == "half":
         return model
     rotated = model.position.rotated
     order = torch.arange(rotated).view(-1, 2).T.flatten()

@@ -26,7 +26,7 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
     model = subject.model.to(subject.compute.dtype)
     length = context or model.spec.context
     tokens = torch.from_numpy(subject.tokens.split("train")[:length].astype("int64"))
-    cache = model.new_cache(1, length)
+    cache = model.new_state(1, length)
     with torch.inference_mode():
         model(tokens[None].to(subject.compute.device), cache)
     bytes_per_token = cache.nbytes / length

@@ -124,10 +124,10 @@ def _decode_seconds(
     prompt, rest = tokens[:, : length - new], tokens[:, length - new :]
 
     def prefill() -> None:
-        model(prompt, model.new_cache(size, length))
+        model(prompt, model.new_state(size, length))
 
     def cached_s() -> float:
-        cache = model.new_cache(size, length)
+        cache = model.new_state(size, length)
         model(prompt, cache)
 
         def decode() -> None:

@@ -1,4 +1,4 @@
-"""Causal self-attention: `f(x_BTD, ctx, cache) -> x_BTD`."""
+"""Token mixers, softmax attention among them: `f(x_BTD, ctx, state) -> x_BTD`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.cache import CachedShapes, LayerCache
-from llama_ablate.model.kernels import AttentionContext, attend
+from llama_ablate.model.context import Context
+from llama_ablate.model.kernels import attend
 from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.state import CachedShapes, KVState, State
 
 _LONGEST = 1 << 30  # tokens
 
@@ -21,25 +22,29 @@ _LONGEST = 1 << 30  # tokens
 MakeNorm = Callable[[int], nn.Module]
 
 
-class AttentionInterface(Protocol):
-    """What the model asks of an attention beside `forward`."""
-
-    #: How many tokens each sees, itself included; None for all before it.
-    window: int | None
+class Mixer(Protocol):
+    """What the model asks of a token mixer, which stands in the slot `attention`."""
 
     @property
     def rotated(self) -> int:
-        """The width of the queries and keys that are handed to the position scheme."""
+        """The width of the queries and keys given to the position scheme; 0 without any."""
 
-    @property
-    def cached(self) -> CachedShapes:
-        """What a cache keeps per token: (heads, width) of each tensor."""
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
+        """Return what is mixed, (B, T, D); with a state, the new tokens go on from the old."""
+
+    def new_state(
+        self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
+    ) -> State:
+        """Return the empty state of `batch` sequences of at most `capacity` tokens."""
+
+    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
+        """Bytes of the state of one sequence of `context` tokens, in closed form."""
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token at a context."""
 
 
-ATTENTIONS = Registry("attention", sizes=(*SIZES, "norm"), interface=AttentionInterface)
+ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer)
 
 
 class Attention(nn.Module, ABC):
@@ -58,6 +63,20 @@ class Attention(nn.Module, ABC):
             raise ConfigError(f"softcap {softcap:g} must be more than 0")
         self.window, self.softcap = window, softcap
 
+    #: What scores are multiplied with; None for 1/sqrt(width of a head).
+    scale: float | None = None
+
+    def _attend(self, q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, ctx: Context) -> Tensor:
+        return attend(
+            q_BHTE,
+            k_BKSE,
+            v_BKSE,
+            ctx,
+            window=self.window,
+            scale=self.scale,
+            softcap=self.softcap,
+        )
+
     @property
     @abstractmethod
     def rotated(self) -> int:
@@ -71,6 +90,18 @@ class Attention(nn.Module, ABC):
     @abstractmethod
     def flops(self, context: int) -> int:
         """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
+
+    def new_state(
+        self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
+    ) -> KVState:
+        """Return an empty state for `capacity` tokens, or the window if that is less."""
+        room = min(capacity, self.window or capacity)
+        return KVState(self.cached, batch, room, dtype=dtype, device=device)
+
+    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
+        """Bytes that are kept of `context` tokens, or of the window if that is less."""
+        numbers = sum(heads * width for heads, width in self.cached)
+        return min(context, self.window or context) * numbers * dtype.itemsize
 
 
 class SharedHeads(Attention):
@@ -105,16 +136,14 @@ class SharedHeads(Attention):
         self.q_norm = norm(head_dim) if qk_norm else nn.Identity()
         self.k_norm = norm(head_dim) if qk_norm else nn.Identity()
 
-    def forward(
-        self, x_BTD: Tensor, ctx: AttentionContext, cache: LayerCache | None = None
-    ) -> Tensor:
-        """Return the mixed values, (B, T, D); with a cache, the new tokens also see the old."""
+    def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
+        """Return the mixed values, (B, T, D); with a state, the new tokens also see the old."""
         q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD)
         q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
         # A norm's gains may be of higher precision than what autocast projects to.
         q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
-        k_BKSE, v_BKSE = cache.update(k_BKTE, v_BKTE) if cache else (k_BKTE, v_BKTE)
-        out_BTD: Tensor = self.out(attend(q_BHTE, k_BKSE, v_BKSE, ctx, softcap=self.softcap))
+        k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
+        out_BTD: Tensor = self.out(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx))
         return out_BTD
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,9 +252,7 @@ class MLA(Attention):
         self.v = Linear(self.latent, heads * head_dim, bias=False)
         self.out = OutLinear(heads * head_dim, dim, bias=bias)
 
-    def forward(
-        self, x_BTD: Tensor, ctx: AttentionContext, cache: LayerCache | None = None
-    ) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
         """Return the mixed values, (B, T, D); L is the latent's width, R the rotated part's."""
         sizes = [self.head_dim, self.rope_dim]
         q_BHTe = self._heads(self.q(x_BTD))
@@ -233,23 +260,21 @@ class MLA(Attention):
         latent_BTL, key_BTR = self.down(x_BTD).split([self.latent, self.rope_dim], dim=-1)
         latent_BTL = self.latent_norm(latent_BTL).to(q_BHTE.dtype)
         turning_BHTR, key_B1TR = ctx.rotate(turning_BHTR, key_BTR[:, None], ctx.pos_T)
-        if cache is None:
+        if state is None:
             k_BHTE = self._heads(self.k(latent_BTL))
             v_BHTE = self._heads(self.v(latent_BTL))
             q_BHTe = torch.cat([q_BHTE, turning_BHTR], -1)
             k_BHTe = torch.cat([k_BHTE, key_B1TR.expand(-1, self.heads, -1, -1)], -1)
-            mixed_BTe = attend(q_BHTe, k_BHTe, v_BHTE, ctx, scale=self.scale, softcap=self.softcap)
+            mixed_BTe = self._attend(q_BHTe, k_BHTe, v_BHTE, ctx)
         else:
             up_k_HEL, up_v_HEL = (
                 part.weight.view(self.heads, self.head_dim, -1).to(q_BHTE.dtype)
                 for part in (self.k, self.v)
             )
-            (kept_B1Sl,) = cache.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            (kept_B1Sl,) = state.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
             q_BHTl = torch.cat([q_BHTE @ up_k_HEL, turning_BHTR], -1)
             latent_B1SL = kept_B1Sl[..., : self.latent]
-            mixed_BTl = attend(
-                q_BHTl, kept_B1Sl, latent_B1SL, ctx, scale=self.scale, softcap=self.softcap
-            )
+            mixed_BTl = self._attend(q_BHTl, kept_B1Sl, latent_B1SL, ctx)
             mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
             mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
         out_BTD: Tensor = self.out(mixed_BTe)

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.context import Context
+from llama_ablate.model.state import State
 
 
 class BlockInterface(Protocol):
@@ -19,8 +21,13 @@ class BlockInterface(Protocol):
     #: What the block calls the norms that it has.
     norms: ClassVar[tuple[str, ...]]
 
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None) -> Tensor:
+        """Return the stream after this layer, (B, T, D)."""
 
-BLOCKS = Registry("block", sizes=("attn", "ffn", "norm"), interface=BlockInterface)
+
+BLOCKS = Registry(
+    "block", sizes=("attn", "ffn", "norm", "layer", "layers"), interface=BlockInterface
+)
 
 
 class Block(nn.Module):
@@ -63,10 +70,10 @@ class PreNorm(Block):
             raise ConfigError(f"residual {residual:g}: must be from 0 to 1")
         self.residual = residual
 
-    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + f(norm(x))` for attention, then for the feed-forward."""
-        x_BTD = self._kept(x_BTD) + self.attn(self.attn_norm(x_BTD), *context)
-        x_BTD = self._kept(x_BTD) + self.ffn(self.ffn_norm(x_BTD))
+        x_BTD = self._kept(x_BTD) + self.attn(self.attn_norm(x_BTD), ctx, state)
+        x_BTD = self._kept(x_BTD) + self.ffn(self.ffn_norm(x_BTD), ctx)
         return x_BTD
 
     def _kept(self, x_BTD: Tensor) -> Tensor:
@@ -79,10 +86,10 @@ class PostNorm(Block):
 
     final_norm = False
 
-    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `norm(x + f(x))` for attention, then for the feed-forward."""
-        x_BTD = self.attn_norm(x_BTD + self.attn(x_BTD, *context))
-        x_BTD = self.ffn_norm(x_BTD + self.ffn(x_BTD))
+        x_BTD = self.attn_norm(x_BTD + self.attn(x_BTD, ctx, state))
+        x_BTD = self.ffn_norm(x_BTD + self.ffn(x_BTD, ctx))
         return x_BTD
 
 
@@ -99,10 +106,10 @@ class SandwichNorm(Block):
     attn_out_norm: nn.Module
     ffn_out_norm: nn.Module
 
-    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + norm(f(norm(x)))` for attention, then for the feed-forward."""
-        x_BTD = x_BTD + self.attn_out_norm(self.attn(self.attn_norm(x_BTD), *context))
-        x_BTD = x_BTD + self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD)))
+        x_BTD = x_BTD + self.attn_out_norm(self.attn(self.attn_norm(x_BTD), ctx, state))
+        x_BTD = x_BTD + self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD), ctx))
         return x_BTD
 
 
@@ -113,8 +120,8 @@ class ParallelBlock(Block):
     final_norm = True
     norms = ("attn_norm",)
 
-    def forward(self, x_BTD: Tensor, *context: object) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + attn(norm(x)) + ffn(norm(x))`."""
         normed_BTD = self.attn_norm(x_BTD)
-        x_BTD = x_BTD + self.attn(normed_BTD, *context) + self.ffn(normed_BTD)
+        x_BTD = x_BTD + self.attn(normed_BTD, ctx, state) + self.ffn(normed_BTD, ctx)
         return x_BTD

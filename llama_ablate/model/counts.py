@@ -1,38 +1,50 @@
-"""Exact parameters, FLOPs and cache bytes, counted on a model on the meta device."""
+"""Exact parameters, FLOPs and state bytes, counted on the distinct layers on the meta device."""
 
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import nn
 
-from llama_ablate.config.spec import ModelSpec
-from llama_ablate.model.decoder import build
+from llama_ablate.config.spec import SLOTS, ModelSpec
+from llama_ablate.model.decoder import REGISTRIES, Decoder
 
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters, FLOPs and cached numbers of one part of a model, over all layers."""
+    """Parameters, FLOPs and state bytes of one part of a model, over all layers."""
 
     name: str
     component: str
     parameters: int
     #: Forward FLOPs per token of its matrix products.
     flops_per_token: int = 0
-    #: Numbers (not bytes) that each token adds to the cache.
-    cached_per_token: int = 0
+    #: Bytes that each token adds to the state, until a window is full.
+    kv_bytes_per_token: int = 0
+    #: Bytes of the state of one sequence of the context.
+    state_bytes: int = 0
+    #: Parameters that a token does not pass: of experts that it is not sent to.
+    idle_parameters: int = 0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters, FLOPs and cache bytes of a spec."""
+    """Parameters, FLOPs and state bytes of a spec."""
 
     parameters: int
     #: Without token embedding, output head and learned position table.
     non_embedding: int
     #: Forward FLOPs per token at the training context, dense scores; training costs three times it.
     flops_per_token: int
-    #: Bytes that each token adds to the cache in a 16-bit format.
+    #: Bytes that each token adds to the state in a 16-bit format, until a window is full.
     kv_bytes_per_token: int
+    #: Bytes of the state of one sequence of the training context, in a 16-bit format.
+    state_bytes: int
+    #: Parameters that a token passes: all but those of experts that it is not sent to.
+    active_parameters: int
 
     @property
     def train_flops_per_token(self) -> int:
@@ -47,35 +59,57 @@ class Counts:
 OUTSIDE = ("embedding", "position", "head")  # parts that are not of the blocks
 
 
-def parts(spec: ModelSpec, context: int | None = None) -> tuple[Part, ...]:
-    """Count a spec part by part. Raises ConfigError where its components do not fit its sizes.
+def parts(
+    spec: ModelSpec, context: int | None = None, dtype: torch.dtype = torch.float16
+) -> tuple[Part, ...]:
+    """Count a spec part by part, its state in `dtype`.
 
-    One layer is built and counted `layers` times, which holds because all layers are alike; a test
-    compares with the whole model.
+    Each distinct layer is built once, and counted as often as it occurs; a test compares with the
+    whole model. Raises ConfigError where the components do not fit the sizes.
     """
-    model = build(replace(spec, layers=1), "meta")
-    (block,) = model.blocks
-    layers, length = spec.layers, context or spec.context
-    cached = sum(heads * width for heads, width in block.attn.cached)
-    norms = _numel(block) - _numel(block.attn) - _numel(block.ffn)
+    times = _distinct(spec)
+    with torch.device("meta"):
+        model = Decoder(spec, layers=list(times))
+    length, last = context or spec.context, spec.layers - 1
+    built = list(zip(times, times.values(), model.blocks, strict=True))
+
+    def over(count: Callable[[Any], int]) -> int:
+        return sum(n * count(block) for _layer, n, block in built)
+
+    def texts(text: Callable[[int, Any], str]) -> str:
+        total: Counter[str] = Counter()
+        for layer, n, block in built:
+            total[text(layer, block)] += n
+        return " + ".join(f"{n} x {what}" for what, n in total.items())
+
     return (
         Part("embedding", f"{spec.vocab:,} x {spec.dim:,}", _numel(model.embedding)),
-        Part("position", spec.position.name, _numel(model.position)),
+        Part("position", spec.position.name, sum(map(_numel, model.positions.values()))),
         Part(
             "attention",
-            f"{layers} x {spec.attention.name}",
-            layers * _numel(block.attn),
-            layers * block.attn.flops(length),
-            layers * cached,
+            texts(lambda layer, _: spec.attention.at(layer).name),
+            over(lambda block: _numel(block.attn)),
+            over(lambda block: block.attn.flops(length)),
+            over(lambda block: _growth(block.attn, dtype)),
+            over(lambda block: block.attn.state_bytes(length, dtype)),
         ),
         Part(
             "feedforward",
-            f"{layers} x {spec.feedforward.name}, width {block.ffn.width:,}",
-            layers * _numel(block.ffn),
-            layers * block.ffn.flops(),
+            texts(lambda i, block: f"{spec.feedforward.at(i).name}, width {block.ffn.width:,}"),
+            over(lambda block: _numel(block.ffn)),
+            over(lambda block: block.ffn.flops()),
+            idle_parameters=over(lambda block: _idle(block.ffn)),
         ),
-        Part("norms", f"{layers} x {len(block.norms)} x {spec.norm.name}", layers * norms),
-        Part("last norm", spec.norm.name if block.final_norm else "none", _numel(model.norm)),
+        Part(
+            "norms",
+            texts(lambda layer, block: f"{len(block.norms)} x {spec.norm.at(layer).name}"),
+            over(lambda block: _numel(block) - _numel(block.attn) - _numel(block.ffn)),
+        ),
+        Part(
+            "last norm",
+            spec.norm.at(last).name if model.blocks[-1].final_norm else "none",
+            _numel(model.norm),
+        ),
         Part(
             "head",
             "the embedding, shared" if spec.tie else f"{spec.dim:,} x {spec.vocab:,}",
@@ -89,12 +123,39 @@ def parts(spec: ModelSpec, context: int | None = None) -> tuple[Part, ...]:
 def count(spec: ModelSpec) -> Counts:
     """Count a spec as a whole. Raises ConfigError where its components do not fit its sizes."""
     by_part = parts(spec)
+    parameters = sum(part.parameters for part in by_part)
     return Counts(
-        parameters=sum(part.parameters for part in by_part),
+        parameters=parameters,
         non_embedding=sum(part.parameters for part in by_part if part.name not in OUTSIDE),
         flops_per_token=sum(part.flops_per_token for part in by_part),
-        kv_bytes_per_token=2 * sum(part.cached_per_token for part in by_part),
+        kv_bytes_per_token=sum(part.kv_bytes_per_token for part in by_part),
+        state_bytes=sum(part.state_bytes for part in by_part),
+        active_parameters=parameters - sum(part.idle_parameters for part in by_part),
     )
+
+
+def _distinct(spec: ModelSpec) -> dict[int, int]:
+    """Return the first layer of each kind and how many there are, the last layer's kind last.
+
+    Layers with a component that asks for the layer's index are each of their own kind.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for index in range(spec.layers):
+        layer = spec.layer(index)
+        asks = any("layer" in REGISTRIES[s].sizes(getattr(layer, s).name) for s in SLOTS)
+        kinds.setdefault((layer, index if asks else None), []).append(index)
+    by_last = sorted(kinds.values(), key=lambda layers: layers[-1])
+    return {layers[0]: len(layers) for layers in by_last}
+
+
+def _growth(mixer: Any, dtype: torch.dtype) -> int:
+    """Return the bytes that a token adds to a mixer's state; 0 for a recurrence."""
+    return int(mixer.state_bytes(2, dtype) - mixer.state_bytes(1, dtype))
+
+
+def _idle(ffn: Any) -> int:
+    """Return the parameters of a feed-forward network that a token does not pass."""
+    return _numel(ffn) - int(ffn.active_parameters()) if hasattr(ffn, "active_parameters") else 0
 
 
 def _numel(module: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network: `f(x_BTD) -> x_BTD`.
+"""The position-wise feed-forward network: `f(x_BTD, ctx) -> x_BTD`.
 
 `width` is what a budget is matched through, so every component has it as an option; None stands
 for the component's own rule.
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.context import Context
 from llama_ablate.model.linear import Linear, OutLinear
 
 _WIDEST = 1 << 24
@@ -25,12 +26,15 @@ class FeedForwardInterface(Protocol):
     #: How wide it is inside: what a budget is matched through.
     width: int
 
+    def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
+        """Return what is added to the stream, (B, T, D)."""
+
     def flops(self) -> int:
         """Forward FLOPs per token."""
 
 
 FEEDFORWARDS = Registry(
-    "feedforward", sizes=SIZES, interface=FeedForwardInterface, options=("width",)
+    "feedforward", sizes=(*SIZES, "layer"), interface=FeedForwardInterface, options=("width",)
 )
 
 Activation = Callable[[Tensor], Tensor]
@@ -49,8 +53,9 @@ class FeedForward(nn.Module):
         self.up = Linear(dim, self.width, bias=bias)
         self.down = OutLinear(self.width, dim, bias=bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
         """Return `down(activation(up(x)))`."""
+        del ctx
         y_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
         return y_BTD
 
@@ -83,8 +88,9 @@ class GatedFeedForward(FeedForward):
         super().__init__(dim, bias, width=own if width is None else width)
         self.gate = Linear(dim, self.width, bias=bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
         """Return `down(activation(gate(x)) * up(x))`."""
+        del ctx
         y_BTD: Tensor = self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
         return y_BTD
 

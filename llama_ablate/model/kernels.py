@@ -1,9 +1,8 @@
 """Softmax attention: spelled out (`math`), by torch's kernel (`fused`), or with its maps kept."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Kernel = Literal["math", "fused"]
-Rotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -23,51 +21,47 @@ class Maps:
     weights: Tensor  # after the softmax: rows that sum to 1
 
 
-@dataclass(frozen=True)
-class AttentionContext:
-    """What the decoder computes once per forward pass and every layer's attention needs."""
+class Attending(Protocol):
+    """What attention asks of the context of a forward pass."""
 
-    #: Positions of the new tokens, (T,), or (B, T) where sequences are padded on the left.
-    pos_T: Tensor
-    rotate: Rotate
-    #: Added to the scores: (T, S), (H, T, S) or (B, 1 or H, T, S); None where all is visible.
-    mask: Tensor | None
-    #: The mask is the plain causal triangle and nothing else, which kernels have a fast path for.
-    causal: bool
     kernel: Kernel
-    #: A list that every layer appends its maps to; None where they are not wanted.
-    maps: list[Maps] | None = None
+    maps: list[Maps] | None
+
+    def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
+        """Return what is added to the scores, and whether it is the plain causal triangle."""
 
 
 def attend(
     q_BHTE: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,
-    ctx: AttentionContext,
+    ctx: Attending,
     *,
+    window: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
 
-    `scale` is 1/sqrt(E) unless given. Neither kernel copies a key/value head to its query heads.
-    `math` is the faster one for short contexts in bfloat16 on a CPU. torch's kernel has no soft
-    cap and returns no scores, and where keys and values differ in width it falls back to code six
-    times slower than `math`: all of those are spelled out whatever the kernel.
+    The mask is the context's for this `window`; `scale` is 1/sqrt(E) unless given. Neither kernel
+    copies a key/value head to its query heads. `math` is the faster one for short contexts in
+    bfloat16 on a CPU. torch's kernel has no soft cap and returns no scores, and where keys and
+    values differ in width it falls back to code six times slower than `math`: all of those are
+    spelled out whatever the kernel.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
     scale = scale or 1 / math.sqrt(E)
+    mask, causal = ctx.mask(window, k_BKSE.shape[2])
     if softcap is not None or ctx.maps is not None:
-        return _in_steps(q_BHTE, k_BKSE, v_BKSE, ctx, scale, softcap)
-    mask = ctx.mask
+        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, ctx.maps, scale, softcap)
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BKSE,
             v_BKSE,
-            attn_mask=None if ctx.causal or mask is None else mask.to(q_BHTE.dtype),
-            is_causal=ctx.causal,
+            attn_mask=None if causal or mask is None else mask.to(q_BHTE.dtype),
+            is_causal=causal,
             scale=scale,
             enable_gqa=K < H,
         )
@@ -91,7 +85,8 @@ def _in_steps(
     q_BHTE: Tensor,
     k_BKSE: Tensor,
     v_BKSE: Tensor,
-    ctx: AttentionContext,
+    mask: Tensor | None,
+    maps: list[Maps] | None,
     scale: float,
     softcap: float | None,
 ) -> Tensor:
@@ -101,10 +96,10 @@ def _in_steps(
     scores_BHTS = (q_BHTE * scale) @ k_BHSE.transpose(-1, -2)
     if softcap is not None:
         scores_BHTS = softcap * torch.tanh(scores_BHTS / softcap)
-    masked_BHTS = scores_BHTS if ctx.mask is None else scores_BHTS + ctx.mask
+    masked_BHTS = scores_BHTS if mask is None else scores_BHTS + mask
     weights_BHTS = masked_BHTS.softmax(-1)
-    if ctx.maps is not None:
-        ctx.maps.append(Maps(scores_BHTS, masked_BHTS, weights_BHTS))
+    if maps is not None:
+        maps.append(Maps(scores_BHTS, masked_BHTS, weights_BHTS))
     mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
     return mixed_BHTE.transpose(1, 2).flatten(2)
 

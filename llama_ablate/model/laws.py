@@ -4,6 +4,7 @@ The tests hold this package's components to them; `check` holds a plug-in's comp
 a grid starts.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -52,22 +53,26 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
 def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
     """Hold that prefill, a chunk, then single tokens give the logits of one pass over all."""
     B, T = tokens_BT.shape
-    cache = model.new_cache(batch=B, capacity=T)
+    state = model.new_state(batch=B, capacity=T)
     parts = tokens_BT.split([7, 6, *[1] * (T - 13)], dim=1)  # type: ignore[no-untyped-call]
-    pieces = [model(part, cache) for part in parts]
+    pieces = [model(part, state) for part in parts]
     if not torch.allclose(torch.cat(pieces, 1), model(tokens_BT), rtol=close, atol=close):
-        return "decodes with a cache to other logits than without"
+        return "decodes with a state to other logits than without"
     return None
 
 
 def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that the bytes counted for cached tokens are those of the live tensors."""
+    """Hold that the bytes counted for a state are those of its live tensors, at any context."""
     T = tokens_BT.shape[1]
-    cache = model.new_cache(batch=1, capacity=T, dtype=torch.bfloat16)
-    held = min(T, model.blocks[0].attn.window or T)
-    counted = count(model.spec).kv_bytes_per_token * held
-    if cache.nbytes != counted:
-        return f"counts {counted:,} bytes for {held} cached tokens, and keeps {cache.nbytes:,}"
+    for length, dtype in itertools.product((1, 2, T), (torch.float32, torch.bfloat16)):
+        state = model.new_state(batch=1, capacity=length, dtype=dtype)
+        if dtype == model.embedding.weight.dtype:
+            model(tokens_BT[:1, :length], state)
+        counted = model.state_bytes(length, dtype)
+        if state.nbytes != counted:
+            return f"counts {counted:,} bytes for {length} tokens, and keeps {state.nbytes:,}"
+    if (total := count(replace(model.spec, context=T)).state_bytes) != counted:
+        return f"counts {total:,} bytes of state for the model, and keeps {counted:,}"
     return None
 
 

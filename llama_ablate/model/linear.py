@@ -1,33 +1,100 @@
-"""Linear and embedding layers that are built without random numbers: `init_weights` fills them."""
+"""Linear and embedding layers, which say how their weights begin and whether they decay."""
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
+
+#: What a weight is to the rules of initialisation and of learning rates.
+Kind = Literal["embedding", "hidden", "out", "head", "vector"]
+#: Fills a weight in place.
+Start = Callable[[Tensor], object]
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` whose weights wait for `init_weights`; biases start at zero."""
+    """`nn.Linear` whose weight is drawn by `model.init`, unless `start` says how it begins.
 
-    writes_residual: ClassVar[bool] = False
+    `start` fills the weight in place and nothing overwrites it; biases start at zero. `decay`
+    False exempts the weight from weight decay.
+    """
+
+    kind: ClassVar[Kind] = "hidden"
+
+    def __init__(
+        self,
+        size: int,
+        out: int,
+        *,
+        bias: bool = True,
+        start: Start | None = None,
+        decay: bool = True,
+    ) -> None:
+        self.start = start
+        self.undecayed = frozenset() if decay else frozenset({"weight"})
+        super().__init__(size, out, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw nothing: weights depend on the seed and their name alone."""
+        """Draw nothing: what is not said here depends on the seed and its name alone."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+        if self.start is not None:
+            self.start(self.weight.detach())
 
 
 class OutLinear(Linear):
-    """A projection whose output is added to the residual stream.
+    """A projection whose output is added to the residual stream."""
 
-    It starts smaller, by 1/sqrt(2 * layers), so that the stream's variance does not grow with depth
-    (Radford et al. 2019, GPT-2, section 2.3).
-    """
+    kind: ClassVar[Kind] = "out"
 
-    writes_residual: ClassVar[bool] = True
+
+class Head(Linear):
+    """The projection to the logits."""
+
+    kind: ClassVar[Kind] = "head"
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding` whose weights wait for `init_weights`."""
+    """`nn.Embedding` whose weight is drawn by `model.init`, unless `start` says how it begins."""
+
+    kind: ClassVar[Kind] = "embedding"
+
+    def __init__(self, count: int, size: int, *, start: Start | None = None) -> None:
+        self.start = start
+        super().__init__(count, size)
 
     def reset_parameters(self) -> None:
-        """Draw nothing: weights depend on the seed and their name alone."""
+        """Draw nothing: what is not said here depends on the seed and its name alone."""
+        if self.start is not None:
+            self.start(self.weight.detach())
+
+
+def kinds(model: nn.Module) -> dict[str, Kind]:
+    """Return what each parameter of a model is, by name: its layer's kind, or a `vector`.
+
+    A weight that is tied has its first name alone. Parameters of a component's own are vectors,
+    whatever their shape.
+    """
+    return {
+        name: getattr(module, "kind", "vector") if part == "weight" else "vector"
+        for name, module, part in _parameters(model)
+    }
+
+
+def decayed(model: nn.Module) -> dict[str, bool]:
+    """Return which parameters take weight decay, by name: matrices, unless a module exempts them.
+
+    A module exempts its own parameters by naming them in `undecayed`, a set.
+    """
+    parameters = dict(model.named_parameters())
+    return {
+        name: parameters[name].dim() >= 2 and part not in getattr(module, "undecayed", ())
+        for name, module, part in _parameters(model)
+    }
+
+
+def _parameters(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return the name of each parameter, the module that has it, and its name there."""
+    return [
+        (name, model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
+        for name, _ in model.named_parameters()
+    ]

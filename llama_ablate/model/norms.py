@@ -11,7 +11,7 @@ from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 
-NORMS = Registry("norm", sizes=SIZES)
+NORMS = Registry("norm", sizes=(*SIZES, "layer"))
 
 
 def _not_negative(eps: float) -> float:

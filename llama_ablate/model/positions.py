@@ -44,11 +44,6 @@ class Position(nn.Module):
         del pos_T, pos_S
         return None
 
-    def rotates(self, layer: int) -> bool:
-        """Whether a layer (from 0) rotates its queries and keys."""
-        del layer
-        return True
-
 
 POSITIONS = Registry("position", sizes=SIZES, interface=Position)
 POSITIONS.register("none")(Position)

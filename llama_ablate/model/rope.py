@@ -17,7 +17,8 @@ class RoPE(Position):
     Pair i turns by `pos * theta^(-2i/R)`, R = `fraction` of the head's width; what is beyond stays
     as it is. The pairs are (i, i + R/2) in the `half` layout, Hugging Face's, and (2i, 2i + 1) in
     the `interleaved` one of the paper and of Meta's checkpoints. `nope_every: n` leaves every n-th
-    layer without (Yang et al. 2025, arXiv:2501.18795).
+    layer without: the pattern of n - 1 times `rope` and `none` (Yang et al. 2025,
+    arXiv:2501.18795).
 
     `scaling` stretches it by `factor`. `linear` divides all frequencies (Chen et al. 2023,
     arXiv:2306.15595). `ntk` raises theta so that the slowest is divided and the fastest kept
@@ -65,15 +66,14 @@ class RoPE(Position):
             raise ConfigError(
                 f"low_freq {low_freq:g} must be above 0 and below high_freq {high_freq:g}"
             )
-        if nope_every is not None and nope_every < 1:
-            raise ConfigError(f"nope_every {nope_every} must be 1 or more")
         if scaling == "none" and factor != 1:
             raise ConfigError(
                 f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk"
             )
         if scaling != "none" and factor == 1:
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
-        self.theta, self.layout, self.nope_every = theta, layout, nope_every
+        del nope_every  # a pattern over depth, which config.patterns makes of it
+        self.theta, self.layout = theta, layout
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context
         self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
@@ -94,10 +94,6 @@ class RoPE(Position):
             kept_r = ((turns_r - low) / (high - low)).clamp(0, 1)
             return rate_r * (kept_r + (1 - kept_r) / self.factor)
         return rate_r
-
-    def rotates(self, layer: int) -> bool:
-        """Whether a layer (from 0) is not one of the n-th."""
-        return self.nope_every is None or (layer + 1) % self.nope_every != 0
 
     def reach(self, end: int) -> None:
         """Grow this instance's tables, in steps of powers of two, to cover `end` positions."""

@@ -40,6 +40,9 @@ class PlannedVariant(_Part):
     non_embedding: int
     flops_per_token: int
     kv_bytes_per_token: int
+    #: Unknown in plans of older versions.
+    state_bytes: int | None = None
+    active_parameters: int | None = None
 
 
 class PlannedRun(_Part):
@@ -121,7 +124,10 @@ class PlanDocument(_Part):
         The ids of variants and runs stand for their architectures and train configs, the
         fingerprint of a text for its documents.
         """
-        known: dict[str, Any] = {"variants": {"__all__": {"model"}}, "text": {"documents"}}
+        known: dict[str, Any] = {
+            "variants": {"__all__": {"model", "state_bytes", "active_parameters"}},
+            "text": {"documents"},
+        }
         values = self.model_dump(
             mode="json", exclude={"experiment": True, "tables": {"__all__": known}}
         )

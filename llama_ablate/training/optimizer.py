@@ -6,17 +6,21 @@ import torch
 from torch import nn
 
 from llama_ablate.config.experiment import Train
+from llama_ablate.model.linear import decayed
 
 
 def make_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     """Return fused AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101).
 
-    Weight decay applies to matrices, not to gains and biases.
+    Weight decay applies to what `decayed` says: matrices, not gains and biases.
     """
-    parameters = list(model.parameters())
+    parameters, decays = dict(model.named_parameters()), decayed(model)
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {
+            "params": [p for n, p in parameters.items() if decays[n]],
+            "weight_decay": train.weight_decay,
+        },
+        {"params": [p for n, p in parameters.items() if not decays[n]], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -5,14 +5,28 @@ import torch
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import GQA, MHA, MLA, MQA
+from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.model.kernels import AttentionContext, attend
+from llama_ablate.model.kernels import attend
 from llama_ablate.model.norms import LayerNorm, RMSNorm
+from llama_ablate.model.positions import Position
 
 
 def context(length, kernel="math"):
-    mask = torch.full((length, length), -math.inf).triu(1)
-    return AttentionContext(torch.arange(length), lambda q, k, _: (q, k), mask, True, kernel)
+    return Context(0, length, Position(), kernel=kernel)
+
+
+class Masked:
+    """A context whose mask is given."""
+
+    kernel, maps = "math", None
+
+    def __init__(self, mask):
+        self._mask = mask
+
+    def mask(self, window, visible):
+        del window, visible
+        return self._mask, False
 
 
 def make(kind, dim, heads, head_dim, bias, **options):
@@ -113,7 +127,7 @@ def test_the_hand_derived_gradient_of_attention_equals_the_numerical_one(kv_head
     inputs = tuple(tensor.requires_grad_() for tensor in (q, k, v, mask))
 
     def attended(q, k, v, mask):
-        return attend(q, k, v, AttentionContext(None, None, mask, causal=False, kernel="math"))
+        return attend(q, k, v, Masked(mask))
 
     assert torch.autograd.gradcheck(attended, inputs)
 
@@ -174,7 +188,7 @@ def test_a_soft_cap_bounds_the_scores_by_its_tanh():
     q = torch.tensor([[[[2.0]]]], dtype=torch.float64)
     k = torch.tensor([[[[3.0], [-1.0]]]], dtype=torch.float64)
     v = torch.tensor([[[[1.0], [0.0]]]], dtype=torch.float64)
-    ctx = AttentionContext(None, None, None, causal=False, kernel="math")
+    ctx = Masked(None)
     high, low = 4 * math.tanh(6 / 4), 4 * math.tanh(-2 / 4)
     expected = math.exp(high) / (math.exp(high) + math.exp(low))
     assert attend(q, k, v, ctx, softcap=4.0).item() == pytest.approx(expected, abs=1e-12)

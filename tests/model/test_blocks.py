@@ -11,32 +11,32 @@ class Twice(nn.Module):
 
 
 class Halve(nn.Module):
-    def forward(self, x):
+    def forward(self, x, *_):
         return x / 2
 
 
 def test_pre_norm_adds_to_an_untouched_stream():
     """x=8: 8 + 2*(8/2) = 16, then 16 + 2*(16/2) = 32."""
     block = PreNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0)) == 32
+    assert block(torch.tensor(8.0), None) == 32
 
 
 def test_post_norm_normalises_the_stream_itself():
     """x=8: (8 + 2*8)/2 = 12, then (12 + 2*12)/2 = 18."""
     block = PostNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0)) == 18
+    assert block(torch.tensor(8.0), None) == 18
 
 
 def test_sandwich_norm_normalises_what_enters_and_what_leaves():
     """x=8: 8 + (2*(8/2))/2 = 12, then 12 + (2*(12/2))/2 = 18."""
     block = SandwichNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0)) == 18
+    assert block(torch.tensor(8.0), None) == 18
 
 
 def test_the_parallel_block_gives_both_sub_layers_the_same_input():
     """x=8: 8 + 2*(8/2) + 2*(8/2) = 24; it has one norm."""
     block = ParallelBlock(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0)) == 24
+    assert block(torch.tensor(8.0), None) == 24
     assert [name for name, _ in block.named_children()] == ["attn", "ffn", "attn_norm"]
 
 

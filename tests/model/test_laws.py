@@ -1,6 +1,6 @@
 """The laws that a component from outside is held to before a grid starts, each with its culprit."""
 
-from dataclasses import replace
+from copy import copy
 
 import numpy as np
 import pytest
@@ -21,22 +21,22 @@ from tests.laws import COMPONENTS
 class NextToken(SwiGLU):
     """See the token that comes next."""
 
-    def forward(self, x_BTD):
-        return super().forward(x_BTD) + x_BTD.roll(-1, 1)
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD, ctx) + x_BTD.roll(-1, 1)
 
 
 class Dropped(SwiGLU):
     """Draw random numbers in the forward pass."""
 
-    def forward(self, x_BTD):
-        return nn.functional.dropout(super().forward(x_BTD))
+    def forward(self, x_BTD, ctx=None):
+        return nn.functional.dropout(super().forward(x_BTD, ctx))
 
 
 class Endless(SwiGLU):
     """Divide by zero."""
 
-    def forward(self, x_BTD):
-        return super().forward(x_BTD) / 0
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD, ctx) / 0
 
 
 class Idle(SwiGLU):
@@ -54,8 +54,8 @@ class Unseeded(SwiGLU):
         super().__init__(dim, bias, width=width)
         self.scale = nn.Parameter(torch.tensor(np.random.default_rng().normal(size=dim)).float())
 
-    def forward(self, x_BTD):
-        return super().forward(x_BTD) * self.scale
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD, ctx) * self.scale
 
 
 class Unsaved(SwiGLU):
@@ -65,14 +65,15 @@ class Unsaved(SwiGLU):
         super().__init__(dim, bias, width=width)
         self.register_buffer("features", torch.randn(dim), persistent=False)
 
-    def forward(self, x_BTD):
-        return super().forward(x_BTD) * self.features
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD, ctx) * self.features
 
 
 class Crashing(SwiGLU):
     """Fail on purpose."""
 
-    def forward(self, x_BTD):
+    def forward(self, x_BTD, ctx=None):
+        del ctx
         return {}[x_BTD.dtype]
 
 
@@ -99,8 +100,8 @@ class FromZeroOn(SwiGLU):
         super().__init__(dim, bias, width=width)
         self.scale = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x_BTD):
-        return super().forward(x_BTD) * self.scale
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD, ctx) * self.scale
 
 
 class Another(SwiGLU):
@@ -108,18 +109,20 @@ class Another(SwiGLU):
 
 
 class Forgetful(MHA):
-    """Leave the cache alone."""
+    """Leave the state alone."""
 
-    def forward(self, x_BTD, ctx, cache=None):
-        del cache
+    def forward(self, x_BTD, ctx, state=None):
+        del state
         return super().forward(x_BTD, ctx)
 
 
 class FromZero(MHA):
     """Count positions from the start of a chunk."""
 
-    def forward(self, x_BTD, ctx, cache=None):
-        return super().forward(x_BTD, replace(ctx, pos_T=ctx.pos_T - ctx.pos_T[0]), cache)
+    def forward(self, x_BTD, ctx, state=None):
+        from_zero = copy(ctx)
+        from_zero.pos_T = ctx.pos_T - ctx.pos_T[0]
+        return super().forward(x_BTD, from_zero, state)
 
 
 @pytest.fixture
@@ -149,8 +152,8 @@ def check(monkeypatch, spec):
         ("attention", Unmarked, "('attn'): make its output projection an OutLinear"),
         ("feedforward", Crashing, "fails where 'finite' is checked: KeyError: torch.float32"),
         ("feedforward", Another, "computes what 'swiglu' does"),
-        ("attention", Forgetful, "fails where 'cached_equals_full' is checked: RuntimeError: "),
-        ("attention", FromZero, "decodes with a cache to other logits"),
+        ("attention", Forgetful, "decodes with a state to other logits"),
+        ("attention", FromZero, "decodes with a state to other logits"),
     ],
 )
 def test_a_component_that_breaks_a_law_is_refused_by_name(check, slot, component, said):
@@ -174,7 +177,7 @@ def test_bytes_that_are_counted_wrong_are_caught(spec, monkeypatch):
     model = laws._model(spec(vocab=61))
     tokens = torch.zeros(2, 24, dtype=torch.long)
     assert laws.counted_bytes(model, tokens) is None
-    monkeypatch.setattr(type(model.blocks[0].attn), "cached", property(lambda _: [(1, 1)]))
+    monkeypatch.setattr(type(model.blocks[0].attn), "state_bytes", lambda *_: 1)
     assert "counts" in laws.counted_bytes(model, tokens)
 
 
@@ -190,7 +193,8 @@ class Plain(nn.Module):
     def flops(self):
         return 4 * self.up.weight.numel()
 
-    def forward(self, x_BTD):
+    def forward(self, x_BTD, ctx=None):
+        del ctx
         return self.down(torch.sigmoid(self.up(x_BTD))) * self.decay.flatten()
 
 

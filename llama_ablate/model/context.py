@@ -1,0 +1,100 @@
+"""The context of one forward pass: positions, who sees whom, and what training collects."""
+
+import copy
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from llama_ablate.model.kernels import Kernel, Maps
+from llama_ablate.model.positions import Position
+
+
+class Dropout(Protocol):
+    """Drops numbers of a tensor by a mask that belongs to a place in the model."""
+
+    def __call__(self, x: Tensor, place: str) -> Tensor:
+        """Return a tensor of the same shape."""
+
+
+class Context:
+    """What the decoder makes once per forward pass, and hands to every layer with its own `layer`.
+
+    `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
+    left; `valid_BT` says which new tokens are no padding, None where all are. `maps` is a list that
+    attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        new: int,
+        position: Position,
+        *,
+        kernel: Kernel = "fused",
+        device: torch.device | str = "cpu",
+        pad_B: Tensor | None = None,
+        maps: list[Maps] | None = None,
+        losses: dict[str, Tensor] | None = None,
+        dropout: Dropout | None = None,
+    ) -> None:
+        self.start, self.new, self.position = start, new, position
+        self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
+        self.layer = 0
+        self._device, self._pad_B = device, pad_B
+        at_T = torch.arange(start, start + new, device=device)
+        self.pos_T = at_T if pad_B is None else (at_T - pad_B[:, None]).clamp(min=0)
+        self.valid_BT = None if pad_B is None else at_T >= pad_B[:, None]
+        self._masks: dict[tuple[int, int | None, int], tuple[Tensor | None, bool]] = {}
+
+    def at(self, layer: int, position: Position) -> "Context":
+        """Return the context of a layer; masks are shared with the others."""
+        own = copy.copy(self)
+        own.layer, own.position = layer, position
+        return own
+
+    def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys rotated by position, as this layer's scheme does."""
+        return self.position.rotate(q_BHTE, k_BKTE, pos_T)
+
+    def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
+        """Return what is added to the scores over `visible` keys, S, the newest of all.
+
+        (T, S), (H, T, S) or (B, 1 or H, T, S), or None where all is visible; and whether it is the
+        plain causal triangle and nothing else, which kernels have a fast path for.
+        """
+        key = visible, window, id(self.position)
+        if key not in self._masks:
+            self._masks[key] = self._mask(window or math.inf, visible - self.new)
+        return self._masks[key]
+
+    def _mask(self, window: float, held: int) -> tuple[Tensor | None, bool]:
+        start, new, pad_B = self.start, self.new, self._pad_B
+        at_S = torch.arange(start - held, start + new, device=self._device)
+        pos_S, hidden_TS = at_S, None
+        if new > 1 or start + new > window or pad_B is not None:
+            back_TS = at_S[held:, None] - at_S
+            hidden_TS = (back_TS < 0) | (back_TS >= window)
+            if pad_B is not None:
+                pos_S = (at_S - pad_B[:, None]).clamp(min=0)
+                padding_B1S = at_S < pad_B[:, None, None]
+                # A padding token sees itself, or its softmax would be over nothing.
+                hidden_TS = ((hidden_TS | padding_B1S) & (back_TS != 0)).unsqueeze(1)
+        mask = self.position.bias(self.pos_T, pos_S)
+        causal = new > 1 and mask is None and start == 0 and pad_B is None and new <= window
+        if hidden_TS is not None:
+            triangle_TS = torch.zeros(hidden_TS.shape, device=self._device)
+            triangle_TS.masked_fill_(hidden_TS, -math.inf)
+            mask = triangle_TS if mask is None else mask + triangle_TS
+        return mask, causal
+
+    def add_loss(self, name: str, value: Tensor, weight: float = 1.0) -> None:
+        """Add a component's own training loss; losses of one name are summed over the layers."""
+        if self.losses is not None:
+            before = self.losses.get(name)
+            self.losses[name] = weight * value if before is None else before + weight * value
+
+    def drop(self, x: Tensor, place: str) -> Tensor:
+        """Return x with some of its numbers dropped, at a place of this layer, while training."""
+        return x if self.dropout is None else self.dropout(x, f"blocks.{self.layer}.{place}")

@@ -1,0 +1,119 @@
+"""Rules for initial weights: what `model.init` may name.
+
+A rule fills the matrices whose layer does not say itself how it begins. Each tensor is drawn from
+(seed, parameter name) on the CPU, so two variants share every weight that they have in common, bit
+for bit, whatever else differs between them: that is what pairs them.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
+from llama_ablate.model.linear import Embedding, Kind, Linear
+
+
+class Init(Protocol):
+    """How weights and biases begin."""
+
+    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+        """Fill a matrix, (out, in) or (entries, width), in place."""
+
+    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
+        """Fill the bias of a linear layer that has `inputs` inputs."""
+
+
+INITS = Registry("init", sizes=SIZES, interface=Init)
+
+
+@INITS.register("normal")
+class Normal:
+    """Draw every matrix from N(0, init_std), biases zero (Radford et al. 2018, GPT, 4.1)."""
+
+    def __init__(self, init_std: float) -> None:
+        self.std = init_std
+
+    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+        """Fill a matrix, whatever its kind."""
+        del kind
+        weight.normal_(0.0, self.std, generator=draw)
+
+    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
+        """Fill a bias with zeros."""
+        del inputs, draw
+        bias.zero_()
+
+
+@INITS.register("depth-scaled")
+class DepthScaled(Normal):
+    """Draw N(0, init_std), what writes to the stream smaller (Radford et al. 2019, GPT-2, 2.3).
+
+    Projections that are added to the residual stream begin as N(0, init_std / sqrt(2 layers)), so
+    that its variance does not grow with depth. Biases are zero.
+    """
+
+    def __init__(self, init_std: float, layers: int) -> None:
+        super().__init__(init_std)
+        self.out_std = init_std / math.sqrt(2 * layers)
+
+    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+        """Fill a matrix."""
+        weight.normal_(0.0, self.out_std if kind == "out" else self.std, generator=draw)
+
+
+@INITS.register("torch")
+class Torch:
+    """Draw as torch's own layers do, uniform within 1/sqrt(inputs) (LeCun et al. 1998; torch 2).
+
+    Linear layers: weights and biases uniform within +-1/sqrt(inputs); embeddings: N(0, 1).
+    """
+
+    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+        """Fill a matrix."""
+        if kind == "embedding":
+            weight.normal_(generator=draw)
+        else:
+            self.bias(weight, weight.shape[1], draw)
+
+    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
+        """Fill a bias."""
+        bias.uniform_(-(inputs**-0.5), inputs**-0.5, generator=draw)
+
+
+def fill(model: nn.Module, init: Init, seed: int) -> None:
+    """Fill every matrix that waits for a rule, and the biases beside it, in place."""
+    parameters = dict(model.named_parameters())
+    for path, module in model.named_modules():
+        if not isinstance(module, Linear | Embedding) or module.start is not None:
+            continue
+        for part in ("weight", "bias"):
+            name = f"{path}.{part}"
+            if name not in parameters:  # it has no bias, or a tied weight has another name
+                continue
+            draw = torch.Generator().manual_seed(stream(seed, name))
+            drawn = torch.empty(parameters[name].shape)
+            if part == "weight":
+                init.weight(drawn, module.kind, draw)
+            else:
+                init.bias(drawn, module.weight.shape[1], draw)
+            with torch.no_grad():
+                parameters[name].copy_(drawn)
+
+
+@contextmanager
+def drawing_from(seed: int, name: str) -> Iterator[None]:
+    """Seed torch with (seed, name) inside; its global generator is restored afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream(seed, name))
+        yield
+
+
+def stream(seed: int, name: str) -> int:
+    """Return the seed of the random numbers that belong to a name."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:7], "little")
