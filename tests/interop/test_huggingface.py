@@ -122,7 +122,11 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         ({"attention": {"name": "mha", "softcap": 3.0}}, "llama", "with softcap = 3.0"),
         ({"logit_softcap": 3.0}, "llama", "llama cannot express logit_softcap = 3.0"),
         ({"position": {"name": "rope", "fraction": 0.5}}, "qwen2", "'rope' with fraction = 0.5"),
-        ({"position": {"name": "rope", "nope_every": 2}}, "llama", "layers that differ, as in position 'rope/none'"),
+        (
+            {"position": {"name": "rope", "nope_every": 2}},
+            "llama",
+            "layers that differ, as in position 'rope/none'",
+        ),
         ({"position": {"name": "rope", "scaling": "ntk", "factor": 2.0}}, "llama", "scaling"),
         (
             {},

@@ -1,0 +1,155 @@
+import itertools
+
+import pytest
+import torch
+
+from llama_ablate.config import patterns
+from llama_ablate.config.patterns import Pattern, over_depth
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights, spec_from
+from tests import laws
+from tests.laws import TOKENS, model_of
+
+ATTENTIONS, POSITIONS = REGISTRIES["attention"], REGISTRIES["position"]
+LOCAL = {"name": "mha", "window": 5}
+#: Layers that differ in what they keep, in how far they see, and in their norms, networks, blocks.
+MIXED = {
+    "attention": {"pattern": [LOCAL, "gqa"], "layers": {-1: "mla"}},
+    "position": {"pattern": ["rope", {"name": "rope", "theta": 100.0}, "none"]},
+    "norm": {"pattern": ["rmsnorm", "layernorm"]},
+    "feedforward": {"pattern": ["swiglu", {"name": "relu", "width": 40}]},
+    "block": {"pattern": ["pre", "sandwich", "parallel"]},
+}
+
+
+def names(entry, layers):
+    slot = patterns.resolve(ATTENTIONS, entry, layers)
+    return [slot.at(layer).name for layer in range(layers)]
+
+
+def test_a_pattern_repeats_down_the_layers_and_single_layers_are_set_from_either_end():
+    assert names({"pattern": ["mha", "mqa"]}, 5) == ["mha", "mqa", "mha", "mqa", "mha"]
+    entry = {"pattern": ["mqa"], "layers": {0: "mha", -1: "gqa"}}
+    assert names(entry, 4) == ["mha", "mqa", "mqa", "gqa"]
+    assert names({"pattern": ["mqa"], "layers": {"-1": "gqa"}}, 2) == [
+        "mqa",
+        "gqa",
+    ]  # as JSON has it
+
+
+def test_two_ways_to_write_the_same_layers_are_one_pattern():
+    written = [
+        {"pattern": ["mha", "mqa", "mha", "mqa"]},
+        {"pattern": ["mha"], "layers": {1: "mqa", 3: "mqa"}},
+        {"pattern": ["mha", {"name": "mqa"}], "layers": {0: "mha"}},
+    ]
+    resolved = [patterns.resolve(ATTENTIONS, entry, 4) for entry in written]
+    assert all(one == resolved[0] for one in resolved)
+    assert len({str(one.identity()) for one in resolved}) == 1
+    assert resolved[0].entry()["pattern"][1]["name"] == "mqa"
+    alike = patterns.resolve(ATTENTIONS, {"pattern": ["mha", {"name": "mha"}]}, 4)
+    assert alike == ATTENTIONS.resolve("mha")
+
+
+def test_layers_without_rotation_keep_the_id_that_nope_every_gave_them(spec):
+    every = spec(layers=6, position={"name": "rope", "nope_every": 3})
+    written = spec(layers=6, position={"pattern": ["rope", "rope", "none"]})
+    assert every == written
+    assert every.identity()["position"] == {"name": "rope", "nope_every": 3}
+    assert every.id == written.id == "0e7f7a84"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message", "where"),
+    [
+        ({"pattern": ["mha", "mqa", "gqa"]}, "of 3 components is longer than 2 layers", "pattern"),
+        ({"pattern": []}, "a pattern is a list of components, not []", "pattern"),
+        ({"pattern": "mha"}, "a pattern is a list of components, not 'mha'", "pattern"),
+        ({"layers": {0: "mha"}}, "a pattern is a list of components, not None", "pattern"),
+        ({"pattern": ["mha", "mhq"]}, "'mhq' is not an attention; allowed", 1),
+        ({"pattern": ["mha"], "layers": {2: "mqa"}}, "layer 2: must be a whole number from -2", 2),
+        ({"pattern": ["mha"], "layers": {-3: "mqa"}}, "layer -3: must be a whole number from", -3),
+        ({"pattern": ["mha"], "layers": {"last": "mqa"}}, "layer 'last': must be a whole", "last"),
+        ({"pattern": ["mha"], "layers": {0: "mqa", -2: "mqa"}}, "layer -2 is set twice", -2),
+        ({"pattern": ["mha"], "layers": ["mqa"]}, "'layers' maps layers to components", "layers"),
+        ({"pattern": ["mha"], "layer": {}}, "a pattern has no key 'layer'; allowed", "layer"),
+    ],
+)
+def test_a_pattern_that_makes_no_sense_is_refused_in_one_line_at_its_place(entry, message, where):
+    with pytest.raises(ConfigError) as caught:
+        patterns.resolve(ATTENTIONS, entry, 2, ("model", "attention"))
+    assert message in caught.value.message
+    assert caught.value.where[-1] == where
+    assert "\n" not in caught.value.message
+
+
+def test_a_scheme_that_is_added_to_the_embeddings_is_no_part_of_a_pattern(spec):
+    with pytest.raises(ConfigError, match="'sinusoidal' is added to the embeddings") as caught:
+        build(spec(position={"pattern": ["rope", "sinusoidal"]}))
+    assert caught.value.where == ("position",)
+
+
+@pytest.mark.parametrize("law", ["causal", "cached_equals_full", "counted_bytes", "finite"])
+@torch.no_grad()
+def test_a_model_whose_layers_all_differ_obeys_the_laws(law):
+    model = model_of(MIXED, layers=6, init_std=0.3)
+    assert (broken := getattr(laws.laws, law)(model, TOKENS)) is None, broken
+
+
+def test_a_model_whose_layers_all_differ_learns_pads_and_is_counted(spec):
+    laws.every_parameter_learns_and_the_loss_falls(model_of(MIXED, layers=6))
+    laws.padding_changes_nothing(model_of(MIXED, layers=6))
+    mixed = spec(layers=6, **MIXED)
+    assert spec_from(mixed.to_dict()) == mixed
+    model, counts = build(mixed), count(mixed)
+    assert counts.parameters == sum(p.numel() for p in model.parameters())
+    assert counts.flops_per_token == model.flops()
+    assert counts.state_bytes == model.new_state(1, mixed.context, torch.float16).nbytes
+
+
+@torch.no_grad()
+def test_windows_that_differ_by_layer_see_as_far_as_each_allows():
+    """Three layers with windows 2, 3, 4 see 1 + 2 + 3 tokens back, and no further."""
+    attention = {"pattern": [{"name": "mha", "window": width} for width in (2, 3, 4)]}
+    model = model_of({"attention": attention}, layers=3, init_std=0.5)
+    changed = TOKENS.clone()
+    changed[:, 10] = (changed[:, 10] + 1) % 61
+    moved = (model(TOKENS) - model(changed)).abs().amax((0, 2)) > 0
+    assert moved.nonzero().flatten().tolist() == [10, 11, 12, 13, 14, 15, 16]
+
+
+@torch.no_grad()
+def test_a_state_goes_back_to_where_it_was_kept_and_nowhere_else():
+    model = model_of({"attention": {"pattern": [LOCAL, "mha"]}}, init_std=0.5)
+    state = model.new_state(batch=2, capacity=24)
+    model(TOKENS[:, :8], state)
+    state.keep()
+    once = model(TOKENS[:, 8:20], state)
+    with pytest.raises(ValueError, match="layer 0 cannot go back from 20 tokens to 9"):
+        state.rewind(9)
+    assert state.length == 20
+    state.rewind(8)
+    again = torch.cat([model(TOKENS[:, 8:13], state), model(TOKENS[:, 13:20], state)], 1)
+    torch.testing.assert_close(again, once, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_share_weights_with_those_of_a_model_that_has_them_everywhere(spec):
+    mixed = init_weights(build(spec(attention={"pattern": [LOCAL, "mqa"]})), 3)
+    plain = init_weights(build(spec(attention="mqa")), 3)
+    assert torch.equal(mixed.blocks[1].attn.k.weight, plain.blocks[1].attn.k.weight)
+
+
+def test_a_solved_width_holds_in_every_layer_that_has_one(spec):
+    mixed = spec(layers=4, feedforward={"pattern": ["relu", "swiglu"]}).with_width(24)
+    assert [block.ffn.width for block in build(mixed).blocks] == [24] * 4
+
+
+def test_the_shortest_period_is_found_by_definition():
+    kinds = [ATTENTIONS.resolve(name) for name in ("mha", "mqa")]
+    for layers in itertools.product(kinds, repeat=6):
+        slot = over_depth(layers)
+        assert tuple(slot.at(i) for i in range(6)) == layers
+        shorter = range(1, len(slot.choices))
+        assert not any(all(c == layers[i % n] for i, c in enumerate(layers)) for n in shorter)
+        assert isinstance(slot, Pattern) == (len(set(layers)) > 1)
