@@ -11,7 +11,7 @@ from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.optimizers import make_optimizer
 
 _MODEL = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab": 1024}
 _BATCH = 4

@@ -239,7 +239,7 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
     for function in _declarations(component):
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         for parameter in _parameters(function):
             if parameter.kind is parameter.KEYWORD_ONLY:
                 if parameter.default is parameter.empty:
@@ -288,6 +288,8 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__  # without the bounds of its values
     name = hint.__name__ if inspect.isclass(hint) and not typing.get_args(hint) else str(hint)
     return re.sub(r"\btyping\.|\bNone\b", lambda m: "" if m[0] != "None" else "null", name)
 

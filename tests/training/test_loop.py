@@ -18,7 +18,8 @@ from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, choose, loss_of
 from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
-from llama_ablate.training.optimizer import learning_rate, make_optimizer
+from llama_ablate.training.optimizers import make_optimizer
+from llama_ablate.training.schedules import learning_rate
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
 

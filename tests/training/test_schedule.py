@@ -12,7 +12,7 @@ from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.report.forecast import disk_bytes
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
-from llama_ablate.training.optimizer import cooldown, learning_rate
+from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import spikes, steadiness
 from tests import plans
 
