@@ -66,6 +66,11 @@ class Choice:
         special = {k: v for k, v in self.options if k not in defaults or v != defaults[k]}
         return {"name": self.name, **special}
 
+    def shortest(self) -> Entry:
+        """Return the entry of YAML that leaves out every option at its default."""
+        identity = self.identity()
+        return identity if len(identity) > 1 else self.name
+
 
 @dataclass(frozen=True)
 class Option:
@@ -230,6 +235,8 @@ def written(value: Any) -> str:
     """Format a plain value for a label."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return entry_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

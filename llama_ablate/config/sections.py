@@ -99,8 +99,6 @@ class Train(Section):
             raise at(
                 f"batch {self.batch} does not divide into {self.accumulate} parts", "accumulate"
             )
-        if self.branches and self.schedule != "wsd":
-            raise at(f"'branches' need the schedule 'wsd', not '{self.schedule}'", "branches")
         if not all(0 < share < 1 for share in self.branches):
             raise at(f"branches {shown(self.branches)} must be shares between 0 and 1", "branches")
         if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:

@@ -14,7 +14,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.design import grid, runs
+from llama_ablate.design import grid, runs, train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
@@ -25,6 +25,7 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
+from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
 Pace = Callable[[Table], Sequence[float]]
@@ -95,22 +96,32 @@ def make(source: Source) -> Plan:
     """
     from llama_ablate.measure import METRICS
 
-    experiment = source.experiment
     try:
+        experiment = _resolved(source.experiment)
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
-        runs.points(experiment)
+        runs.points(experiment, TRAINING)
         _check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
         _check_metrics(metrics, tables)
         _check_plugins(tables)
+        _check_optimizers(experiment, tables)
         _check_hypotheses(experiment, tables)
         _check_seeds(experiment)
         _check_controls(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
     return Plan(experiment, tables, metrics)
+
+
+def _resolved(experiment: Experiment) -> Experiment:
+    """Return an experiment whose train config has its entries in their shortest form."""
+    try:
+        train = train_config.resolved(experiment.train, TRAINING)
+    except ConfigError as error:
+        raise error.under("train") from None
+    return experiment.model_copy(update={"train": train})
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
@@ -142,6 +153,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         prepared.append((data, text))
     _check_floor(metrics, [text for _, text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
+    registries = {**REGISTRIES, **TRAINING}
     tables = []
     for (data, text), (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
@@ -149,7 +161,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(at, REGISTRIES, text.vocab, _COSTS.get(match), match)
+            variants = grid.variants(at, registries, text.vocab, _COSTS.get(match), match)
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
@@ -281,6 +293,19 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
                 where = variant.varied.get(slot, ("model", slot))
                 raise ConfigError(error.message, where) from None
         checked |= set(foreign)
+
+
+def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse an optimizer that cannot be made, or whose options do not fit each other."""
+    points = runs.points(experiment, TRAINING)
+    for table, point in itertools.product(tables, points):
+        for variant in table.variants:
+            try:
+                table.optimizer_bytes(variant, {**variant.train, **point})
+            except ConfigError as error:
+                own = variant.varied.get("train.optimizer", ("train", "optimizer"))
+                where = ("tune", "optimizer") if "optimizer" in point else own
+                raise ConfigError(error.message, where) from None
 
 
 def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

@@ -7,15 +7,18 @@ what the train config supplies, its keyword-only ones what YAML may set. Every p
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from llama_ablate.config.registry import Registry
+from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.sections import Decay, Train
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import build
 
 Group = dict[str, Any]
 
@@ -103,6 +106,16 @@ def state_bytes(optimizer: Optimizer) -> int:
         for group in optimizer.param_groups
         for parameter in group["params"]
     )
+
+
+@lru_cache(maxsize=100_000)
+def optimizer_bytes(spec: ModelSpec, optimizer: Choice) -> int:
+    """Return the bytes of an optimizer's state for a model, counted on the meta device.
+
+    Raises ConfigError for options that do not fit each other.
+    """
+    train = Train(steps=1, optimizer=optimizer.entry())
+    return state_bytes(make_optimizer(build(spec, "meta"), train))
 
 
 def groups(
