@@ -305,7 +305,7 @@ def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None
             except ConfigError as error:
                 own = variant.varied.get("train.optimizer", ("train", "optimizer"))
                 where = ("tune", "optimizer") if "optimizer" in point else own
-                raise ConfigError(error.message, where) from None
+                raise error.under(*where) from None
 
 
 def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
