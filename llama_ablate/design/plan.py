@@ -10,6 +10,7 @@ from typing import Any
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.schema import Pair
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
@@ -255,17 +256,18 @@ def _check_controls(experiment: Experiment) -> None:
 def _check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     names = [table.name for table in tables]
     for i, hypothesis in enumerate(experiment.hypotheses):
-        for key in ("table", "minus"):
-            table = getattr(hypothesis, key)
-            if table is not None and table not in names:
-                message = f"no table is called '{table}'{nearest(table, names)}"
-                raise ConfigError(message, ("hypotheses", i, key))
-        labels = [v.label for v in tables[names.index(hypothesis.table or names[0])].variants]
-        for key in ("variant", "against"):
-            name = getattr(hypothesis, key)
-            if name is not None and name not in labels:
-                message = f"no variant is called '{name}'{nearest(name, labels)}"
-                raise ConfigError(message, ("hypotheses", i, key))
+        where: Where = ("hypotheses", i)
+        pair = isinstance(hypothesis.minus, Pair)
+        for part, key in zip(hypothesis.parts, ("table", "minus"), strict=False):
+            if part.table not in (None, *names):
+                message = f"no table is called '{part.table}'{nearest(part.table, names)}"
+                raise ConfigError(message, (*where, key))
+            labels = [v.label for v in tables[names.index(part.table or names[0])].variants]
+            for name, of in ((part.variant, "variant"), (part.against, "against")):
+                if name not in (None, *labels):
+                    message = f"no variant is called '{name}'{nearest(name, labels)}"
+                    inside = ("minus", of) if pair and key == "minus" else (of,)
+                    raise ConfigError(message, (*where, *inside))
 
 
 def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
