@@ -19,6 +19,7 @@ from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build
+from llama_ablate.model.linear import decayed
 
 Group = dict[str, Any]
 
@@ -51,7 +52,7 @@ class Optimizer(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return all that a later step depends on, as tensors and plain values."""
 
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
 
 
@@ -80,12 +81,13 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 
 
 def weights_of(model: nn.Module) -> list[Weight]:
-    """Return the parameters of a model; matrices decay, gains and biases do not."""
+    """Return the parameters of a model, with what an optimizer needs to know of each."""
+    decays = decayed(model)
     return [
         Weight(
             name,
             parameter,
-            decays=parameter.dim() >= 2,
+            decays=decays[name],
             hidden=parameter.dim() == 2 and name.startswith("blocks."),
         )
         for name, parameter in model.named_parameters()
@@ -268,8 +270,8 @@ class Joint:
         """Return the state of each, in their order."""
         return {"parts": [part.state_dict() for part in self._parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        for part, own in zip(self._parts, state["parts"], strict=True):
+        for part, own in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(own)
         self._gather()  # torch puts new groups in place of the old ones
