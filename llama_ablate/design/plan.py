@@ -26,6 +26,8 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
+from llama_ablate.training import laws as optimizer_laws
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -298,12 +300,15 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
 
 
 def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse an optimizer that cannot be made, or whose options do not fit each other."""
+    """Refuse options of an optimizer that do not fit each other, and plug-ins that break a law."""
     points = runs.points(experiment, TRAINING)
     for table, point in itertools.product(tables, points):
         for variant in table.variants:
             try:
-                table.optimizer_bytes(variant, {**variant.train, **point})
+                optimizer = table.optimizer({**variant.train, **point})
+                if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
+                    optimizer_laws.check(optimizer)
+                optimizer_bytes(variant.spec, optimizer)
             except ConfigError as error:
                 own = variant.varied.get("train.optimizer", ("train", "optimizer"))
                 where = ("tune", "optimizer") if "optimizer" in point else own

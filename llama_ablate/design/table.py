@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokens
 from llama_ablate.design import train_config
@@ -91,13 +92,9 @@ class Table:
         share = cost[self.baseline.id] / cost[variant.id] if cost else 1.0
         return max(1, round(self.steps * share))
 
-    def optimizer_bytes(self, variant: Variant, changes: Mapping[str, Any]) -> int:
-        """Return the bytes of the optimizer's state in a run that changes these keys of `train`.
-
-        Raises ConfigError where the optimizer's options do not fit each other.
-        """
-        entry = changes.get("optimizer", self.experiment.train.optimizer)
-        return optimizer_bytes(variant.spec, OPTIMIZERS.resolve(entry))
+    def optimizer(self, changes: Mapping[str, Any]) -> Choice:
+        """Return the optimizer of runs that change these keys of `train`."""
+        return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
     @property
     def text(self) -> PlannedText:
@@ -125,7 +122,10 @@ class Table:
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
-            runs=[run.planned(self.optimizer_bytes(run.variant, run.train)) for run in self.runs],
+            runs=[
+                run.planned(optimizer_bytes(run.variant.spec, self.optimizer(run.train)))
+                for run in self.runs
+            ],
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:

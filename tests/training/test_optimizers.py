@@ -220,19 +220,6 @@ def tensors(state):
     return [tensor for value in inner for tensor in tensors(value)]
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=str)
-def test_an_optimizer_goes_on_from_its_state_bit_for_bit(spec, entry):
-    train, model = train_config(optimizer=entry), model_of(spec)
-    optimizer = make_optimizer(model, train)
-    trained(model, optimizer, train)
-    twin, other = copy.deepcopy(model), copy.deepcopy(model)
-    again = make_optimizer(twin, train)
-    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    assert same(trained(model, optimizer, train), trained(twin, again, train))
-    fresh = trained(other, make_optimizer(other, train), train)
-    assert same(fresh, twin) == (state_bytes(optimizer) == 0)
-
-
 def test_the_state_of_a_version_without_scales_is_gone_on_from(spec):
     train, model = train_config(), model_of(spec)
     optimizer = make_optimizer(model, train)
