@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 Where = tuple[str | int, ...]
 
-_LISTED = 24  # names that a sentence may list
+_LISTED = 40  # names that a sentence may list
 _COMPARED = 200  # letters of what was given: comparing takes their square
 
 

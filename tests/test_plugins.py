@@ -21,6 +21,7 @@ from llama_ablate.measure import METRICS
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 from tests.in_process import in_process
 
 NORM = '''
@@ -75,10 +76,11 @@ def run(monkeypatch, capsys):
     def command(*words):
         with monkeypatch.context() as patch, in_process():
             patch.setattr(plugins, "_loaded", {})
-            registries = (NORMS, FEEDFORWARDS, METRICS)
+            registries = (NORMS, FEEDFORWARDS, METRICS, OPTIMIZERS)
             for registry, kind in product(registries, ("_components", "_schemas")):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
             patch.setattr(METRICS, "_per", dict(METRICS._per))
+            optimizer_bytes.cache_clear()
             environment.cache_clear()  # it has the plug-ins of the command before
             code = main([*map(str, words)])
         out, err = capsys.readouterr()
@@ -292,6 +294,70 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
     # Only what the plugin has a part in is another run since: the baseline's first one stands.
     assert len(store.runs.final_ids()) == 2 + 3
     assert record.environment["plugins"] == {"mine.py": hashlib.sha256(NORM.encode()).hexdigest()}
+
+
+OPTIMIZER = '''
+"""An optimizer of somebody else's."""
+import torch
+from llama_ablate.training.optimizers import OPTIMIZERS, groups
+
+
+@OPTIMIZERS.register("adagrad")
+def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
+    """Adagrad (Duchi et al. 2011)."""
+    of_all = groups(weights, weight_decay, moments=1)
+    return torch.optim.Adagrad(of_all, lr, eps=eps, initial_accumulator_value=start)
+'''
+
+
+def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_runs(
+    experiment_file, tmp_path, run
+):
+    plugin = tmp_path / "mine.py"
+    axes = "{axes: {train.optimizer: [adagrad, {name: adagrad, start: 0.1}]}}"
+    file = experiment_file(axes, measure="[perplexity]", seeds="1")
+    assert "'adagrad' is not an optimizer" in run("plan", file).stderr
+    ids = []
+    for text in (OPTIMIZER, OPTIMIZER.replace("eps=eps", "eps=2 * eps")):
+        plugin.write_text(text)
+        done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+        assert done.returncode == 0, done.stderr
+        plan = Store(tmp_path / "r" / "tiny").plan
+        labels = {variant.id: variant.label for variant in plan.tables[0].variants}
+        ids.append({labels[one.variant]: one.id for one in plan.runs.values()})
+        bytes_of = {labels[one.variant]: one.optimizer_bytes for one in plan.runs.values()}
+        assert 2 * bytes_of["adagrad"] == bytes_of["baseline"]
+    before, after = ids
+    assert [*before] == ["baseline", "adagrad", "adagrad-start=0.1"]
+    changed = {label for label in before if before[label] != after[label]}
+    assert changed == {"adagrad", "adagrad-start=0.1"}
+    # Measuring its speed takes the optimizer too: not another one of its name.
+    plugin.write_text(OPTIMIZER.replace("eps=eps", "eps=3 * eps"))
+    refused = run("measure", tmp_path / "r" / "tiny", "train_speed", "--plugin", plugin)
+    assert refused.returncode == 2
+    assert "the plugin that makes 'adagrad' is not the one that" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("was", "wrong", "said"),
+    [
+        ("weight_decay, eps, *", "weight_decay, epsilon, *", "no size 'epsilon'"),
+        ("return torch.optim", "return object() or torch.optim", "has no 'load_state_dict'"),
+        ("moments=1", "moment=1", "TypeError: groups() got an unexpected keyword argument"),
+        ("moments=1", "moments=2", "bytes of 'moments', and keeps"),
+    ],
+)
+def test_an_optimizer_that_does_not_fit_is_refused_in_one_line(
+    was, wrong, said, experiment_file, tmp_path, run
+):
+    plugin = tmp_path / "mine.py"
+    assert was in OPTIMIZER
+    plugin.write_text(OPTIMIZER.replace(was, wrong))
+    file = experiment_file("{axes: {train.optimizer: [adagrad]}}", seeds="1")
+    done = run("run", file, "--results", tmp_path / "r", "--plugin", plugin)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "r").exists()
 
 
 def test_metrics_of_a_plugin_are_stored_read_back_and_shown(experiment_file, tmp_path, run):

@@ -201,8 +201,8 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
             continue
         held = {table.plan.name: _controls_hold(table, tokens) for table in frames.tables}
         for i, row in zip(shorter, _tested(frames, list(shorter.values())), strict=True):
-            tables_of = {stated[i].table or frames.table.plan.name, stated[i].minus}
-            holds = all(held[name] for name in tables_of if name is not None)
+            tables_of = {part.table or frames.table.plan.name for part in stated[i].parts}
+            holds = all(held[name] for name in tables_of)
             results[i][tokens] = row._replace(result=row.tested if holds else "no verdict")
     return results
 
@@ -256,7 +256,7 @@ def _branches(table: TableFrames) -> dict[int, str]:
 
 def _at_length(entry: Hypothesis, frames: Frames, tokens: int) -> Hypothesis | None:
     """Return a hypothesis on the reported loss as one on the loss after fewer tokens."""
-    names = [_branches(frames.named(name)) for name in {entry.table, entry.minus or entry.table}]
+    names = [_branches(frames.named(name)) for name in {part.table for part in entry.parts}]
     own_loss = f"{frames.named(entry.table).split}_loss_nats"
     if entry.measure not in (None, own_loss) or any(tokens not in one for one in names):
         return None

@@ -1,4 +1,4 @@
-"""A training step of a small Llama in which one component is swapped."""
+"""A training step of a small Llama in which one component or the optimizer is swapped."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.optimizers import make_optimizer
 
 _MODEL = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab": 1024}
 _BATCH = 4
@@ -22,9 +22,9 @@ def steps(
 ) -> Table:
     """Time full optimizer steps of a model of 4 layers of 256, one for each set of changes.
 
-    A change is a key of `model` with an entry, or `norm` with a function from a width to a module,
-    which then stands in for all norms of the model. A third of the rounds is taken: a step is
-    hundreds of operations, and as steady as they are together.
+    A change is a key of `model` with an entry, `optimizer` with one, or `norm` with a function from
+    a width to a module, which then stands in for all norms of the model. A third of the rounds is
+    taken: a step is hundreds of operations, and as steady as they are together.
     """
     cases = {name: _step(changes, setup) for name, changes in swaps.items()}
     again = _step(swaps[against], setup)
@@ -36,7 +36,7 @@ def steps(
         replace(setup, rounds=max(2, setup.rounds // 3)),
         against=against,
         controls=Controls(against, again, deeper, "one layer more"),
-        note=f"4 layers of 256, {_BATCH} x 256 tokens, AdamW, {setup.dtype}",
+        note=f"4 layers of 256, {_BATCH} x 256 tokens, AdamW unless swapped, {setup.dtype}",
     )
 
 
@@ -45,6 +45,8 @@ def _step(swap_in: Mapping[str, Any], setup: Setup) -> Work:
     swap: Callable[[int], torch.nn.Module] | None = None
     if callable(changes.get("norm")):
         swap = changes.pop("norm")
+    values = {"steps": 1, "batch": _BATCH, "optimizer": changes.pop("optimizer", "adamw")}
+    train = Train.check(values)
     spec = resolve(Model.check(_MODEL | changes), REGISTRIES)
     compute = Compute(setup.device, setup.threads, setup.dtype)
     model = init_weights(build(spec), 0)
@@ -54,7 +56,6 @@ def _step(swap_in: Mapping[str, Any], setup: Setup) -> Work:
                 setattr(block, name, swap(spec.dim))
         model.norm = swap(spec.dim)
     compute.prepare(model)
-    train = Train.check({"steps": 1, "batch": _BATCH})
     optimizer = make_optimizer(model, train)
     generator = torch.Generator().manual_seed(0)
     shape = (_BATCH, spec.context + 1)

@@ -21,7 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "slot",
         nargs="?",
         metavar="SLOT",
-        help="norm, position, attention, feedforward, block, corpus, tokenizer or metric",
+        help="norm, position, attention, feedforward, block, optimizer, schedule, corpus, "
+        "tokenizer or metric",
     )
 
 
@@ -87,8 +88,10 @@ def _registries() -> "dict[str, Registry]":
     from llama_ablate.data.tokenizers import TOKENIZERS
     from llama_ablate.measure import METRICS
     from llama_ablate.model.decoder import REGISTRIES
+    from llama_ablate.training.registries import REGISTRIES as TRAINING
 
-    return {**REGISTRIES, "corpus": CORPORA, "tokenizer": TOKENIZERS, "metric": METRICS}
+    data = {"corpus": CORPORA, "tokenizer": TOKENIZERS}
+    return {**REGISTRIES, **TRAINING, **data, "metric": METRICS}
 
 
 def _yaml(default: object) -> str:

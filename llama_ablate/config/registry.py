@@ -66,6 +66,11 @@ class Choice:
         special = {k: v for k, v in self.options if k not in defaults or v != defaults[k]}
         return {"name": self.name, **special}
 
+    def shortest(self) -> Entry:
+        """Return the entry of YAML that leaves out every option at its default."""
+        identity = self.identity()
+        return identity if len(identity) > 1 else self.name
+
 
 @dataclass(frozen=True)
 class Option:
@@ -230,6 +235,8 @@ def written(value: Any) -> str:
     """Format a plain value for a label."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return entry_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -239,7 +246,7 @@ def _parameters(component: Callable[..., Any]) -> Iterator[inspect.Parameter]:
 
 def _options(component: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Any]]:
     for function in _declarations(component):
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         for parameter in _parameters(function):
             if parameter.kind is parameter.KEYWORD_ONLY:
                 if parameter.default is parameter.empty:
@@ -288,6 +295,8 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = hint.__origin__  # without the bounds of its values
     name = hint.__name__ if inspect.isclass(hint) and not typing.get_args(hint) else str(hint)
     return re.sub(r"\btyping\.|\bNone\b", lambda m: "" if m[0] != "None" else "null", name)
 

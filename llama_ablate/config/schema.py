@@ -105,6 +105,13 @@ def _with_some_unit(value: object) -> object:
     return value
 
 
+class Pair(Section):
+    """Two other variants, whose difference is taken from a hypothesis' own."""
+
+    variant: Named
+    against: Named | None = None
+
+
 class Hypothesis(Section):
     """A hypothesis stated before the runs: how two variants compare in a metric."""
 
@@ -129,8 +136,9 @@ class Hypothesis(Section):
     measure: Named | None = None
     #: In which of the experiment's tables; the first unless given.
     table: Named | None = None
-    #: A table whose difference is taken from this one's: does the effect depend on the table?
-    minus: Named | None = None
+    #: A table, or two other variants, whose difference is taken from this one's: does the effect
+    #: depend on the table, or on what else the variants have?
+    minus: Named | Pair | None = None
     #: Who says so, such as a paper, and what it says.
     source: str = ""
     said: str = ""
@@ -168,6 +176,15 @@ class Hypothesis(Section):
         if self.relative and self.size >= 100:
             raise at(f"a margin of {self.margin}: must be below 100%", "margin")
         return self
+
+    @property
+    def parts(self) -> "tuple[Hypothesis, ...]":
+        """Its difference, and where it has `minus` the one that is taken from it."""
+        own = self.model_copy(update={"minus": None})
+        if self.minus is None:
+            return (own,)
+        other = {"table": self.minus} if isinstance(self.minus, str) else dict(self.minus)
+        return own, own.model_copy(update=other)
 
     @property
     def size(self) -> float:

@@ -66,6 +66,7 @@ class Train(Section):
     steps: int | None = Field(None, gt=0, le=10**12)
     batch: int = Field(32, gt=0, le=1 << 24)
     accumulate: int = Field(1, gt=0, le=1 << 24)
+    optimizer: Entry = "adamw"
     lr: float = Field(1e-3, gt=0, le=1e30)
     min_lr: float = Field(0.1, ge=0, le=1)
     warmup: float = Field(0.05, ge=0, lt=1)
@@ -73,9 +74,8 @@ class Train(Section):
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     clip: float = Field(1.0, ge=0)
-    #: The schedule after warm-up: cosine, linear, or constant until the last `decay` of the steps
-    #: and then linear (warm-up, stable, decay).
-    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    #: How the rate falls after the warm-up; that of `wsd` over the last `decay` of the steps.
+    schedule: Entry = "cosine"
     decay: float = Field(0.2, gt=0, le=1)
     #: Shares of the budget at which a copy of a `wsd` run is cooled down and evaluated.
     branches: list[float] = Field(default_factory=list)
@@ -99,8 +99,6 @@ class Train(Section):
             raise at(
                 f"batch {self.batch} does not divide into {self.accumulate} parts", "accumulate"
             )
-        if self.branches and self.schedule != "wsd":
-            raise at(f"'branches' need the schedule 'wsd', not '{self.schedule}'", "branches")
         if not all(0 < share < 1 for share in self.branches):
             raise at(f"branches {shown(self.branches)} must be shares between 0 and 1", "branches")
         if self.branches and min(self.branches) * (1 - self.decay) < self.warmup:

@@ -9,34 +9,17 @@ from typing import Any, Literal
 
 from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
-from llama_ablate.config.registry import Registry, laid_over, written
+from llama_ablate.config.registry import laid_over
 from llama_ablate.config.spec import RULES, SLOTS, ModelSpec, digest
+from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knob_for, solve
+from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
-#: Keys of `train` that may differ between variants, or be tuned: all but the length of a run, how
-#: it is computed, and when it is evaluated.
-TRAINED = tuple(
-    k
-    for k in Train.model_fields
-    if k
-    not in (
-        "tokens",
-        "steps",
-        "batch",
-        "accumulate",
-        "evals",
-        "timeout_s",
-        "precision",
-        "kernel",
-        "branches",
-    )
-)
 _TRAIN = "train."  # in front of such a key on an axis
 
-Registries = Mapping[str, Registry]
 Role = Literal["", "aa", "positive"]
 
 
@@ -94,7 +77,7 @@ def variants(
     design = experiment.variants.design
     for changes in DESIGNS[design](_changes(experiment)):
         spec = _spec(experiment.model, changes, registries, vocab)
-        train = _trained(experiment.train, changes)
+        train = _trained(experiment.train, changes, registries)
         label = _label(experiment, changes, registries)
         if design == "one-at-a-time" and changes and spec == base and not train:
             covered.append(label)
@@ -170,7 +153,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
     spec = _spec(
         _model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
     )
-    train = {**base.train, **_trained(experiment.train, tuple(changes))}
+    train = {**base.train, **_trained(experiment.train, tuple(changes), registries)}
     yield Variant(
         "positive control",
         spec,
@@ -186,30 +169,15 @@ def _model_of(spec: ModelSpec, model: Model) -> Model:
     return model.model_copy(update=values)
 
 
-def _trained(train: Train, changes: tuple[Change, ...]) -> dict[str, Any]:
+def _trained(train: Train, changes: tuple[Change, ...], registries: Registries) -> dict[str, Any]:
     """Return the validated changes of `train` that differ from the file's own values."""
+    keys = {c.key.removeprefix(_TRAIN): c for c in changes if c.key.startswith(_TRAIN)}
     values = {
-        c.key.removeprefix(_TRAIN): trained_value(
-            train, c.key.removeprefix(_TRAIN), c.value, c.where
-        )
-        for c in changes
-        if c.key.startswith(_TRAIN)
+        key: train_config.changed(train, key, c.value, c.where, registries)
+        for key, c in keys.items()
     }
     own = train.model_dump(mode="json")
     return {key: value for key, value in values.items() if value != own[key]}
-
-
-def trained_value(train: Train, key: str, value: Any, where: Where) -> Any:
-    """Return the validated value of a key of `train`, as plain JSON. Raises ConfigError."""
-    if key not in TRAINED:
-        raise ConfigError(
-            f"'{key}' is not a key of train that may vary{nearest(key, TRAINED)}",
-            where[:-1] if isinstance(where[-1], int) else where,
-        )
-    try:
-        return Train.check({**train.model_dump(), key: value}).model_dump(mode="json")[key]
-    except ConfigError as error:
-        raise ConfigError(error.message, where) from None
 
 
 def _changes(experiment: Experiment) -> list[list[Change]]:
@@ -240,7 +208,7 @@ def _check_label(label: Any, where: Where) -> None:
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (*SLOTS, *RULES, *_SIZES, *(_TRAIN + name for name in TRAINED))
+    allowed = (*SLOTS, *RULES, *_SIZES, *(_TRAIN + name for name in train_config.KEYS))
     if key not in allowed:
         raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
 
@@ -307,7 +275,7 @@ def _name(change: Change, registries: Registries) -> str:
         return patterns.label(registries[change.key], change.value, change.where)
     if change.key in RULES:
         return registries[change.key].label(change.value, change.where)
-    return f"{change.key.removeprefix(_TRAIN)}={written(change.value)}"
+    return train_config.label(change.key.removeprefix(_TRAIN), change.value, registries)
 
 
 def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:

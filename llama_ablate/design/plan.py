@@ -10,11 +10,12 @@ from typing import Any
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.schema import Pair
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
-from llama_ablate.design import grid, runs
+from llama_ablate.design import grid, runs, train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
@@ -25,6 +26,9 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
+from llama_ablate.training import laws as optimizer_laws
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
+from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
 Pace = Callable[[Table], Sequence[float]]
@@ -95,22 +99,32 @@ def make(source: Source) -> Plan:
     """
     from llama_ablate.measure import METRICS
 
-    experiment = source.experiment
     try:
+        experiment = _resolved(source.experiment)
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
-        runs.points(experiment)
+        runs.points(experiment, TRAINING)
         _check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
         _check_metrics(metrics, tables)
         _check_plugins(tables)
+        _check_optimizers(experiment, tables)
         _check_hypotheses(experiment, tables)
         _check_seeds(experiment)
         _check_controls(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
     return Plan(experiment, tables, metrics)
+
+
+def _resolved(experiment: Experiment) -> Experiment:
+    """Return an experiment whose train config has its entries in their shortest form."""
+    try:
+        train = train_config.resolved(experiment.train, TRAINING)
+    except ConfigError as error:
+        raise error.under("train") from None
+    return experiment.model_copy(update={"train": train})
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
@@ -142,6 +156,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         prepared.append((data, text))
     _check_floor(metrics, [text for _, text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
+    registries = {**REGISTRIES, **TRAINING}
     tables = []
     for (data, text), (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
@@ -149,7 +164,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(at, REGISTRIES, text.vocab, _COSTS.get(match), match)
+            variants = grid.variants(at, registries, text.vocab, _COSTS.get(match), match)
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
@@ -243,17 +258,18 @@ def _check_controls(experiment: Experiment) -> None:
 def _check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     names = [table.name for table in tables]
     for i, hypothesis in enumerate(experiment.hypotheses):
-        for key in ("table", "minus"):
-            table = getattr(hypothesis, key)
-            if table is not None and table not in names:
-                message = f"no table is called '{table}'{nearest(table, names)}"
-                raise ConfigError(message, ("hypotheses", i, key))
-        labels = [v.label for v in tables[names.index(hypothesis.table or names[0])].variants]
-        for key in ("variant", "against"):
-            name = getattr(hypothesis, key)
-            if name is not None and name not in labels:
-                message = f"no variant is called '{name}'{nearest(name, labels)}"
-                raise ConfigError(message, ("hypotheses", i, key))
+        where: Where = ("hypotheses", i)
+        pair = isinstance(hypothesis.minus, Pair)
+        for part, key in zip(hypothesis.parts, ("table", "minus"), strict=False):
+            if part.table not in (None, *names):
+                message = f"no table is called '{part.table}'{nearest(part.table, names)}"
+                raise ConfigError(message, (*where, key))
+            labels = [v.label for v in tables[names.index(part.table or names[0])].variants]
+            for name, of in ((part.variant, "variant"), (part.against, "against")):
+                if name not in (None, *labels):
+                    message = f"no variant is called '{name}'{nearest(name, labels)}"
+                    inside = ("minus", of) if pair and key == "minus" else (of,)
+                    raise ConfigError(message, (*where, *inside))
 
 
 def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
@@ -281,6 +297,22 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
                 where = variant.varied.get(slot, ("model", slot))
                 raise ConfigError(error.message, where) from None
         checked |= set(foreign)
+
+
+def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse options of an optimizer that do not fit each other, and plug-ins that break a law."""
+    points = runs.points(experiment, TRAINING)
+    for table, point in itertools.product(tables, points):
+        for variant in table.variants:
+            try:
+                optimizer = table.optimizer({**variant.train, **point})
+                if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
+                    optimizer_laws.check(optimizer)
+                optimizer_bytes(variant.spec, optimizer)
+            except ConfigError as error:
+                own = variant.varied.get("train.optimizer", ("train", "optimizer"))
+                where = ("tune", "optimizer") if "optimizer" in point else own
+                raise error.under(*where) from None
 
 
 def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import yaml
 
 from llama_ablate.config.experiment import Experiment, Model, Train
-from llama_ablate.design.grid import TRAINED
+from llama_ablate.design import train_config
 from llama_ablate.results.plan import PlannedRun, PlannedTable, PlannedVariant
+from llama_ablate.training.registries import REGISTRIES
 
 #: The first fresh seed: beyond the numbers of seeds that files give, below those of races.
 FIRST_SEED = 500_000
@@ -71,7 +72,11 @@ def experiment(
     own = chosen[variant.label].train_config(first.train).model_dump(mode="json")
     entry = {"label": variant.label}
     entry |= {k: v for k, v in variant.model.items() if v != base.model[k] and k != "vocab"}
-    entry |= {f"train.{k}": own[k] for k in TRAINED if own[k] != config[k]}
+    entry |= {
+        f"train.{key}": train_config.whole(key, own[key], REGISTRIES)
+        for key in train_config.KEYS
+        if own[key] != config[key]
+    }
     corpus = table.text.source.corpus
     names = [f"first text, {_name(corpus)}"[:60], f"second text, {_name(second)}"[:60]]
     tokenizer = table.text.source.tokenizer
@@ -124,7 +129,10 @@ def _controls(first: Experiment, chosen: Mapping[str, PlannedRun]) -> dict[str, 
     positive = dict(first.controls.positive)
     if positive and "positive control" in chosen:
         tuned = chosen["positive control"].tuned
-        positive = {f"train.{key}": value for key, value in tuned.items()} | positive
+        positive = {
+            f"train.{key}": train_config.whole(key, value, REGISTRIES)
+            for key, value in tuned.items()
+        } | positive
     return {"aa": list(first.controls.aa) or ["both"], "positive": positive}
 
 

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.spec import digest
-from llama_ablate.design.grid import Variant, trained_value
+from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.spec import ModelSpec, digest
+from llama_ablate.design import train_config
+from llama_ablate.design.grid import Variant
+from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError
 from llama_ablate.results.plan import PlannedRun
 
@@ -41,7 +43,7 @@ class Run:
         """The seed of the order of training batches."""
         return self.seed + _ANEW * (self.variant.reseed in ("order", "both"))
 
-    def planned(self) -> PlannedRun:
+    def planned(self, optimizer_bytes: int) -> PlannedRun:
         """Return the plan's entry."""
         return PlannedRun(
             id=self.id,
@@ -52,10 +54,11 @@ class Run:
             steps=self.steps,
             train=dict(self.train),
             tuned=dict(self.tuned),
+            optimizer_bytes=optimizer_bytes,
         )
 
 
-def points(experiment: Experiment) -> list[Point]:
+def points(experiment: Experiment, registries: Registries) -> list[Point]:
     """Return every combination of tuned values; one empty point where nothing is tuned.
 
     Raises ConfigError for a key that cannot be tuned, a value that it cannot have, and fewer than
@@ -64,7 +67,8 @@ def points(experiment: Experiment) -> list[Point]:
     axes = []
     for key, values in experiment.tune.items():
         read = [
-            trained_value(experiment.train, key, v, ("tune", key, i)) for i, v in enumerate(values)
+            train_config.changed(experiment.train, key, v, ("tune", key, i), registries)
+            for i, v in enumerate(values)
         ]
         if len({str(value) for value in read}) < max(2, len(read)):
             raise ConfigError(
@@ -80,18 +84,19 @@ def runs(
     variants: Sequence[Variant],
     steps: Callable[[Variant], int],
     text: str,
-    code: Callable[[Variant], Sequence[str]],
+    registries: Registries,
+    code: Callable[[ModelSpec, Train], Sequence[str]],
 ) -> tuple[Run, ...]:
     """Return every variant at every point with every seed, those of a race first.
 
     Which of them are needed after a race or a look depends on what those find: `report.stages`.
     Seeds are outermost, so a grid cut short is still paired. `table` is what all runs of the table
-    change of `train`, `text` the fingerprint of the tokens, `code` names a variant's code that is
-    not this package's.
+    change of `train`, `text` the fingerprint of the tokens, `code` names the code of
+    plug-ins that a spec and a train config use.
     """
     seeds = experiment.race_seeds + experiment.seed_list
     planned = []
-    everything = itertools.product(seeds, points(experiment), variants)
+    everything = itertools.product(seeds, points(experiment, registries), variants)
     for seed, point, variant in everything:
         changes = {**table, **variant.train, **point}
         train = experiment.train.with_changes(changes)
@@ -104,7 +109,7 @@ def runs(
             text,
             seed,
             variant.reseed,
-            *code(variant),
+            *code(variant.spec, train),
         ]
         planned.append(Run(variant, seed, length, changes, point, digest(identity)))
     return tuple(planned)

@@ -6,15 +6,19 @@ from functools import cached_property
 from typing import Any
 
 from llama_ablate.config import plugins
-from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokens
+from llama_ablate.design import train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.runs import Run, runs
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.training import registries
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Table:
             self.variants,
             self.steps_of,
             self.tokens.fingerprint,
+            registries.REGISTRIES,
             _foreign_code,
         )
 
@@ -86,6 +91,10 @@ class Table:
             cost = self.seconds
         share = cost[self.baseline.id] / cost[variant.id] if cost else 1.0
         return max(1, round(self.steps * share))
+
+    def optimizer(self, changes: Mapping[str, Any]) -> Choice:
+        """Return the optimizer of runs that change these keys of `train`."""
+        return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
     @property
     def text(self) -> PlannedText:
@@ -113,7 +122,10 @@ class Table:
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
-            runs=[run.planned() for run in self.runs],
+            runs=[
+                run.planned(optimizer_bytes(run.variant.spec, self.optimizer(run.train)))
+                for run in self.runs
+            ],
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:
@@ -133,21 +145,24 @@ class Table:
         )
 
 
-def refuse_other_code(spec: ModelSpec, recorded: Mapping[str, str], whose: str) -> None:
+def refuse_other_code(
+    spec: ModelSpec, recorded: Mapping[str, str], whose: str, train: Train | None = None
+) -> None:
     """Raise ConfigError where a plug-in's code is not what runs were made with."""
-    for name, component in _components(spec):
+    for name, component in _components(spec, train):
         if not plugins.is_recorded(component, recorded):
             raise ConfigError(
                 f"the plugin that makes '{name}' is not the one that {whose} was made with"
             )
 
 
-def _foreign_code(variant: Variant) -> list[str]:
-    """Return the names of plug-in code that a variant uses."""
-    return sorted({plugins.code_of(part) for _name, part in _components(variant.spec)} - {""})
+def _foreign_code(spec: ModelSpec, train: Train) -> list[str]:
+    """Return the names of plug-in code that a run uses."""
+    return sorted({plugins.code_of(part) for _name, part in _components(spec, train)} - {""})
 
 
-def _components(spec: ModelSpec) -> list[tuple[str, Callable[..., Any]]]:
-    """Return every component of a spec, by name."""
+def _components(spec: ModelSpec, train: Train | None) -> list[tuple[str, Callable[..., Any]]]:
+    """Return every component of a spec, and those of a train config, by name."""
     chosen = ((key, choice) for key in REGISTRIES for choice in getattr(spec, key).choices)
-    return [(choice.name, REGISTRIES[key].get(choice.name)) for key, choice in chosen]
+    of_spec = [(choice.name, REGISTRIES[key].get(choice.name)) for key, choice in chosen]
+    return of_spec + (train_config.components(train, registries.REGISTRIES) if train else [])

@@ -190,8 +190,9 @@ def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, i
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
     """Raise ConfigError where text or plug-ins have changed since the runs were made."""
     store.refuse_links()
-    for variant, _table in now.arms:
-        refuse_other_code(variant.spec, planned.settings.plugins, f"'{store.root}'")
+    for variant, table in now.arms:
+        whose, train = f"'{store.root}'", _train_config(variant, table)
+        refuse_other_code(variant.spec, planned.settings.plugins, whose, train)
     was = {table.text.fingerprint for table in planned.tables}
     if was != {table.tokens.fingerprint for table in now.tables}:
         raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")

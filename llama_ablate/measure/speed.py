@@ -12,7 +12,7 @@ from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
 from llama_ablate.results.metrics import Coordinate, Value, row
 from llama_ablate.training.compute import update
-from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import seconds_of
 
 

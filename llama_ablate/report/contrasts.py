@@ -211,7 +211,7 @@ def _levels(cells: Sequence[PlannedVariant], name: str, train: Train) -> tuple[s
         else cell.train.get(key, getattr(train, key))
         for cell in cells
     }
-    if name not in SLOTS:
+    if name not in (*SLOTS, "train.optimizer"):
         return f"{key}={written(values[0])}", f"{key}={written(values[1])}"
     off, on = (entry_text(values[level], options=False) for level in (0, 1))
     return (off, on) if off != on else (entry_text(values[0]), entry_text(values[1]))

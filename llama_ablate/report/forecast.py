@@ -13,7 +13,7 @@ from llama_ablate.evidence.intervals import detectable, seeds_for
 from llama_ablate.evidence.sequential import simulated_stops, spending
 from llama_ablate.report import stages
 from llama_ablate.report.frames import Frames
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable
 from llama_ablate.results.record import ComputeSettings
 
 _BYTES = 4  # of a parameter: weights are kept in float32
@@ -90,28 +90,31 @@ def forecast(plan: PlanDocument, compute: ComputeSettings, workers: int) -> Fore
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:
     """Return the most bytes that the runs not yet done will take, by what weights are kept.
 
-    A checkpoint holds weights, two moments, and where the end is averaged a sum of weights; a run
-    at work has two checkpoints and writes a third.
+    A checkpoint holds weights, the optimizer's state, and where the end is averaged a sum of
+    weights; a run at work has two checkpoints and writes a third.
     """
     weights: dict[str, int] = {}
     checkpoint: dict[str, int] = {}
-    runs: dict[str, str] = {}
+    runs: dict[str, PlannedRun] = {}
     best: set[tuple[str, str]] = set()  # one of every variant in every table
     to_come = stages.bounds(plan)[1].difference(done)
     for table in plan.tables:
         for variant in table.variants:
             weights[variant.id] = _BYTES * variant.parameters
-            average = variant.train.get("average", plan.experiment.train.average)
-            checkpoint[variant.id] = (4 if average > 1 else 3) * weights[variant.id]
-        to_do = {run.id: run.variant for run in table.runs if run.id in to_come}
+        to_do = {run.id: run for run in table.runs if run.id in to_come}
         runs |= to_do
-        best |= {(table.name, variant) for variant in to_do.values()}
-    largest = sorted((3 * checkpoint[variant] for variant in runs.values()), reverse=True)
+        best |= {(table.name, run.variant) for run in to_do.values()}
+    for run in runs.values():
+        own = weights[run.variant]
+        state = 2 * own if run.optimizer_bytes is None else run.optimizer_bytes
+        averaged = run.train.get("average", plan.experiment.train.average) > 1
+        checkpoint[run.id] = own + state + (own if averaged else 0)
+    largest = sorted((3 * size for size in checkpoint.values()), reverse=True)
     working = sum(largest[:workers]) + _RECORD * len(runs)
     return {
         "none": working,
         "best": working + sum(weights[variant] for _table, variant in best),
-        "all": working + sum(weights[variant] for variant in runs.values()),
+        "all": working + sum(weights[run.variant] for run in runs.values()),
     }
 
 

@@ -97,12 +97,11 @@ def samples(table: TableFrames, label: str, name: str | None) -> Samples:
 
 
 def _differences(entry: Hypothesis, frames: Frames) -> Samples:
-    """Return a hypothesis' differences in its table, less those in the table `minus`."""
-    values = _differences_in(entry, frames.named(entry.table))
-    if entry.minus is None:
-        return values
-    less = _differences_in(entry, frames.named(entry.minus))
-    return {key: value - less[key] for key, value in values.items() if key in less}
+    """Return a hypothesis' differences, less those of its `minus`."""
+    values, *others = (_differences_in(part, frames.named(part.table)) for part in entry.parts)
+    for less in others:
+        values = {key: value - less[key] for key, value in values.items() if key in less}
+    return values
 
 
 def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
@@ -122,7 +121,7 @@ def _of_table(entry: Hypothesis, frames: Frames) -> tuple[Interval, str] | None:
     """Return the interval of a table's row that a hypothesis is about, and that of how many rows.
 
     None for any other quantity: of two variants neither of which is the baseline, of another
-    number or in percent, of two tables, and where runs that diverged or collapsed must count.
+    number or in percent, of two differences, and where runs that diverged or collapsed must count.
     """
     table = frames.named(entry.table)
     base, other = table.plan.baseline.label, entry.against or table.plan.baseline.label
@@ -171,17 +170,17 @@ def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
 def _text_error(entry: Hypothesis, frames: Frames) -> TextError | None:
     """Return the error from the held-out text of a difference of losses, where it is known.
 
-    Of two tables the errors are added as if their texts were different ones, which overstates that
-    of the same text; in percent it is the error of the logarithm.
+    Of two differences the errors are added as if their texts were different ones, which overstates
+    that of the same text; in percent it is the error of the logarithm.
     """
-    names = [entry.table] if entry.minus is None else [entry.table, entry.minus]
     errors = []
-    for table in map(frames.named, names):
+    for part in entry.parts:
+        table = frames.named(part.table)
         ids = {variant.label: variant.id for variant in table.plan.variants}
-        other = entry.against or table.plan.baseline.label
-        if entry.value is not None or not _is_loss(entry, table):
+        other = part.against or table.plan.baseline.label
+        if part.value is not None or not _is_loss(part, table):
             return None
-        error = table.text_errors(ids[other]).get(ids[entry.variant])
+        error = table.text_errors(ids[other]).get(ids[part.variant])
         if error is not None and error.se > 0:
             losses = samples(table, other, entry.measure).values()
             scale = fmean(losses) if entry.relative and losses else 1.0
@@ -203,8 +202,8 @@ def _undecidable(entry: Hypothesis, frames: Frames) -> str:
     is_of_loss = entry.measure is None or entry.measure.endswith(_OF_LOSS)
     if not is_of_loss or entry.value is not None:
         return ""
-    names = [entry.table] if entry.minus is None else [entry.table, entry.minus]
-    return next((why for name in names if (why := undecidable(frames.named(name)))), "")
+    tables = (frames.named(part.table) for part in entry.parts)
+    return next((why for table in tables if (why := undecidable(table))), "")
 
 
 def undecidable(table: TableFrames) -> str:
@@ -242,9 +241,8 @@ def _failing_controls(entry: Hypothesis, frames: Frames) -> str:
 
     A speed, which several processes took, has the controls of speeds instead of those of losses.
     """
-    names = [entry.table] if entry.minus is None else [entry.table, entry.minus]
     checks = []
-    for table in map(frames.named, names):
+    for table in (frames.named(part.table) for part in entry.parts):
         measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
         timed = (measured.map(len) > 1).any()
         checks.append(controls.all_hold(table.speed_controls if timed else table.controls))
@@ -276,8 +274,11 @@ def _sentence(entry: Hypothesis, baseline: str) -> str:
     what = f" in {entry.measure}" if entry.measure else ""
     if entry.measure in UNSTABLE:
         what = f" in the share of its runs that {entry.measure}"
-    if entry.minus:
+    if isinstance(entry.minus, str):
         what += f", beyond what it is in '{entry.minus}'"
+    elif entry.minus:
+        than = entry.minus.against or baseline
+        what += f", less the difference of {entry.minus.variant} from {than}"
     more = f" by more than {entry.margin}" if entry.size else ""
     if entry.value is not None:
         if entry.direction == "equivalent":

@@ -164,17 +164,18 @@ def held(plan: PlanDocument, table: PlannedTable, planned: pd.DataFrame) -> set[
     return {
         label
         for entry in plan.experiment.hypotheses
-        if table.name in (entry.table or plan.tables[0].name, entry.minus)
         if entry.measure is None or ended.empty or entry.measure in ended
         if not is_of_row(entry, base, tuning.reported_split(planned))
-        for label in (entry.variant, entry.against or base)
+        for part in entry.parts
+        if table.name == (part.table or plan.tables[0].name)
+        for label in (part.variant, part.against or base)
     }
 
 
 def is_of_row(entry: Hypothesis, baseline: str, split: str) -> bool:
     """Return whether a hypothesis is about a row of a table: its loss against the baseline's.
 
-    Any other quantity is one of two other variants, another number, in percent, or of two tables.
+    Any other quantity is one of two other variants, another number, in percent, or two differences.
     """
     other = entry.against or baseline
     loss = entry.measure in (None, f"{split}_loss_nats")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.report.stability import UNSTABLE
@@ -25,7 +26,7 @@ def reported_split(runs: pd.DataFrame) -> str:
 def point(tuned: dict[str, Any]) -> str:
     """Write a point of what is tuned, as its column in the tables."""
     return ", ".join(
-        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {entry_text(value)}"
         for key, value in tuned.items()
     )
 

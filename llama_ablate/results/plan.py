@@ -57,6 +57,8 @@ class PlannedRun(_Part):
     #: What it changes of the experiment's `train`, the tuned point included.
     train: dict[str, Any] = Field(default_factory=dict)
     tuned: dict[str, Any] = Field(default_factory=dict)
+    #: Of its optimizer's state; None in plans of older versions, which all had AdamW.
+    optimizer_bytes: int | None = None
 
     def train_config(self, experiment: Train) -> Train:
         """Return what it trains with: the experiment's `train` with its own changes."""
@@ -126,6 +128,7 @@ class PlanDocument(_Part):
         """
         known: dict[str, Any] = {
             "variants": {"__all__": {"model", "state_bytes", "active_parameters"}},
+            "runs": {"__all__": {"optimizer_bytes"}},
             "text": {"documents"},
         }
         values = self.model_dump(

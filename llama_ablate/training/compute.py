@@ -27,7 +27,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
-from llama_ablate.training.optimizer import make_optimizer
+from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
 
@@ -119,7 +119,7 @@ def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
 
 def update(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     parts: Sequence[Tensor],
     train: Train,
     compute: Compute,
@@ -151,16 +151,19 @@ def choose(
     """
     settle(threads, device)
     one = replace(spec, layers=1)
-    # Weights, gradients and the optimizer's two moments, of four bytes each.
-    needed = 16 * count(one).parameters
+    # Weights and gradients of four bytes each, and what the optimizer keeps.
+    needed = 8 * count(one).parameters + state_bytes(make_optimizer(build(one, "meta"), train))
     free = free_bytes(device)
     if needed > free:
         raise ConfigError(
             f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
-            f"moments alone; {free / 1e9:,.1f} GB are free ({device})",
+            f"the optimizer's state alone; {free / 1e9:,.1f} GB are free ({device})",
             ("model",),
         )
-    about = [spec.identity(), train.batch, train.accumulate, train.precision, train.kernel, threads]
+    about = [
+        *(spec.identity(), train.optimizer, train.batch, train.accumulate),
+        *(train.precision, train.kernel, threads),
+    ]
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
     file = cache_folder() / "compute" / f"{digest([_FORMAT, about, machine], 16)}.json"

@@ -20,20 +20,16 @@ from llama_ablate.results.metrics import Value, row
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import losses, unigram_loss, windows
-from llama_ablate.training.optimizer import (
-    cooldown,
-    learning_rate,
-    make_optimizer,
-    set_learning_rate,
-)
+from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
 from llama_ablate.training.ranks import ALONE, Ranks
+from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import steadiness
 
 _POINTS = 100  # of a learning curve
 #: A run that ends within so many nats of the unigram loss has collapsed; collapsed runs were
 #: observed within 0.013 of it.
 _PLATEAU = 0.05
-_VANISHED = 1e-8  # gradient norm below which AdamW's epsilon dominates
+_VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
 _CURVE_TOKENS = 8_192  # of the validation split, for the losses of the curve
 
 Point = dict[str, float]
@@ -127,7 +123,7 @@ class _Run:
     def __init__(
         self,
         model: Decoder,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         tokens: Tokens,
         config: Train,
         steps: int,
@@ -264,7 +260,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
 def _resume(
     saved: Path | None,
     model: Decoder,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     compute: Compute,
     ranks: Ranks,
 ) -> _State:

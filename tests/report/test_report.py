@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
@@ -456,8 +457,23 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
         ("[{variant: none, direction: better, margin: 0.01}]", "2", "a number and its unit"),
         ("[{variant: none, direction: better}]", "1", "an interval two seeds or more"),
         ("[{direction: better}]", "2", "the key 'variant' is needed here"),
+        (
+            "[{variant: none, direction: better, minus: {variant: nome}}]",
+            "2",
+            "hypotheses[0].minus.variant: no variant is called 'nome'",
+        ),
+        (
+            "[{variant: none, direction: better, minus: {variant: none, agianst: none}}]",
+            "2",
+            "hypotheses[0].minus.agianst: unknown key 'agianst'",
+        ),
+        (
+            "[{variant: none, direction: better, minus: small}]",
+            "2",
+            "hypotheses[0].minus: no table is called 'small'",
+        ),
     ],
-    ids=range(7),
+    ids=range(10),
 )
 def test_hypotheses_that_cannot_be_tested_are_refused_before_any_training(
     hypotheses, seeds, message, experiment_file, tmp_path, capsys
@@ -524,6 +540,29 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
     assert frame["low"][2] == pytest.approx(-frame["high"][3])
     shown = cells.hypotheses(frame)
     assert shown["corrected for"][5] == "3 other comparisons"
+
+
+def test_a_hypothesis_may_be_about_the_difference_of_two_differences(store):
+    """Does an effect hold with something else too: its size there, less its size here."""
+    bb, cc = LABELS["bb"], LABELS["cc"]
+    found = hypothesis_of(
+        store,
+        variant=cc,
+        against=bb,
+        minus={"variant": bb},
+        direction="equivalent",
+        margin="0.9 nats",
+    )
+    of = {key: np.array(losses) for key, losses in LOSSES.items()}
+    of["cc"][0] = math.log(256)  # diverged: it has the loss of chance
+    values = (of["cc"] - of["bb"]) - (of["bb"] - of["aa"])
+    ends = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert found["difference"] == pytest.approx(values.mean())
+    assert (found["low"], found["high"]) == pytest.approx((ends.low, ends.high))
+    assert found["family"] == "itself alone"
+    assert found["hypothesis"] == (
+        f"{cc} equals {bb} within 0.9 nats, less the difference of {bb} from baseline"
+    )
 
 
 def test_no_number_has_two_verdicts(store):

@@ -12,7 +12,8 @@ from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.report.forecast import disk_bytes
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
-from llama_ablate.training.optimizer import cooldown, learning_rate
+from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
+from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import spikes, steadiness
 from tests import plans
 
@@ -60,6 +61,22 @@ def test_a_linear_schedule_falls_in_a_line_to_its_least():
     assert all(b - a == pytest.approx(-0.09) for a, b in itertools.pairwise(rates))
 
 
+def test_a_constant_schedule_holds_its_peak_after_the_warm_up():
+    config = Train.check({"steps": 1, "schedule": "constant", "warmup": 0.2, "lr": 1.0})
+    rates = [learning_rate(config, step, 10) for step in range(10)]
+    assert rates == [1 / 3, 2 / 3, *[1.0] * 8]
+
+
+def test_the_fall_of_a_wsd_schedule_may_be_one_minus_a_root():
+    schedule = {"name": "wsd", "fall": "1-sqrt"}
+    config = Train.check(
+        {"steps": 1, "schedule": schedule, "warmup": 0, "decay": 0.4, "lr": 1.0, "min_lr": 0.1}
+    )
+    rates = [learning_rate(config, step, 10) for step in range(10)]
+    assert rates[:7] == [1.0] * 7
+    assert rates[7:] == pytest.approx([1 - 0.9 * math.sqrt(n / 4) for n in (1, 2, 3)])
+
+
 def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
     wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
     _, long = trained(spec, tokens, steps=40, branches=[0.5], **wsd)
@@ -73,8 +90,9 @@ def test_a_branch_is_the_run_that_would_have_ended_there(spec, tokens):
     assert short.steps_done == 20
 
 
-def test_branches_leave_the_run_as_it_is(spec, tokens):
-    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25}
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_branches_leave_the_run_as_it_is(spec, tokens, optimizer):
+    wsd = {"schedule": "wsd", "warmup": 0, "decay": 0.25, "optimizer": optimizer}
     plain, _ = trained(spec, tokens, steps=40, **wsd)
     branched, _ = trained(spec, tokens, steps=40, branches=[0.25, 0.5], **wsd)
     for a, b in zip(plain.parameters(), branched.parameters(), strict=True):
@@ -105,7 +123,10 @@ def test_a_run_that_stops_goes_on_with_identical_numbers(spec, tokens, tmp_path,
 
 
 @pytest.mark.parametrize("average", [1, 20])
-def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(spec, tokens, tmp_path, average):
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(
+    spec, tokens, tmp_path, average, optimizer
+):
     calls = iter(range(10_000))
     model, _ = trained(
         spec,
@@ -115,10 +136,13 @@ def test_a_checkpoint_is_as_large_as_the_forecast_of_the_disk_says(spec, tokens,
         stop=lambda: next(calls) >= 30,
         dim=128,
         average=average,
+        optimizer=optimizer,
     )
     size = max(path.stat().st_size for path in tmp_path.glob("checkpoint-*"))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    table = plans.table([plans.variant("v", parameters=parameters)], [plans.run("r", "v")])
+    kept = optimizer_bytes(model.spec, OPTIMIZERS.resolve(optimizer))
+    run = plans.run("r", "v", optimizer_bytes=None if optimizer == "adamw" else kept)
+    table = plans.table([plans.variant("v", parameters=parameters)], [run])
     plan = plans.document(table, train={"steps": 2, "average": average})
     assert disk_bytes(plan, workers=1)["none"] == pytest.approx(3 * size, rel=0.05)
 

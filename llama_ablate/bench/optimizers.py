@@ -1,0 +1,22 @@
+"""A micro-benchmark of optimizers: a full training step with each of them."""
+
+from collections.abc import Sequence
+
+from llama_ablate.bench.step import steps
+from llama_ablate.bench.timing import Ratio, Setup, Table
+from llama_ablate.training.optimizers import OPTIMIZERS
+
+_AGAINST = "adamw"
+
+
+def tables(setup: Setup) -> list[Table]:
+    """Time a training step with every optimizer."""
+    swaps = {name: {"optimizer": name} for name in OPTIMIZERS}
+    return [steps("training step", swaps, setup, against=_AGAINST)]
+
+
+def ratios(tables: Sequence[Table]) -> list[Ratio]:
+    """Return what each optimizer costs against AdamW."""
+    (step,) = tables
+    others = [name for name in OPTIMIZERS if name != _AGAINST]
+    return [Ratio(f"{name} / {_AGAINST} in a training step", step.ratio(name)) for name in others]

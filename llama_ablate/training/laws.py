@@ -1,0 +1,160 @@
+"""Laws that every optimizer obeys, on a few small weights.
+
+The tests hold the built-in ones to them; `check` holds a plug-in's optimizer to them before a grid
+starts.
+"""
+
+import io
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from llama_ablate.config.registry import Choice
+from llama_ablate.errors import ConfigError
+from llama_ablate.training.optimizers import (
+    OPTIMIZERS,
+    Optimizer,
+    Weight,
+    set_learning_rate,
+    state_bytes,
+)
+
+_RATE, _STEPS = 1e-2, 3
+
+#: Says in words how an optimizer breaks a law; None where it obeys.
+Law = Callable[[Choice], str | None]
+
+
+def groups_hold_every_weight(choice: Choice) -> str | None:
+    """Hold that each weight is in one group, and that each group states `scale` and `moments`."""
+    weights, optimizer = _optimizer(choice)
+    grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    if sorted(grouped) != sorted(id(weight.parameter) for weight in weights):
+        return "does not have every weight in one of its groups"
+    for key in ("scale", "moments"):
+        if any(key not in group for group in optimizer.param_groups):
+            return f"has a group without '{key}': make them with 'groups'"
+    return None
+
+
+def every_weight_moves(choice: Choice) -> str | None:
+    """Hold that a step changes every weight that has a gradient, to finite numbers."""
+    weights, optimizer = _optimizer(choice)
+    before = _values(weights)
+    _steps(weights, optimizer, [0])
+    for old, weight in zip(before, weights, strict=True):
+        if torch.equal(old, weight.parameter) or not weight.parameter.isfinite().all():
+            return f"leaves {weight.name} as it is, or makes it not finite"
+    return None
+
+
+def the_schedule_decides(choice: Choice) -> str | None:
+    """Hold that at a rate of zero nothing moves."""
+    weights, optimizer = _optimizer(choice)
+    before = _values(weights)
+    _steps(weights, optimizer, range(_STEPS), rate=0.0)
+    if not _same(before, _values(weights)):
+        return "moves weights at a learning rate of zero: it must read the 'lr' of its groups"
+    return None
+
+
+def bytes_are_counted(choice: Choice) -> str | None:
+    """Hold that the bytes that its groups state are those of the live state."""
+    weights, optimizer = _optimizer(choice)
+    _steps(weights, optimizer, range(_STEPS))
+    live = sum(tensor.nbytes for tensor in _tensors(optimizer.state_dict()) if tensor.dim())
+    if state_bytes(optimizer) != live:
+        return f"states {state_bytes(optimizer):,} bytes of 'moments', and keeps {live:,}"
+    return None
+
+
+def goes_on_from_its_state(choice: Choice) -> str | None:
+    """Hold that a new one with the state that a checkpoint kept does the same steps bit for bit."""
+    weights, optimizer = _optimizer(choice)
+    _steps(weights, optimizer, range(_STEPS))
+    file = io.BytesIO()
+    torch.save([_values(weights), optimizer.state_dict()], file)
+    file.seek(0)
+    values, state = torch.load(file, weights_only=True)
+    others, again = _optimizer(choice)
+    for weight, value in zip(others, values, strict=True):
+        weight.parameter.data.copy_(value)
+    again.load_state_dict(state)
+    for one, of in ((optimizer, weights), (again, others)):
+        _steps(of, one, range(_STEPS, 2 * _STEPS))
+    if not _same(_values(weights), _values(others)):
+        return "goes on from a checkpoint to other numbers"
+    return None
+
+
+LAWS: tuple[Law, ...] = (
+    groups_hold_every_weight,
+    every_weight_moves,
+    the_schedule_decides,
+    bytes_are_counted,
+    goes_on_from_its_state,
+)
+
+
+def check(choice: Choice) -> None:
+    """Hold an optimizer to every law. Raises ConfigError, which names the one that it breaks."""
+    for law in LAWS:
+        try:
+            failure = law(choice)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  a plug-in can raise anything
+            first = (str(error).splitlines() or [""])[0]
+            failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
+        if failure:
+            raise ConfigError(f"the optimizer '{choice.name}' {failure}")
+
+
+def _optimizer(choice: Choice) -> tuple[list[Weight], Optimizer]:
+    """Return weights of every kind, and their optimizer."""
+    weights = [
+        Weight(name, nn.Parameter(_drawn(name, shape)), decays=len(shape) > 1, hidden=hidden)
+        for name, shape, hidden in (
+            ("embedding.weight", (7, 4), False),
+            ("blocks.0.attn.q.weight", (6, 4), True),
+            ("blocks.0.norm.weight", (4,), False),
+        )
+    ]
+    optimizer: Optimizer = OPTIMIZERS.build(
+        choice, weights=weights, lr=_RATE, weight_decay=0.1, betas=(0.9, 0.95), eps=1e-8
+    )
+    return weights, optimizer
+
+
+def _steps(
+    weights: Iterable[Weight], optimizer: Optimizer, steps: Iterable[int], rate: float = _RATE
+) -> None:
+    for step in steps:
+        for weight in weights:
+            parameter = weight.parameter
+            parameter.grad = _drawn(f"{weight.name} {step}", parameter.shape)
+        set_learning_rate(optimizer, rate)
+        optimizer.step()
+
+
+def _drawn(name: str, shape: Iterable[int]) -> Tensor:
+    generator = torch.Generator().manual_seed(int.from_bytes(name.encode()[-6:]))
+    return torch.randn(*shape, generator=generator)
+
+
+def _values(weights: Iterable[Weight]) -> list[Tensor]:
+    return [weight.parameter.detach().clone() for weight in weights]
+
+
+def _same(some: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    """Return every tensor that a state holds, at any depth."""
+    if isinstance(state, Tensor):
+        return [state]
+    inner = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
+    return [tensor for value in inner for tensor in _tensors(value)]

@@ -1,0 +1,277 @@
+"""Optimizers: AdamW, Muon, SGD and Lion, and any that a plug-in registers.
+
+An optimizer is a function from weights to an object that does steps. Its positional parameters are
+what the train config supplies, its keyword-only ones what YAML may set. Every parameter group holds
+`scale`, a factor of the schedule's rate, and `moments`, how many tensors it keeps a parameter.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from llama_ablate.config.registry import Choice, Registry
+from llama_ablate.config.sections import Decay, Train
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import build
+from llama_ablate.model.linear import decayed
+
+Group = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """A parameter that is trained, and what an optimizer needs to know of it."""
+
+    name: str
+    parameter: nn.Parameter
+    #: Whether weight decay applies to it.
+    decays: bool
+    #: Whether it is a matrix of the blocks: not of the embedding or the head.
+    hidden: bool
+    #: The factor of its learning rate, as a parametrization has it.
+    scale: float = 1.0
+
+
+class Optimizer(Protocol):
+    """What the training loop asks of an optimizer: a part of `torch.optim.Optimizer`."""
+
+    param_groups: list[Group]
+
+    def step(self) -> Any:
+        """Change the parameters by their gradients."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a later step depends on, as tensors and plain values."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+OPTIMIZERS = Registry(
+    "optimizer",
+    sizes=("weights", "lr", "weight_decay", "betas", "eps"),
+    interface=Optimizer,
+)
+
+
+def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
+    """Return the optimizer that a train config names, for the parameters of a model.
+
+    Raises ConfigError for options that do not fit each other.
+    """
+    optimizer: Optimizer = OPTIMIZERS.build(
+        OPTIMIZERS.resolve(train.optimizer, ("train", "optimizer")),
+        weights=weights_of(model),
+        lr=train.lr,
+        weight_decay=train.weight_decay,
+        betas=train.betas,
+        eps=train.eps,
+    )
+    set_learning_rate(optimizer, train.lr)
+    return optimizer
+
+
+def weights_of(model: nn.Module) -> list[Weight]:
+    """Return the parameters of a model, with what an optimizer needs to know of each."""
+    decays = decayed(model)
+    return [
+        Weight(
+            name,
+            parameter,
+            decays=decays[name],
+            hidden=parameter.dim() == 2 and name.startswith("blocks."),
+        )
+        for name, parameter in model.named_parameters()
+    ]
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the learning rate of every parameter group: the rate times the group's scale."""
+    for group in optimizer.param_groups:
+        # The groups of a checkpoint of an older version have no scale.
+        group["lr"] = rate * group.get("scale", 1.0)
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Return the bytes of the optimizer's state in closed form, without its counters of steps."""
+    return sum(
+        group["moments"] * parameter.numel() * parameter.element_size()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+@lru_cache(maxsize=100_000)
+def optimizer_bytes(spec: ModelSpec, optimizer: Choice) -> int:
+    """Return the bytes of an optimizer's state for a model, counted on the meta device.
+
+    Raises ConfigError for options that do not fit each other.
+    """
+    train = Train(steps=1, optimizer=optimizer.entry())
+    return state_bytes(make_optimizer(build(spec, "meta"), train))
+
+
+def groups(
+    weights: Iterable[Weight], weight_decay: float, *, moments: int, scale: float = 1.0
+) -> list[Group]:
+    """Return parameter groups for torch's optimizers, each of one weight decay and rate scale.
+
+    `moments` is how many tensors of a parameter's size the optimizer keeps for it; `scale` is
+    multiplied with that of each weight.
+    """
+    shared: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for weight in weights:
+        key = (weight_decay if weight.decays else 0.0, scale * weight.scale)
+        shared.setdefault(key, []).append(weight.parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, "scale": rate, "moments": moments}
+        for (decay, rate), parameters in shared.items()
+    ]
+
+
+@OPTIMIZERS.register("adamw")
+def adamw(
+    weights: Sequence[Weight],
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> Optimizer:
+    """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
+    of_all = groups(weights, weight_decay, moments=2)
+    return torch.optim.AdamW(of_all, lr=lr, betas=betas, eps=eps, fused=True)
+
+
+@OPTIMIZERS.register("muon")
+def muon(
+    weights: Sequence[Weight],
+    lr: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    eps: float,
+    *,
+    momentum: Decay = 0.95,
+    nesterov: bool = True,
+    ns_steps: Annotated[int, Field(ge=1, le=99)] = 5,
+    adjust: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
+    adam_lr: Annotated[float, Field(gt=0, le=1e6)] = 1.0,
+) -> Optimizer:
+    """Muon for the matrices of the blocks, AdamW for all else (Jordan et al. 2024; torch's own).
+
+    A matrix moves along its orthogonalized momentum, by `ns_steps` of Newton and Schulz. With
+    `adjust: match_rms_adamw` its steps are as large as AdamW's, so that both take the same `lr`
+    (Liu et al. 2025, arXiv:2502.16982); with `original` they grow with the root of rows over
+    columns. AdamW's rate is `adam_lr` times `lr`.
+    """
+    hidden = [weight for weight in weights if weight.hidden]
+    rest = [weight for weight in weights if not weight.hidden]
+
+    def matrices(own: list[Group]) -> Optimizer:
+        return torch.optim.Muon(
+            own, lr, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust
+        )
+
+    def others(own: list[Group]) -> Optimizer:
+        return torch.optim.AdamW(own, lr, betas, eps, fused=True)
+
+    return Joint(
+        (matrices, groups(hidden, weight_decay, moments=1)),
+        (others, groups(rest, weight_decay, moments=2, scale=adam_lr)),
+    )
+
+
+@OPTIMIZERS.register("sgd")
+def sgd(
+    weights: Sequence[Weight],
+    lr: float,
+    weight_decay: float,
+    *,
+    momentum: Decay = 0.9,
+    nesterov: bool = False,
+) -> Optimizer:
+    """Gradient descent with momentum, of Polyak or Nesterov (Sutskever et al. 2013).
+
+    Weight decay is added to the gradient, as torch has it.
+    """
+    if nesterov and not momentum:
+        raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
+    of_all = groups(weights, weight_decay, moments=1 if momentum else 0)
+    return torch.optim.SGD(of_all, lr, momentum, nesterov=nesterov, fused=True)
+
+
+@OPTIMIZERS.register("lion")
+def lion(
+    weights: Sequence[Weight],
+    lr: float,
+    weight_decay: float,
+    *,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.99,
+) -> Optimizer:
+    """Lion: steps of the sign of a running mean (Chen et al. 2023, arXiv:2302.06675).
+
+    Its rate is to be three to ten times smaller than AdamW's, its weight decay larger by as much.
+    """
+    return Lion(groups(weights, weight_decay, moments=1), lr, beta1, beta2)
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion, program 1 of Chen et al. 2023 (arXiv:2302.06675)."""
+
+    def __init__(self, params: list[Group], lr: float, beta1: float, beta2: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0, "beta1": beta1, "beta2": beta2})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # no closure: nothing here has one
+        """Move each parameter by the rate, along the sign of mean and gradient interpolated."""
+        for group in self.param_groups:
+            rate, decay = group["lr"], group["weight_decay"]
+            for parameter in group["params"]:
+                gradient, state = parameter.grad, self.state[parameter]
+                if gradient is None:
+                    continue
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                sign = state["exp_avg"].lerp(gradient, 1 - group["beta1"]).sign_()
+                parameter.mul_(1 - rate * decay).add_(sign, alpha=-rate)
+                state["exp_avg"].lerp_(gradient, 1 - group["beta2"])
+
+
+class Joint:
+    """Several optimizers as one, each for parameter groups of its own."""
+
+    def __init__(self, *parts: tuple[Callable[[list[Group]], Optimizer], list[Group]]) -> None:
+        self._parts = [make(own) for make, own in parts if own]
+        self._gather()
+
+    def _gather(self) -> None:
+        self.param_groups = [group for part in self._parts for group in part.param_groups]
+
+    def step(self) -> None:
+        """Do a step of each."""
+        for part in self._parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all."""
+        for part in self._parts:
+            part.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each, in their order."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        for part, own in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(own)
+        self._gather()  # torch puts new groups in place of the old ones

@@ -1,0 +1,136 @@
+"""What may vary of a train config: its entries, their labels, and the runs that they make."""
+
+import pytest
+
+from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.registry import Registry
+from llama_ablate.design import grid, runs, train_config
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.training.registries import REGISTRIES as TRAINING
+
+SIZES = {"dim": 32, "layers": 1, "heads": 4, "context": 16}
+
+
+def planned(train=None, tune=None, **variants):
+    """Return the variants of an experiment and its runs."""
+    experiment = Experiment.check(
+        {
+            "name": "x",
+            "model": SIZES,
+            "train": {"steps": 1, **(train or {})},
+            "tune": tune or {},
+            "variants": variants,
+            "seeds": 1,
+        }
+    )
+    resolved = train_config.resolved(experiment.train, TRAINING)
+    experiment = experiment.model_copy(update={"train": resolved})
+    arms = grid.variants(experiment, REGISTRIES | TRAINING, 64)
+    of_arms = runs.runs({}, experiment, arms, lambda _: 1, "text", TRAINING, lambda *_: [])
+    return arms, of_arms
+
+
+def run_ids(*args, **kwargs):
+    return [run.id for run in planned(*args, **kwargs)[1]]
+
+
+def test_optimizers_are_an_axis_whose_levels_are_named_by_what_is_special_about_them():
+    levels = ["adamw", "muon", {"name": "muon", "momentum": 0.9}, {"name": "lion", "beta2": 0.98}]
+    arms, _ = planned(axes={"train.optimizer": levels})
+    labels = ["baseline", "muon", "muon-momentum=0.9", "lion-beta2=0.98"]
+    assert [arm.label for arm in arms] == labels
+    assert arms[0].covers == ("adamw",)
+    assert [dict(arm.train) for arm in arms] == [
+        {},
+        {"optimizer": "muon"},
+        {"optimizer": {"name": "muon", "momentum": 0.9}},
+        {"optimizer": {"name": "lion", "beta2": 0.98}},
+    ]
+
+
+def test_optimizers_cross_with_architectures():
+    arms, _ = planned(
+        design="product",
+        axes={"norm": ["rmsnorm", "layernorm"], "train.optimizer": ["adamw", "muon"]},
+    )
+    assert [arm.label for arm in arms] == [
+        "rmsnorm adamw",
+        "rmsnorm muon",
+        "layernorm adamw",
+        "layernorm muon",
+    ]
+
+
+def test_a_schedule_on_an_axis_keeps_its_key_in_its_label():
+    schedules = ["linear", {"name": "wsd", "fall": "1-sqrt"}]
+    arms, _ = planned(axes={"train.schedule": schedules})
+    assert [arm.label for arm in arms[1:]] == ["schedule=linear", "schedule=wsd-fall=1-sqrt"]
+
+
+def test_a_level_changes_only_the_options_that_it_gives_of_the_same_optimizer():
+    base = {"optimizer": {"name": "muon", "adam_lr": 0.3}}
+    levels = [{"name": "muon", "momentum": 0.9}, "sgd"]
+    arms, _ = planned(base, axes={"train.optimizer": levels})
+    assert [arm.train.get("optimizer") for arm in arms] == [
+        None,
+        {"name": "muon", "adam_lr": 0.3, "momentum": 0.9},
+        "sgd",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"optimizer": "muon"}, {"optimizer": {"name": "muon", "momentum": 0.95}}),
+        ({}, {"optimizer": {"name": "adamw"}, "schedule": {"name": "cosine"}}),
+        ({"schedule": "wsd"}, {"schedule": {"name": "wsd", "fall": "linear"}}),
+    ],
+)
+def test_an_entry_with_an_option_at_its_default_is_the_same_run(short, long):
+    assert run_ids(short) == run_ids(long)
+    assert run_ids(short) != run_ids({"optimizer": "lion"})
+
+
+def test_the_default_optimizer_and_schedule_are_no_part_of_an_id():
+    assert run_ids() == run_ids({"optimizer": "adamw", "schedule": "cosine"})
+    config = train_config.resolved(Train(steps=1, optimizer={"name": "adamw"}), TRAINING)
+    assert config.identity("steps") == {}
+
+
+def test_an_option_that_an_optimizer_gains_later_changes_no_entry():
+    registry = Registry("optimizer")
+
+    @registry.register("gd")
+    def gd(weights, *, factor: float = 1.0, later: int = 3) -> None: ...
+
+    train = Train(steps=1, optimizer={"name": "gd", "factor": 2.0, "later": 3})
+    assert train_config.resolved(train, {"optimizer": registry}).optimizer == {
+        "name": "gd",
+        "factor": 2.0,
+    }
+
+
+def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themselves():
+    tune = {"lr": [1e-3, 1e-2], "optimizer": ["adamw", {"name": "muon", "momentum": 0.95}]}
+    arms, of_arms = planned(tune=tune, axes={"norm": ["layernorm"]})
+    points = [dict(run.tuned) for run in of_arms if run.variant is arms[1]]
+    assert points == [
+        {"lr": rate, "optimizer": name} for rate in (1e-3, 1e-2) for name in ("adamw", "muon")
+    ]
+    assert len({run.id for run in of_arms}) == 8
+
+
+def test_a_component_laid_over_another_entry_of_its_name_stays_what_it_was():
+    """A second experiment states its variants over another base: defaults must be said there."""
+    base = Train(steps=1, optimizer={"name": "muon", "momentum": 0.5})
+    whole = train_config.whole("optimizer", "muon", TRAINING)
+    assert train_config.changed(base, "optimizer", whole, ("x",), TRAINING) == "muon"
+    assert train_config.changed(base, "optimizer", "muon", ("x",), TRAINING) == base.optimizer
+    assert train_config.whole("lr", 0.5, TRAINING) == 0.5
+
+
+def test_a_key_that_may_not_vary_is_refused_where_it_stands():
+    with pytest.raises(ConfigError, match="'steps' is not a key of train that may vary") as error:
+        train_config.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0), TRAINING)
+    assert error.value.where == ("tune", "steps")

@@ -1,0 +1,252 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.optimizers import (
+    OPTIMIZERS,
+    Weight,
+    make_optimizer,
+    optimizer_bytes,
+    set_learning_rate,
+    state_bytes,
+)
+
+#: Each optimizer, and each of its options once with another value than its default.
+ENTRIES = [
+    *OPTIMIZERS,
+    {"name": "muon", "momentum": 0.8},
+    {"name": "muon", "nesterov": False},
+    {"name": "muon", "ns_steps": 3},
+    {"name": "muon", "adjust": "original"},
+    {"name": "muon", "adam_lr": 0.25},
+    {"name": "sgd", "momentum": 0.5},
+    {"name": "sgd", "momentum": 0.0},
+    {"name": "sgd", "nesterov": True},
+    {"name": "lion", "beta1": 0.5},
+    {"name": "lion", "beta2": 0.5},
+]
+TOKENS = torch.randint(0, 61, (2, 25), generator=torch.Generator().manual_seed(0))
+COMPUTE = Compute("cpu", 1, "float32", "math")
+
+
+def train_config(**changes):
+    return Train.check({"steps": 5, "lr": 1e-2, "weight_decay": 0.3, "clip": 0.0, **changes})
+
+
+def model_of(spec, **sizes):
+    return init_weights(build(spec(bias=True, **sizes)), 0)
+
+
+def trained(model, optimizer, train, steps=3):
+    for step in range(steps):
+        update(model, optimizer, [TOKENS.roll(step, 1)], train, COMPUTE)
+    return model
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def alone(values, decays=True):
+    """Return a weight of the blocks, in float64."""
+    parameter = nn.Parameter(torch.tensor(values, dtype=torch.float64))
+    return Weight("blocks.0.w", parameter, decays=decays, hidden=True)
+
+
+def stepped(entry, weight, gradients, *, lr, weight_decay):
+    """Return what a weight is after steps along given gradients."""
+    train = {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.95), "eps": 1e-8}
+    optimizer = OPTIMIZERS.build(OPTIMIZERS.resolve(entry), weights=[weight], **train)
+    for gradient in gradients:
+        weight.parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+        optimizer.step()
+    return weight.parameter.detach()
+
+
+START = [[0.5, -1.0, 2.0], [0.25, 0.0, -3.0]]
+GRADIENTS = [
+    [[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]],
+    [[-4.0, 1.0, 0.5], [2.0, -0.1, 5.0]],
+    [[0.3, 0.2, -0.7], [-9.0, 0.4, 0.0]],
+    [[1.0, 1.0, 1.0], [1.0, -1.0, 1.0]],
+]
+
+
+@pytest.mark.parametrize(("beta1", "beta2"), [(0.9, 0.99), (0.5, 0.6)])
+@pytest.mark.parametrize("decays", [True, False])
+def test_lion_is_the_program_of_its_paper(beta1, beta2, decays):
+    """Chen et al. 2023, program 1: update = sign(interp(g, m, b1)); m = interp(g, m, b2)."""
+    entry = {"name": "lion", "beta1": beta1, "beta2": beta2}
+    found = stepped(entry, alone(START, decays), GRADIENTS, lr=0.1, weight_decay=0.2)
+    for i, row in enumerate(START):
+        for j, start in enumerate(row):
+            w, m = start, 0.0
+            for gradient in GRADIENTS:
+                g = gradient[i][j]
+                c = beta1 * m + (1 - beta1) * g
+                w -= 0.1 * (((c > 0) - (c < 0)) + (0.2 * w if decays else 0.0))
+                m = beta2 * m + (1 - beta2) * g
+            assert found[i, j].item() == pytest.approx(w, rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.5, False), (0.5, True), (0.9, True)]
+)
+def test_gradient_descent_is_its_closed_form(momentum, nesterov):
+    """The velocity is a sum of past gradients, each weighted by the momentum to its age."""
+    entry = {"name": "sgd", "momentum": momentum, "nesterov": nesterov}
+    found = stepped(entry, alone(START), GRADIENTS, lr=0.1, weight_decay=0.0)
+    expected = torch.tensor(START, dtype=torch.float64)
+    gradients = [torch.tensor(g, dtype=torch.float64) for g in GRADIENTS]
+    for t, gradient in enumerate(gradients):
+        velocity = sum(momentum ** (t - s) * gradients[s] for s in range(t + 1))
+        expected -= 0.1 * (gradient + momentum * velocity if nesterov else velocity)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_gradient_descent_decays_by_the_gradient_of_half_the_squared_norm():
+    found = stepped("sgd", alone(START), [[[0.0] * 3] * 2] * 2, lr=0.1, weight_decay=0.2)
+    # Two steps of w' = -0.2 w with momentum 0.9: velocities 0.2 w and 0.9 * 0.2 w + 0.2 (0.98 w).
+    expected = torch.tensor(START, dtype=torch.float64) * (1 - 0.02 - 0.1 * (0.18 + 0.2 * 0.98))
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_adamw_is_torchs_with_matrices_alone_decaying_bit_for_bit(spec):
+    train, model = train_config(), model_of(spec)
+    twin = copy.deepcopy(model)
+    parameters = list(twin.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": 0.3},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    theirs = torch.optim.AdamW(groups, lr=1e-2, betas=train.betas, eps=train.eps, fused=True)
+    trained(twin, theirs, train)
+    assert same(trained(model, make_optimizer(model, train), train), twin)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.8, "nesterov": False, "ns_steps": 3},
+        {"adjust": "original", "adam_lr": 0.25},
+    ],
+)
+def test_muon_is_torchs_for_matrices_of_the_blocks_and_adamw_for_the_rest(spec, options):
+    train = train_config(optimizer={"name": "muon", **options})
+    model = model_of(spec)
+    twin = copy.deepcopy(model)
+    matrices = [p for p in twin.blocks.parameters() if p.dim() == 2]
+    others = [p for p in twin.parameters() if all(p is not m for m in matrices)]
+    muon = torch.optim.Muon(
+        matrices,
+        lr=1e-2,
+        weight_decay=0.3,
+        momentum=options.get("momentum", 0.95),
+        nesterov=options.get("nesterov", True),
+        ns_steps=options.get("ns_steps", 5),
+        adjust_lr_fn=options.get("adjust", "match_rms_adamw"),
+    )
+    groups = [
+        {"params": [p for p in others if p.dim() >= 2], "weight_decay": 0.3},
+        {"params": [p for p in others if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    rate = 1e-2 * options.get("adam_lr", 1.0)
+    adamw = torch.optim.AdamW(groups, lr=rate, betas=train.betas, eps=train.eps, fused=True)
+    assert len(matrices) == 2 * 7  # q, k, v, out; gate, up, down
+    for step in range(3):
+        loss = nn.functional.cross_entropy(
+            twin(TOKENS.roll(step, 1)[:, :-1]).flatten(0, 1), TOKENS.roll(step, 1)[:, 1:].flatten()
+        )
+        loss.backward()
+        for optimizer in (muon, adamw):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert same(trained(model, make_optimizer(model, train), train), twin)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_every_parameter_is_in_one_group_whose_rate_is_the_schedules_times_its_scale(spec, entry):
+    model = model_of(spec)
+    optimizer = make_optimizer(model, train_config(optimizer=entry))
+    grouped = [p for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(map(id, grouped)) == sorted(map(id, model.parameters()))
+    adam_lr = OPTIMIZERS.resolve(entry).identity().get("adam_lr", 1.0)
+    assert {group["lr"] for group in optimizer.param_groups} == {1e-2, 1e-2 * adam_lr}
+    set_learning_rate(optimizer, 0.5)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.5, 0.5 * adam_lr}
+    decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.3 if parameter.dim() >= 2 else 0.0), name
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_a_weights_scale_is_a_factor_of_its_rate(name):
+    """A weight of scale 0.5 is stepped as one alone at half the rate."""
+    scaled = alone(START)
+    plain = alone(START)
+    scaled = Weight(scaled.name, scaled.parameter, decays=True, hidden=True, scale=0.5)
+    train = {"lr": 1.0, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
+    for weight, rate in ((scaled, 0.02), (plain, 0.01)):
+        optimizer = OPTIMIZERS.build(OPTIMIZERS.resolve(name), weights=[weight], **train)
+        for gradient in GRADIENTS:
+            set_learning_rate(optimizer, rate)
+            weight.parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+            optimizer.step()
+    assert torch.equal(scaled.parameter, plain.parameter)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_the_bytes_of_the_state_are_those_of_the_live_tensors(spec, entry):
+    train, model = train_config(optimizer=entry), model_of(spec, position="learned")
+    optimizer = make_optimizer(model, train)
+    trained(model, optimizer, train, steps=1)
+    live = sum(t.nbytes for t in tensors(optimizer.state_dict()) if t.dim())  # no step counters
+    assert state_bytes(optimizer) == live
+    assert optimizer_bytes(model.spec, OPTIMIZERS.resolve(entry)) == live
+
+
+def tensors(state):
+    """Return every tensor that a state holds at any depth."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    inner = state.values() if isinstance(state, dict) else state if isinstance(state, list) else []
+    return [tensor for value in inner for tensor in tensors(value)]
+
+
+def test_the_state_of_a_version_without_scales_is_gone_on_from(spec):
+    train, model = train_config(), model_of(spec)
+    optimizer = make_optimizer(model, train)
+    trained(model, optimizer, train)
+    old = copy.deepcopy(optimizer.state_dict())
+    for group in old["param_groups"]:
+        del group["scale"], group["moments"]
+    optimizer.load_state_dict(old)
+    set_learning_rate(optimizer, 0.25)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("adamv", "'adamv' is not an optimizer; allowed: adamw, lion, muon, sgd; did you mean"),
+        ({"name": "muon", "momentun": 0.9}, "unknown key 'momentun'; allowed: adam_lr, adjust, "),
+        ({"name": "muon", "momentum": 1.0}, "it should be less than 1"),
+        ({"name": "muon", "adjust": "rms"}, "'rms' is not allowed here; allowed: match_rms_adamw"),
+        ({"name": "muon", "ns_steps": 0}, "it should be greater than or equal to 1"),
+        ({"name": "muon", "adam_lr": 0.0}, "it should be greater than 0"),
+        ({"name": "sgd", "momentum": 0.0, "nesterov": True}, "nesterov needs a momentum above 0"),
+        ({"momentum": 0.9}, "an optimizer is a name, or a mapping that has the key 'name'"),
+    ],
+)
+def test_an_optimizer_that_there_is_not_is_refused_in_one_line(spec, entry, words):
+    with pytest.raises(ConfigError) as error:
+        make_optimizer(build(spec(), "meta"), train_config(optimizer=entry))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
