@@ -1,0 +1,118 @@
+"""The gated delta rule of Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464).
+
+A head keeps one matrix, which decays, forgets what it holds under the new key, and stores the new
+value there: `S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T`, read as `o_t = S_t q_t`. Here
+`a_t = exp(decay_t)`, and the state is kept transposed, (E, P), for row vectors.
+
+Shapes: E is the width of a key, P of a value; n chunks of C tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from llama_ablate.model.chunks import chunk_lengths, decay_between, in_chunks
+
+#: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
+CHUNK = 32
+
+
+def gated_delta_rule(
+    q_BTHE: Tensor,
+    k_BTHE: Tensor,
+    v_BTHP: Tensor,
+    decay_BTH: Tensor,
+    beta_BTH: Tensor,
+    state_BHEP: Tensor | None = None,
+    *,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
+
+    `decay` is a logarithm, 0 or less; `beta` is from 0 to 1; keys are of length 1. A token of decay
+    0 and beta 0 leaves the state as it is. Without a state it starts at zero. All is computed in
+    float32 at least, under autocast too.
+
+    Inside a chunk the writes of all tokens are the solution of one triangular system (section 3.3:
+    the WY representation and the UT transform), so that a sequence takes products of matrices and
+    a loop over chunks, and none over tokens.
+    """
+    B, T, H, E = q_BTHE.shape
+    P = v_BTHP.shape[-1]
+    n, C = chunk_lengths(T, chunk)
+    dtype = torch.promote_types(v_BTHP.dtype, torch.float32)
+
+    def heads_first(x_BTH: Tensor) -> Tensor:
+        x_BnCH = in_chunks(x_BTH.to(dtype), n, C)
+        x_nBHC = x_BnCH.permute(1, 0, 3, 2, *range(4, x_BnCH.dim()))
+        return x_nBHC.reshape(n, B * H, C, *x_BTH.shape[3:])
+
+    with torch.autocast(v_BTHP.device.type, enabled=False):
+        q_nbCE, k_nbCE, v_nbCP, decay_nbC, beta_nbC = map(
+            heads_first, (q_BTHE, k_BTHE, v_BTHP, decay_BTH, beta_BTH)
+        )
+        total_nbC = decay_nbC.cumsum(-1)
+        between_nbCC = decay_between(total_nbC)
+        since_start_nbC1 = total_nbC.exp()[..., None]
+        to_end_nbC1 = (total_nbC[..., -1:] - total_nbC).exp()[..., None]
+        whole_nb11 = since_start_nbC1[..., -1:, :]
+
+        # What token i writes is its value less what earlier tokens of the chunk, and the state at
+        # its start, hold under its key: (I + L) writes = values - keys @ state.
+        beta_k_nbCE = k_nbCE * beta_nbC[..., None]
+        overlap_nbCC = (beta_k_nbCE @ k_nbCE.mT) * between_nbCC
+        right_nbCe = torch.cat([v_nbCP * beta_nbC[..., None], beta_k_nbCE * since_start_nbC1], -1)
+        solved_nbCe = torch.linalg.solve_triangular(
+            overlap_nbCC, right_nbCe, upper=False, unitriangular=True
+        )
+        values_nbCP, keys_nbCE = solved_nbCe.split([P, E], -1)
+
+        state_bEP = _start(state_BHEP, B * H, E, P, v_nbCP)
+        k_to_end_nbEC = (k_nbCE * to_end_nbC1).mT
+        states, writes = [], []
+        for values_bCP, keys_bCE, k_bEC, whole_b11 in zip(
+            values_nbCP, keys_nbCE, k_to_end_nbEC, whole_nb11, strict=True
+        ):
+            write_bCP = torch.baddbmm(values_bCP, keys_bCE, state_bEP, alpha=-1)
+            states.append(state_bEP)
+            writes.append(write_bCP)
+            state_bEP = torch.baddbmm(whole_b11 * state_bEP, k_bEC, write_bCP)
+
+        scores_nbCC = (q_nbCE @ k_nbCE.mT) * between_nbCC
+        before_nbCP = (q_nbCE * since_start_nbC1) @ torch.stack(states)
+        out_nbCP = before_nbCP + scores_nbCC @ torch.stack(writes)
+    out_BnCHP = out_nbCP.view(n, B, H, C, P).permute(1, 0, 3, 2, 4)
+    return out_BnCHP.reshape(B, n * C, H, P)[:, :T], state_bEP.view(B, H, E, P)
+
+
+def _start(state_BHEP: Tensor | None, batch: int, E: int, P: int, like: Tensor) -> Tensor:
+    if state_BHEP is None:
+        return like.new_zeros(batch, E, P)
+    return state_BHEP.reshape(batch, E, P).to(like.dtype)
+
+
+def gated_delta_step(
+    q_BHE: Tensor,
+    k_BHE: Tensor,
+    v_BHP: Tensor,
+    decay_BH: Tensor,
+    beta_BH: Tensor,
+    state_BHEP: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return what one token reads, (B, H, P), and the state after it: the recurrence itself."""
+    dtype = state_BHEP.dtype
+    with torch.autocast(v_BHP.device.type, enabled=False):
+        q_BH1E, k_BH1E, v_BH1P = (x[:, :, None].to(dtype) for x in (q_BHE, k_BHE, v_BHP))
+        decayed_BHEP = state_BHEP * decay_BH.to(dtype).exp()[..., None, None]
+        write_BH1P = (v_BH1P - k_BH1E @ decayed_BHEP) * beta_BH.to(dtype)[..., None, None]
+        state_BHEP = decayed_BHEP + k_BH1E.mT * write_BH1P
+        return (q_BH1E @ state_BHEP).squeeze(2), state_BHEP
+
+
+def products(tokens: int, heads: int, key: int, value: int, chunk: int = CHUNK) -> int:
+    """Return the multiply-adds of the chunked form's matrix products for one sequence.
+
+    The triangular system of a chunk is no product and is left out, as torch's counter leaves it
+    out: C / 2 * (E + P) multiply-adds a token and head.
+    """
+    n, C = chunk_lengths(tokens, chunk)
+    return n * C * heads * (C * (2 * key + value) + 3 * key * value)

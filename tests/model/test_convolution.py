@@ -1,0 +1,52 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from llama_ablate.model.convolution import ShortConvolution, causal_convolution
+
+
+def inputs(width, tokens=9, channels=5):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, tokens, channels), (channels, width), (channels,)
+    return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 12])
+def test_it_is_torchs_depthwise_convolution_padded_on_the_left(width):
+    given = [x.requires_grad_() for x in inputs(width)]
+    x, weight, bias = given
+    ours, _ = causal_convolution(x, weight, bias)
+    padded = F.pad(x.transpose(1, 2), (width - 1, 0))
+    theirs = F.conv1d(padded, weight[:, None], bias, groups=5).transpose(1, 2)
+    torch.testing.assert_close(ours, theirs)
+    grads = [torch.autograd.grad(y.square().sum(), given) for y in (ours, theirs)]
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 12])
+def test_pieces_that_hand_on_the_tail_give_the_whole(width):
+    x, weight, bias = inputs(width)
+    whole, last = causal_convolution(x, weight, bias)
+    pieces, tail = [], None
+    for piece in x.split([1, 2, 1, 5], 1):
+        y, tail = causal_convolution(piece, weight, bias, tail)
+        assert tail.shape == (2, width - 1, 5)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole)
+    torch.testing.assert_close(tail, last)
+
+
+def test_a_layer_starts_as_torchs_does_and_takes_no_decay():
+    torch.manual_seed(0)
+    layer = ShortConvolution(4000, 4, bias=True)
+    torch.manual_seed(0)
+    theirs = torch.nn.Conv1d(4000, 4000, 4, groups=4000)
+    torch.testing.assert_close(layer.weight, theirs.weight[:, 0])
+    torch.testing.assert_close(layer.bias, theirs.bias)
+    assert layer.undecayed == {name for name, _ in layer.named_parameters()}
+
+
+def test_a_layer_is_a_convolution_and_a_silu():
+    x, *_ = inputs(4)
+    layer = ShortConvolution(5, 4, bias=False).double()
+    torch.testing.assert_close(layer(x)[0], F.silu(causal_convolution(x, layer.weight)[0]))
