@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from llama_ablate.model.chunks import chunk_lengths, decay_between, in_chunks
+from llama_ablate.model.flash_linear import flash_kernel
+from llama_ablate.model.kernels import Kernel
 
 #: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 32
+_FLASH = "fla.ops.gated_delta_rule", "chunk_gated_delta_rule"
 
 
 def gated_delta_rule(
@@ -24,6 +27,7 @@ def gated_delta_rule(
     beta_BTH: Tensor,
     state_BHEP: Tensor | None = None,
     *,
+    kernel: Kernel = "math",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
@@ -34,8 +38,14 @@ def gated_delta_rule(
 
     Inside a chunk the writes of all tokens are the solution of one triangular system (section 3.3:
     the WY representation and the UT transform), so that a sequence takes products of matrices and
-    a loop over chunks, and none over tokens.
+    a loop over chunks, and none over tokens. `fused` takes the kernels of flash-linear-attention
+    where they can run.
     """
+    if flash := flash_kernel(*_FLASH, kernel, v_BTHP):
+        compute, low = flash
+        tokens = (x.to(low) for x in (q_BTHE, k_BTHE, v_BTHP))
+        options = {"scale": 1.0, "initial_state": state_BHEP, "output_final_state": True}
+        return compute(*tokens, decay_BTH, beta_BTH, **options)
     B, T, H, E = q_BTHE.shape
     P = v_BTHP.shape[-1]
     n, C = chunk_lengths(T, chunk)

@@ -1,8 +1,8 @@
 """The state-space dual of Mamba-2 (Dao & Gu 2024, arXiv:2405.21060, section 6).
 
 A head keeps one matrix, which decays and adds what it is given: `h_t = exp(decay_t) h_{t-1} +
-b_t x_t^T`, read as `y_t = c_t h_t`. Within a chunk this is masked attention of the queries `c` to the
-keys `b`, and between chunks a recurrence of states.
+b_t x_t^T`, read as `y_t = c_t h_t`. Within a chunk this is masked attention of queries `c` to keys
+`b`, and between chunks a recurrence of states.
 
 Shapes: E is the width of `b` and `c`, P that of a head's `x`; the H heads are in G groups of J that
 share `b` and `c`; n chunks of C tokens.
@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 
 from llama_ablate.model.chunks import chunk_lengths, decay_between, in_chunks
+from llama_ablate.model.flash_linear import flash_kernel
+from llama_ablate.model.kernels import Kernel
 
 #: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 64
+_FLASH = "fla.ops.simple_gla", "chunk_simple_gla"
 
 
 def state_space_dual(
@@ -24,17 +27,24 @@ def state_space_dual(
     decay_BTH: Tensor,
     state_BHEP: Tensor | None = None,
     *,
+    kernel: Kernel = "math",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
 
     `decay` is a logarithm, 0 or less, and `x` is already scaled by the time step. A token of decay
     0 and x 0 leaves the state as it is. Without a state it starts at zero. All is computed in
-    float32 at least, under autocast too.
+    float32 at least, under autocast too. `fused` takes the kernels of flash-linear-attention where
+    they can run.
     """
     B, T, H, P = x_BTHP.shape
     G, E = b_BTGE.shape[2:]
     J = H // G
+    if flash := flash_kernel(*_FLASH, kernel, x_BTHP):
+        compute, low = flash
+        c_BTHE, b_BTHE = (x.to(low).repeat_interleave(J, 2) for x in (c_BTGE, b_BTGE))
+        options = {"scale": 1.0, "initial_state": state_BHEP, "output_final_state": True}
+        return compute(c_BTHE, b_BTHE, x_BTHP.to(low), decay_BTH, **options)
     n, C = chunk_lengths(T, chunk)
     dtype = torch.promote_types(x_BTHP.dtype, torch.float32)
 

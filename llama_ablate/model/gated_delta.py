@@ -1,0 +1,106 @@
+"""Gated DeltaNet in the slot of attention."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.model import delta_rule
+from llama_ablate.model.attention import ATTENTIONS
+from llama_ablate.model.context import Context
+from llama_ablate.model.convolution import ShortConvolution
+from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
+from llama_ablate.model.state import RecurrentState
+
+_UNIT_EPS = 1e-6  # of the lengths of queries and keys
+
+
+@ATTENTIONS.register("gated_delta")
+class GatedDelta(Recurrent):
+    """Rewrite a decaying matrix by the delta rule (Yang et al. 2024, Gated DeltaNet, 2412.06464).
+
+    Queries, keys and values pass through a causal convolution of `conv` tokens and a SiLU; queries
+    and keys have length 1. What is read is normalised by head (RMS) and gated (SiLU). All heads'
+    values are as wide as the model's attention, each `value_dim`: twice a head of the model unless
+    given, so that there are half as many, and `key_dim` half of that. So it has about the
+    parameters of `mha`, 4 dim^2; the paper's own widths, by the same rule of 1 to 2, have 6.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        bias: bool,
+        *,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        conv: int = 4,
+    ) -> None:
+        # An odd number of heads has no half.
+        value = (2 - heads % 2) * head_dim if value_dim is None else value_dim
+        key = max(1, value // 2) if key_dim is None else key_dim
+        check_widths(key_dim=key, value_dim=value, conv=conv)
+        inner = heads * head_dim
+        if inner % value:
+            raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
+        own = inner // value
+        convolved = ShortConvolution(own * (2 * key + value), conv, bias=False)
+        # Kept from a rate of 0, whose logarithm is infinite.
+        super().__init__(heads=own, key=key, value=value, conv=convolved, slowest=0.01)
+        self.q = Linear(dim, own * key, bias=bias)
+        self.k = Linear(dim, own * key, bias=bias)
+        self.v = Linear(dim, own * value, bias=bias)
+        self.gate = Linear(dim, own * value, bias=bias)
+        self.step = Linear(dim, own, bias=False)  # its bias is dt_bias
+        self.beta = Linear(dim, own, bias=bias)
+        self.gain = nn.Parameter(torch.ones(value))
+        self.out = OutLinear(own * value, dim, bias=bias)
+
+    @property
+    def projections(self) -> Sequence[Linear]:
+        """Queries, keys and values, which are convolved; gate, time step and beta."""
+        return self.q, self.k, self.v, self.gate, self.step, self.beta
+
+    def forward(self, x_BTD: Tensor, ctx: Context, state: RecurrentState | None = None) -> Tensor:
+        """Return what each token reads of the matrix, gated and projected, (B, T, D)."""
+        B, T, _ = x_BTD.shape
+        H, E, P = self.heads, self.key, self.value
+        joined_BTe = self._project(x_BTD)
+        channels = H * (2 * E + P)
+        inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split([channels, H * P, H, H], -1)
+        mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)
+        qk_BTHE, v_BTHP = mixed_BTe.split([2 * H * E, H * P], -1)
+        q_BTHE, k_BTHE = _unit(qk_BTHE.view(B, T, 2 * H, E)).split(H, 2)
+        q_BTHE = q_BTHE * E**-0.5
+        _, decay_BTH = self._time_steps(step_BTH, ctx)
+        beta_BTH = beta_BTH.to(decay_BTH.dtype).sigmoid()
+        if ctx.valid_BT is not None:
+            beta_BTH = beta_BTH * ctx.valid_BT[..., None]
+
+        tokens = q_BTHE, k_BTHE, v_BTHP.view(B, T, H, P), decay_BTH, beta_BTH
+        if state is not None and T == 1:
+            read, matrix = delta_rule.gated_delta_step(*(x[:, 0] for x in tokens), state["matrix"])
+            read = read[:, None]
+        else:
+            start = None if state is None else state["matrix"]
+            read, matrix = delta_rule.gated_delta_rule(*tokens, start, kernel=ctx.kernel)
+        if state is not None:
+            state.advance(T, matrix=matrix, tail=tail)
+
+        gate_BTHP = F.silu(gate_BTe.to(read.dtype)).view(read.shape)
+        gated_BTHP = F.rms_norm(read, (P,), self.gain.to(read.dtype), NORM_EPS) * gate_BTHP
+        out_BTD: Tensor = self.out(gated_BTHP.flatten(2).to(joined_BTe.dtype))
+        return out_BTD
+
+    def products(self, tokens: int) -> int:
+        """Multiply-adds of the chunked delta rule over a sequence."""
+        return delta_rule.products(tokens, self.heads, self.key, self.value)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Return vectors of length 1; a zero stays zero."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _UNIT_EPS)
