@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate import bench
-from llama_ablate.bench import BENCHES, decode, step
+from llama_ablate.bench import BENCHES, decode, mixers, step
 from llama_ablate.bench.feedforward import _FUSED, Activation
 from llama_ablate.bench.norms import NaiveLayerNorm, NaiveRMSNorm
 from llama_ablate.bench.timing import Controls, Setup, Table, in_turns, joined
@@ -82,6 +82,7 @@ def test_the_same_code_is_the_same_within_the_margin_and_a_little_more_work_is_s
 def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "_NEW", (2, 8))
     monkeypatch.setattr(decode, "_MODEL", decode._MODEL | {"dim": 64, "layers": 1})
+    monkeypatch.setattr(mixers, "_CONTEXT", 32)
     monkeypatch.setattr(step, "_MODEL", step._MODEL | {"dim": 64, "layers": 1, "context": 32})
     small = ["--dim", "32", "--rows", "64", "--rounds", "1", "--processes", "2", "--no-compile"]
     assert main(["bench", name, *small, "--json"]) == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from llama_ablate.bench import decode, feedforward, norms, optimizers
+from llama_ablate.bench import decode, feedforward, mixers, norms, optimizers
 from llama_ablate.bench.timing import Ratio, Setup, Table, joined
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
@@ -30,6 +30,7 @@ class Bench:
 BENCHES = {
     "norms": Bench(norms.tables, norms.ratios),
     "feedforward": Bench(feedforward.tables, feedforward.ratios),
+    "mixers": Bench(mixers.tables, mixers.ratios),
     "optimizers": Bench(optimizers.tables, optimizers.ratios),
     "decode": Bench(decode.tables, decode.ratios),
 }

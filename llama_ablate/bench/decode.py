@@ -14,7 +14,7 @@ from llama_ablate.training.compute import Compute
 _NEW = (32, 100, 256)
 _PROMPT, _AFTER = 448, 32
 _WARM_UP = 1  # round: a call is dozens of forward passes
-_ATTENTIONS = ("mha", "gqa", "mqa", "mla")
+_ATTENTIONS = ("mha", "gqa", "mqa", "mla", "gated_delta", "mamba2")
 _MODEL = {"dim": 256, "layers": 4, "heads": 8, "context": 512, "vocab": 1024}
 
 
@@ -56,7 +56,7 @@ def tables(setup: Setup) -> list[Table]:
 
 
 def ratios(tables: Sequence[Table]) -> list[Ratio]:
-    """Return what a cache saves at each length, and what fewer heads save."""
+    """Return what a cache saves at each length, and what fewer heads and recurrences save."""
     *of_lengths, by_attention = tables
     return [
         Ratio(
@@ -68,7 +68,7 @@ def ratios(tables: Sequence[Table]) -> list[Ratio]:
         for new, table in zip(_NEW, of_lengths, strict=True)
     ] + [
         Ratio(f"mha / {name}, decoding a batch of 8", by_attention.ratio("mha", name))
-        for name in ("gqa", "mqa")
+        for name in ("gqa", "mqa", "gated_delta", "mamba2")
     ]
 
 
@@ -114,6 +114,7 @@ def _prefilled(model: Decoder, setup: Setup, new: int = _AFTER) -> Work:
     cache = model.new_state(8, _PROMPT + new)
     with torch.inference_mode():
         model(prompt, cache)
+        cache.keep()
 
     def work() -> None:
         # Each call writes the same positions again; the prompt stays.

@@ -12,7 +12,8 @@ EXAMPLE = "bench norms --dim 4096 --rows 2048 --processes 3"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the benchmark, its sizes, and the compute."""
-    parser.add_argument("what", choices=["norms", "feedforward", "optimizers", "decode"])
+    benches = ["norms", "feedforward", "mixers", "optimizers", "decode"]
+    parser.add_argument("what", choices=benches)
     parser.add_argument("--dim", type=count, default=1024, help="width of a vector (1024)")
     parser.add_argument("--rows", type=count, default=4096, help="vectors, or tokens (4096)")
     parser.add_argument(

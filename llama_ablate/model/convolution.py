@@ -59,7 +59,7 @@ class ShortConvolution(nn.Module):
     Weights start uniform within 1 / sqrt(width), as torch's convolutions do, and take no decay.
     """
 
-    undecayed = frozenset({"weight", "bias"})
+    undecayed = frozenset({"weight"})
 
     def __init__(self, channels: int, width: int, *, bias: bool) -> None:
         super().__init__()

@@ -16,7 +16,6 @@ from llama_ablate.model.kernels import Kernel
 
 #: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 32
-_FLASH = "fla.ops.gated_delta_rule", "chunk_gated_delta_rule"
 
 
 def gated_delta_rule(
@@ -41,11 +40,8 @@ def gated_delta_rule(
     a loop over chunks, and none over tokens. `fused` takes the kernels of flash-linear-attention
     where they can run.
     """
-    if flash := flash_kernel(*_FLASH, kernel, v_BTHP):
-        compute, low = flash
-        tokens = (x.to(low) for x in (q_BTHE, k_BTHE, v_BTHP))
-        options = {"scale": 1.0, "initial_state": state_BHEP, "output_final_state": True}
-        return compute(*tokens, decay_BTH, beta_BTH, **options)
+    if flash := flash_kernel("gated_delta_rule.chunk_gated_delta_rule", kernel, v_BTHP):
+        return flash((q_BTHE, k_BTHE, v_BTHP), (decay_BTH, beta_BTH), state_BHEP)
     B, T, H, E = q_BTHE.shape
     P = v_BTHP.shape[-1]
     n, C = chunk_lengths(T, chunk)

@@ -1,11 +1,11 @@
-"""The kernels of flash-linear-attention, where a GPU and the package (the extra `fla`) are there.
+"""The kernels of flash-linear-attention, where there are a GPU and the package (the extra `fla`).
 
-Yang & Zhang 2024, https://github.com/fla-org/flash-linear-attention. They are written in Triton, for
-16-bit inputs; states stay in float32. Without them the same functions are computed in plain torch.
+Yang & Zhang 2024, https://github.com/fla-org/flash-linear-attention. They are Triton kernels for
+16-bit inputs, with states in float32. Elsewhere the same functions are computed in plain torch.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -13,24 +13,33 @@ from torch import Tensor
 
 from llama_ablate.model.kernels import Kernel
 
-#: A kernel: `kernel(q, k, v, g, [beta], scale=..., initial_state=..., output_final_state=...)`.
-Flash = Callable[..., tuple[Tensor, Tensor]]
+#: From tokens' tensors, their gates and a state to what they read, and the state after them.
+FlashKernel = Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | None], tuple[Tensor, Tensor]]
 
 
-def flash_kernel(module: str, name: str, kernel: Kernel, x: Tensor) -> tuple[Flash, torch.dtype] | None:
-    """Return the package's function and the precision of its inputs, or None to use plain torch.
+def flash_kernel(name: str, kernel: Kernel, x: Tensor) -> FlashKernel | None:
+    """Return a function of the package `fla.ops` for inputs like `x`; None to use plain torch.
 
-    It is taken for `fused`, on a GPU, in 16 bits (under autocast, or where the model is).
+    It is taken with the kernel `fused`, on a GPU, where products are computed in 16 bits.
     """
     if kernel != "fused" or not on_gpu(x):
         return None
     device = x.device.type
     autocast = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
-    if dtype not in (torch.bfloat16, torch.float16):
+    function = _imported(name) if dtype in (torch.bfloat16, torch.float16) else None
+    if function is None:
         return None
-    flash = _imported(module, name)
-    return None if flash is None else (flash, dtype)
+
+    def compute(
+        tokens: Sequence[Tensor], gates: Sequence[Tensor], state: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        low = (x.to(dtype) for x in tokens)
+        options = {"scale": 1.0, "initial_state": state, "output_final_state": True}
+        result: tuple[Tensor, Tensor] = function(*low, *gates, **options)
+        return result
+
+    return compute
 
 
 def on_gpu(x: Tensor) -> bool:
@@ -39,9 +48,11 @@ def on_gpu(x: Tensor) -> bool:
 
 
 @cache
-def _imported(module: str, name: str) -> Flash | None:
+def _imported(name: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    module, _, function = name.rpartition(".")
     try:
-        flash: Flash = getattr(importlib.import_module(module), name)
+        imported: Callable[..., tuple[Tensor, Tensor]]
+        imported = getattr(importlib.import_module(f"fla.ops.{module}"), function)
     except ImportError:
         return None
-    return flash
+    return imported

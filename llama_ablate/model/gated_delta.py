@@ -78,8 +78,6 @@ class GatedDelta(Recurrent):
         q_BTHE = q_BTHE * E**-0.5
         _, decay_BTH = self._time_steps(step_BTH, ctx)
         beta_BTH = beta_BTH.to(decay_BTH.dtype).sigmoid()
-        if ctx.valid_BT is not None:
-            beta_BTH = beta_BTH * ctx.valid_BT[..., None]
 
         tokens = q_BTHE, k_BTHE, v_BTHP.view(B, T, H, P), decay_BTH, beta_BTH
         if state is not None and T == 1:

@@ -46,9 +46,7 @@ class Mamba2(Recurrent):
         check_widths(state=key, expand=expand, groups=groups, value_dim=value, conv=conv)
         inner = expand * heads * head_dim
         if inner % value:
-            raise ConfigError(
-                f"value_dim {value}: must divide expand x heads x head_dim, {inner}"
-            )
+            raise ConfigError(f"value_dim {value}: must divide expand x heads x head_dim, {inner}")
         own = inner // value
         if own % groups:
             raise ConfigError(f"{own} heads of {value} do not divide into {groups} groups")

@@ -31,10 +31,9 @@ class Recurrent(nn.Module, ABC):
 
     A token has a time step, `softplus(step + dt_bias)`, for which the matrix of a head decays at
     the rate `exp(A_log)`. As in the code of Mamba-2 rates start uniform, at most 16, and the time
-    steps of `dt_bias` log-uniform from 0.001 to 0.1. None of these takes weight decay.
+    steps of `dt_bias` log-uniform from 0.001 to 0.1; like all vectors they take no weight decay.
     """
 
-    undecayed = frozenset({"A_log", "dt_bias", "D"})
     rotated = 0  # positions are in the order of the tokens
 
     out: Linear

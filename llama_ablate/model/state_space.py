@@ -17,7 +17,6 @@ from llama_ablate.model.kernels import Kernel
 
 #: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 64
-_FLASH = "fla.ops.simple_gla", "chunk_simple_gla"
 
 
 def state_space_dual(
@@ -40,11 +39,9 @@ def state_space_dual(
     B, T, H, P = x_BTHP.shape
     G, E = b_BTGE.shape[2:]
     J = H // G
-    if flash := flash_kernel(*_FLASH, kernel, x_BTHP):
-        compute, low = flash
-        c_BTHE, b_BTHE = (x.to(low).repeat_interleave(J, 2) for x in (c_BTGE, b_BTGE))
-        options = {"scale": 1.0, "initial_state": state_BHEP, "output_final_state": True}
-        return compute(c_BTHE, b_BTHE, x_BTHP.to(low), decay_BTH, **options)
+    if flash := flash_kernel("simple_gla.chunk_simple_gla", kernel, x_BTHP):
+        c_BTHE, b_BTHE = (x.repeat_interleave(J, dim=2) for x in (c_BTGE, b_BTGE))
+        return flash((c_BTHE, b_BTHE, x_BTHP), (decay_BTH,), state_BHEP)
     n, C = chunk_lengths(T, chunk)
     dtype = torch.promote_types(x_BTHP.dtype, torch.float32)
 

@@ -1,17 +1,90 @@
-"""What every recurrent mixer does, over sequences longer than its chunks."""
+"""What a recurrent mixer does over sequences longer than its chunks."""
 
 import pytest
 import torch
 
-LONG = {"context": 160}
+from tests.conftest import LLAMA
+from tests.laws import model_of
+
 T = 150
 TOKENS = torch.randint(0, 61, (2, T), generator=torch.Generator().manual_seed(3))
 
 
+def model_with(name, seed=0, **options):
+    """Return a small model of this mixer alone, large enough in its weights to remember."""
+    model = model_of(LLAMA | {"attention": {"name": name, **options}}, seed, context=T)
+    with torch.no_grad():
+        for block in model.blocks:
+            for part in (*block.attn.projections, block.attn.out):
+                part.weight.mul_(10)
+    return model
+
+
 @torch.no_grad()
-def goes_on_from_a_state(model, pad=None):
-    """Prefill, chunks that cross chunks of the algorithm, and tokens give the whole's logits."""
+def goes_on_from_a_state(model):
+    """Prefill, a piece that crosses the ends of chunks, then tokens: the logits of one pass."""
     state = model.new_state(batch=2, capacity=T)
-    pieces = [model(piece, state, pad_B=pad) for piece in TOKENS.split([70, 61, *[1] * 19], 1)]
-    whole = model(TOKENS, pad_B=pad)
-    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-4, atol=1e-5)
+    pieces = [model(piece, state) for piece in TOKENS.split([70, 61, *[1] * 19], 1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), model(TOKENS), rtol=1e-4, atol=1e-4)
+    assert state.length == T
+
+
+@torch.no_grad()
+def padding_enters_neither_matrix_nor_convolution(model):
+    """What is padded by more than a chunk has the state, and the logits, of the prompt alone."""
+    prompt = TOKENS[:1, 81:130]
+    padded = torch.cat([TOKENS[1:, :81], prompt], 1)  # other tokens, which nobody may see
+    alone, beside = (model.new_state(batch=1, capacity=T) for _ in range(2))
+    expected = model(prompt, alone)
+    pad = torch.tensor([81])
+    logits = torch.cat([model(part, beside, pad_B=pad) for part in padded.split([60, 70], 1)], 1)
+    torch.testing.assert_close(logits[:, 81:], expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(beside.layers, alone.layers, strict=True):
+        torch.testing.assert_close(one.tensors, other.tensors, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def comes_back_to_what_was_kept_and_nowhere_else(model):
+    state = model.new_state(batch=2, capacity=T)
+    model(TOKENS[:, :40], state)
+    state.keep()
+    expected = model(TOKENS[:, 40:60], state)
+    with pytest.raises(ValueError, match="cannot go back from 60 tokens to 50"):
+        state.rewind(50)
+    state.rewind(40)
+    assert torch.equal(model(TOKENS[:, 40:60], state), expected)
+
+
+def is_as_large_for_one_token_as_for_many(model):
+    for dtype in (torch.float32, torch.bfloat16):
+        sizes = {model.new_state(1, length, dtype).nbytes for length in (1, 40, T)}
+        assert sizes == {model.state_bytes(length, dtype) for length in (1, 40, T)}
+        assert len(sizes) == 1
+
+
+@torch.no_grad()
+def half_precision_stays_near(model):
+    """In bfloat16, by autocast or by its weights, with a state in float32 or none."""
+    expected = model(TOKENS)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = model(TOKENS)
+    model.to(torch.bfloat16)
+    state = model.new_state(2, T)
+    assert {t.dtype for layer in state.layers for t in layer.tensors} == {
+        torch.float32,
+        torch.bfloat16,
+    }
+    low = torch.cat([model(part, state) for part in TOKENS.split([T - 1, 1], 1)], 1).float()
+    scale = expected.std()
+    for logits in (cast, low):
+        assert (logits.float() - expected).abs().mean() < 0.05 * scale
+
+
+#: Each is a function of a model, which it may change.
+LAWS = (
+    goes_on_from_a_state,
+    padding_enters_neither_matrix_nor_convolution,
+    comes_back_to_what_was_kept_and_nowhere_else,
+    is_as_large_for_one_token_as_for_many,
+    half_precision_stays_near,
+)

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.model.convolution import ShortConvolution, causal_convolution
+from llama_ablate.model.linear import decayed
 
 
 def inputs(width, tokens=9, channels=5):
@@ -43,7 +44,7 @@ def test_a_layer_starts_as_torchs_does_and_takes_no_decay():
     theirs = torch.nn.Conv1d(4000, 4000, 4, groups=4000)
     torch.testing.assert_close(layer.weight, theirs.weight[:, 0])
     torch.testing.assert_close(layer.bias, theirs.bias)
-    assert layer.undecayed == {name for name, _ in layer.named_parameters()}
+    assert not any(decayed(layer).values())
 
 
 def test_a_layer_is_a_convolution_and_a_silu():
