@@ -37,13 +37,17 @@ def gated_delta_rule(
 
     Inside a chunk the writes of all tokens are the solution of one triangular system (section 3.3:
     the WY representation and the UT transform), so that a sequence takes products of matrices and
-    a loop over chunks, and none over tokens. `fused` takes the kernels of flash-linear-attention
-    where they can run.
+    a loop over chunks, and none over tokens. One token after a state is the recurrence itself.
+    `fused` takes the kernels of flash-linear-attention where they can run.
     """
-    if flash := flash_kernel("gated_delta_rule.chunk_gated_delta_rule", kernel, v_BTHP):
-        return flash((q_BTHE, k_BTHE, v_BTHP), (decay_BTH, beta_BTH), state_BHEP)
     B, T, H, E = q_BTHE.shape
     P = v_BTHP.shape[-1]
+    if T == 1 and state_BHEP is not None:
+        token = q_BTHE[:, 0], k_BTHE[:, 0], v_BTHP[:, 0], decay_BTH[:, 0], beta_BTH[:, 0]
+        out_BHP, state_BHEP = gated_delta_step(*token, state_BHEP)
+        return out_BHP[:, None], state_BHEP
+    if flash := flash_kernel("gated_delta_rule.chunk_gated_delta_rule", kernel, v_BTHP):
+        return flash((q_BTHE, k_BTHE, v_BTHP), (decay_BTH, beta_BTH), state_BHEP)
     n, C = chunk_lengths(T, chunk)
     dtype = torch.promote_types(v_BTHP.dtype, torch.float32)
 
@@ -70,9 +74,11 @@ def gated_delta_rule(
         solved_nbCe = torch.linalg.solve_triangular(
             overlap_nbCC, right_nbCe, upper=False, unitriangular=True
         )
-        values_nbCP, keys_nbCE = solved_nbCe.split([P, E], -1)
+        values_nbCP, keys_nbCE = solved_nbCe.split_with_sizes([P, E], -1)
 
-        state_bEP = _start(state_BHEP, B * H, E, P, v_nbCP)
+        if state_BHEP is None:
+            state_BHEP = v_nbCP.new_zeros(B, H, E, P)
+        state_bEP = state_BHEP.reshape(B * H, E, P).to(dtype)
         k_to_end_nbEC = (k_nbCE * to_end_nbC1).mT
         states, writes = [], []
         for values_bCP, keys_bCE, k_bEC, whole_b11 in zip(
@@ -88,12 +94,6 @@ def gated_delta_rule(
         out_nbCP = before_nbCP + scores_nbCC @ torch.stack(writes)
     out_BnCHP = out_nbCP.view(n, B, H, C, P).permute(1, 0, 3, 2, 4)
     return out_BnCHP.reshape(B, n * C, H, P)[:, :T], state_bEP.view(B, H, E, P)
-
-
-def _start(state_BHEP: Tensor | None, batch: int, E: int, P: int, like: Tensor) -> Tensor:
-    if state_BHEP is None:
-        return like.new_zeros(batch, E, P)
-    return state_BHEP.reshape(batch, E, P).to(like.dtype)
 
 
 def gated_delta_step(

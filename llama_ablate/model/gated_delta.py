@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import delta_rule
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
 from llama_ablate.model.convolution import ShortConvolution
+from llama_ablate.model.delta_rule import gated_delta_rule, products
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
@@ -26,7 +26,7 @@ class GatedDelta(Recurrent):
     and keys have length 1. What is read is normalised by head (RMS) and gated (SiLU). All heads'
     values are as wide as the model's attention, each `value_dim`: twice a head of the model unless
     given, so that there are half as many, and `key_dim` half of that. So it has about the
-    parameters of `mha`, 4 dim^2; the paper's own widths, by the same rule of 1 to 2, have 6.
+    parameters of `mha`, 4 dim^2.
     """
 
     def __init__(
@@ -70,33 +70,30 @@ class GatedDelta(Recurrent):
         B, T, _ = x_BTD.shape
         H, E, P = self.heads, self.key, self.value
         joined_BTe = self._project(x_BTD)
-        channels = H * (2 * E + P)
-        inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split([channels, H * P, H, H], -1)
+        widths = [H * (2 * E + P), H * P, H, H]
+        inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split_with_sizes(widths, -1)
         mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)
-        qk_BTHE, v_BTHP = mixed_BTe.split([2 * H * E, H * P], -1)
-        q_BTHE, k_BTHE = _unit(qk_BTHE.view(B, T, 2 * H, E)).split(H, 2)
+        qk_BTHE, v_BTHP = mixed_BTe.split_with_sizes([2 * H * E, H * P], -1)
+        q_BTHE, k_BTHE = _unit(qk_BTHE.view(B, T, 2 * H, E)).chunk(2, 2)
         q_BTHE = q_BTHE * E**-0.5
         _, decay_BTH = self._time_steps(step_BTH, ctx)
         beta_BTH = beta_BTH.to(decay_BTH.dtype).sigmoid()
 
         tokens = q_BTHE, k_BTHE, v_BTHP.view(B, T, H, P), decay_BTH, beta_BTH
-        if state is not None and T == 1:
-            read, matrix = delta_rule.gated_delta_step(*(x[:, 0] for x in tokens), state["matrix"])
-            read = read[:, None]
-        else:
-            start = None if state is None else state["matrix"]
-            read, matrix = delta_rule.gated_delta_rule(*tokens, start, kernel=ctx.kernel)
+        start = None if state is None else state["matrix"]
+        read_BTHP, matrix = gated_delta_rule(*tokens, start, kernel=ctx.kernel)
         if state is not None:
             state.advance(T, matrix=matrix, tail=tail)
 
-        gate_BTHP = F.silu(gate_BTe.to(read.dtype)).view(read.shape)
-        gated_BTHP = F.rms_norm(read, (P,), self.gain.to(read.dtype), NORM_EPS) * gate_BTHP
+        dtype = read_BTHP.dtype
+        gate_BTHP = F.silu(gate_BTe.to(dtype)).view(read_BTHP.shape)
+        gated_BTHP = F.rms_norm(read_BTHP, (P,), self.gain.to(dtype), NORM_EPS) * gate_BTHP
         out_BTD: Tensor = self.out(gated_BTHP.flatten(2).to(joined_BTe.dtype))
         return out_BTD
 
     def products(self, tokens: int) -> int:
         """Multiply-adds of the chunked delta rule over a sequence."""
-        return delta_rule.products(tokens, self.heads, self.key, self.value)
+        return products(tokens, self.heads, self.key, self.value)
 
 
 def _unit(x: Tensor) -> Tensor:

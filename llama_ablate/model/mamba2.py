@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import state_space
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
 from llama_ablate.model.convolution import ShortConvolution
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
+from llama_ablate.model.state_space import products, state_space_dual
 
 
 @ATTENTIONS.register("mamba2")
@@ -73,29 +73,26 @@ class Mamba2(Recurrent):
         H, G, E, P = self.heads, self.groups, self.key, self.value
         joined_BTe = self._project(x_BTD)
         channels = H * P + 2 * G * E
-        inputs_BTe, gate_BTe, step_BTH = joined_BTe.split([channels, H * P, H], -1)
+        inputs_BTe, gate_BTe, step_BTH = joined_BTe.split_with_sizes([channels, H * P, H], -1)
         mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)
-        x_BTe, b_BTe, c_BTe = mixed_BTe.split([H * P, G * E, G * E], -1)
+        x_BTe, b_BTe, c_BTe = mixed_BTe.split_with_sizes([H * P, G * E, G * E], -1)
         x_BTHP = x_BTe.view(B, T, H, P)
         step_BTH, decay_BTH = self._time_steps(step_BTH, ctx)
         b_BTGE, c_BTGE = b_BTe.view(B, T, G, E), c_BTe.view(B, T, G, E)
 
         tokens = c_BTGE, b_BTGE, x_BTHP * step_BTH[..., None], decay_BTH
-        if state is not None and T == 1:
-            read, matrix = state_space.state_space_step(*(x[:, 0] for x in tokens), state["matrix"])
-            read = read[:, None]
-        else:
-            start = None if state is None else state["matrix"]
-            read, matrix = state_space.state_space_dual(*tokens, start, kernel=ctx.kernel)
+        start = None if state is None else state["matrix"]
+        read_BTHP, matrix = state_space_dual(*tokens, start, kernel=ctx.kernel)
         if state is not None:
             state.advance(T, matrix=matrix, tail=tail)
 
-        read = torch.addcmul(read, x_BTHP.to(read.dtype), self.D.to(read.dtype)[:, None])
-        gated_BTGe = (read.flatten(2) * F.silu(gate_BTe.to(read.dtype))).view(B, T, G, -1)
+        dtype = read_BTHP.dtype
+        read_BTHP = torch.addcmul(read_BTHP, x_BTHP.to(dtype), self.D.to(dtype)[:, None])
+        gated_BTGe = (read_BTHP.flatten(2) * F.silu(gate_BTe.to(dtype))).view(B, T, G, -1)
         normed_BTe = F.rms_norm(gated_BTGe, gated_BTGe.shape[-1:], eps=NORM_EPS).flatten(2)
         out_BTD: Tensor = self.out((normed_BTe * self.gain).to(joined_BTe.dtype))
         return out_BTD
 
     def products(self, tokens: int) -> int:
         """Multiply-adds of the chunked state-space dual over a sequence."""
-        return state_space.products(tokens, self.heads, self.groups, self.key, self.value)
+        return products(tokens, self.heads, self.groups, self.key, self.value)

@@ -59,7 +59,7 @@ class Recurrent(nn.Module, ABC):
 
     def _project(self, x_BTD: Tensor) -> Tensor:
         """Return all projections of each token, joined: one matrix product."""
-        weights = [part.weight for part in self.projections]
+        weights: list[Tensor] = [part.weight for part in self.projections]
         biases = [part.bias for part in self.projections]
         if all(bias is None for bias in biases):
             return F.linear(x_BTD, torch.cat(weights))

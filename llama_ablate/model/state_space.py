@@ -33,12 +33,16 @@ def state_space_dual(
 
     `decay` is a logarithm, 0 or less, and `x` is already scaled by the time step. A token of decay
     0 and x 0 leaves the state as it is. Without a state it starts at zero. All is computed in
-    float32 at least, under autocast too. `fused` takes the kernels of flash-linear-attention where
-    they can run.
+    float32 at least, under autocast too. One token after a state is the recurrence itself. `fused`
+    takes the kernels of flash-linear-attention where they can run.
     """
     B, T, H, P = x_BTHP.shape
     G, E = b_BTGE.shape[2:]
     J = H // G
+    if T == 1 and state_BHEP is not None:
+        token = c_BTGE[:, 0], b_BTGE[:, 0], x_BTHP[:, 0], decay_BTH[:, 0]
+        out_BHP, state_BHEP = state_space_step(*token, state_BHEP)
+        return out_BHP[:, None], state_BHEP
     if flash := flash_kernel("simple_gla.chunk_simple_gla", kernel, x_BTHP):
         c_BTHE, b_BTHE = (x.repeat_interleave(J, dim=2) for x in (c_BTGE, b_BTGE))
         return flash((c_BTHE, b_BTHE, x_BTHP), (decay_BTH,), state_BHEP)
@@ -63,9 +67,8 @@ def state_space_dual(
         # The heads of a group are columns of one product with the keys that they share.
         added_bEe = b_bCE.mT @ (x_bCJP * to_end_bCJ1).flatten(2)
         if state_BHEP is None:
-            state_gEJP = x_bCJP.new_zeros(B * G, E, J, P)
-        else:
-            state_gEJP = state_BHEP.reshape(B * G, J, E, P).transpose(1, 2).to(dtype)
+            state_BHEP = x_bCJP.new_zeros(B, H, E, P)
+        state_gEJP = state_BHEP.reshape(B * G, J, E, P).transpose(1, 2).to(dtype)
         states = []
         whole_ngJ1 = since_start_bCJ1[:, -1].view(n, B * G, 1, J, 1)
         for added_gEJP, whole_gJ1 in zip(
