@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.context import Context, Dropout
@@ -27,6 +28,8 @@ from llama_ablate.model.norms import RMSNorm
 ASKED = ("logits", "targets", "hidden", "tokens", "model", "dropout")
 LOSSES = Registry("loss", sizes=ASKED)
 
+#: The name of the part that is not in the registry.
+CROSS_ENTROPY = "cross_entropy"
 #: What a loss is multiplied with before it is added to cross-entropy.
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
 #: Called with what its positional parameters name; returns a number with its weight in it.
@@ -170,16 +173,12 @@ class Objective(nn.Module):
         for name, loss in self._calls.items():
             value = loss(**{key: asked[key] for key in _positional(loss)})
             parts[name] = parts[name] + value if name in parts else value
-        return sum(parts.values(), start=total), {"cross_entropy": total, **parts}
+        return sum(parts.values(), start=total), {CROSS_ENTROPY: total, **parts}
 
-    def after_step(self, mean: Callable[[Tensor], Tensor]) -> None:
-        """Let every part of the model that wants to change after an optimizer step do so.
 
-        `mean` is over the ranks that share the batches.
-        """
-        for module in self.modules():
-            if module is not self and hasattr(module, "after_step"):
-                module.after_step(mean)
+def losses_of(train: Train) -> list[Choice]:
+    """Return the losses that a train config names. Raises ConfigError, at the key."""
+    return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
 
 
 def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
