@@ -87,8 +87,7 @@ class Metrics(Registry):
             returned = [row(str(name), value) for name, value in returned.items()]
         values: list[Value] = []
         try:
-            for value in returned:
-                values.append(_plain(value))  # one by one: what comes before an error is kept
+            values.extend(_plain(value) for value in returned)  # up to where it raises
         except Unmeasured as missing:
             missing.rows = tuple(values)
             raise

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import llama_ablate.model.rope  # noqa: F401  registers
+import llama_ablate.model.mixture
+import llama_ablate.model.rope  # noqa: F401  both register
 from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import RULES, SLOTS, LayerSpec, ModelSpec

@@ -24,8 +24,9 @@ from llama_ablate.model.linear import Linear
 from llama_ablate.model.norms import RMSNorm
 
 #: What a loss may ask for: `logits` (B, T, V) in float32, `targets` (B, T), `hidden` (B, T, D) that
-#: the output head reads, `tokens` (B, T) that the model reads, the `model`, and `dropout`.
-ASKED = ("logits", "targets", "hidden", "tokens", "model", "dropout")
+#: the output head reads, `tokens` (B, T) that the model reads, the `model`; and, to run layers of
+#: its own, the `losses` that components add to, by name, and `dropout`.
+ASKED = ("logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
 LOSSES = Registry("loss", sizes=ASKED)
 
 #: The name of the part that is not in the registry.
@@ -77,11 +78,15 @@ class MultiToken(nn.Module):
         self.depths = nn.ModuleList(_Depth(model, joins=self.sequential) for _ in range(depth))
 
     def forward(
-        self, hidden: Tensor, targets: Tensor, model: Decoder, dropout: Dropout | None
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        model: Decoder,
+        losses: dict[str, Tensor],
+        dropout: Dropout | None,
     ) -> Tensor:
-        """Return the weighted loss, and what the extra layers' own components add."""
+        """Return the weighted loss; components of the extra layers add to `losses`."""
         T = targets.shape[1]
-        own: dict[str, Tensor] = {}
         x_BTD, total = hidden, hidden.new_zeros(())
         for k, layer in enumerate(self.depths, start=1):
             x_BTD = (x_BTD if self.sequential else hidden)[:, : T - k]
@@ -93,12 +98,12 @@ class MultiToken(nn.Module):
                 scheme,
                 kernel=model.kernel,
                 device=targets.device,
-                losses=own,
+                losses=losses,
                 dropout=dropout,
             ).at(model.spec.layers + k - 1, scheme)
             x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
             total = total + cross_entropy(model.logits(read_BTD), targets[:, k:])
-        return sum(own.values(), start=self.weight / len(self.depths) * total)
+        return self.weight / len(self.depths) * total
 
 
 class _Depth(nn.Module):
@@ -138,12 +143,13 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.losses = nn.ModuleDict()
-        self._calls: dict[str, Loss] = {}
+        self._calls: dict[str, tuple[Loss, list[str]]] = {}
         device = model.embedding.weight.device
         for choice in choices:
-            self._calls[choice.name] = call = _loss(choice, model, seed)
-            if isinstance(call, nn.Module):
-                self.losses[choice.name] = call
+            loss = _loss(choice, model, seed)
+            self._calls[choice.name] = loss, _positional(loss)
+            if isinstance(loss, nn.Module):
+                self.losses[choice.name] = loss
         if self.losses and device.type != "meta":
             own = nn.Module()  # so that names begin as they do in this module's state
             own.losses = self.losses
@@ -163,15 +169,10 @@ class Objective(nn.Module):
         hidden_BTD = self.model.hidden(tokens_BT, losses=parts, dropout=dropout)
         logits_BTV = self.model.logits(hidden_BTD).float()
         total = cross_entropy(logits_BTV, targets_BT)
-        asked = dict(
-            zip(
-                ASKED,
-                (logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, dropout),
-                strict=True,
-            )
-        )
-        for name, loss in self._calls.items():
-            value = loss(**{key: asked[key] for key in _positional(loss)})
+        values = logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts, dropout
+        asked = dict(zip(ASKED, values, strict=True))
+        for name, (loss, wanted) in self._calls.items():
+            value = loss(**{key: asked[key] for key in wanted})
             parts[name] = parts[name] + value if name in parts else value
         return sum(parts.values(), start=total), {CROSS_ENTROPY: total, **parts}
 
