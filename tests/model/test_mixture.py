@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.counts import count
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.mixture import MixtureOfExperts
 
@@ -289,6 +290,16 @@ def test_active_parameters_and_flops_leave_out_the_experts_that_are_not_chosen()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         moe(tokens(), EVALUATION)
     assert counter.get_total_flops() == 21 * moe.flops()
+
+
+def test_a_model_counts_active_parameters_over_its_layers(spec):
+    moe = {"name": "moe", "experts": 5, "top_k": 2, "shared": 1, "width": 12}
+    counts = count(spec(feedforward=moe, bias=False, layers=3))
+    assert counts.parameters - counts.active_parameters == 3 * (5 - 2) * 3 * 32 * 12
+    assert counts.non_embedding - counts.active_non_embedding == 3 * (5 - 2) * 3 * 32 * 12
+    dense = count(spec())
+    assert dense.active_parameters == dense.parameters
+    assert dense.active_non_embedding == dense.non_embedding
 
 
 def test_unless_given_a_width_a_token_passes_as_many_units_as_in_the_inner_network():
