@@ -265,6 +265,7 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
         "length": {"split", "context", "window"},
         "activations": {"layer"},
         "gradients": {"layer"},
+        "expert_load": {"layer", "expert"},
         "kv_cache": {"context"},
         "train_speed": set(),
         "decode_speed": {"batch", "context", "cache"},
@@ -272,13 +273,14 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
     }
     assert {*places} == {*METRICS}
     for name, coordinates in places.items():
-        values = rows(name, subject())
+        mixture = {"feedforward": "moe"} if name == "expert_load" else {}
+        values = rows(name, subject(**mixture))
         assert {key for value in values for key in value.coordinates} == coordinates, name
         at = [(v.quantity, *sorted(v.coordinates.items())) for v in values]
         assert len(set(at)) == len(at), name
         for value in values:
             for key, coordinate in value.coordinates.items():
-                if key in ("layer", "batch", "first_position", "cache"):
+                if key in ("layer", "expert", "batch", "first_position", "cache"):
                     assert str(coordinate) in value.name, value
 
 
@@ -357,6 +359,90 @@ def test_a_unit_that_is_never_above_zero_is_dead_and_the_stream_is_measured(subj
 
 def test_smooth_activations_have_no_dead_units(subject):
     assert measure("activations", subject(feedforward="swiglu"))["dead_units_share"] == 0
+
+
+def test_units_of_experts_are_dead_where_no_token_wakes_them(subject):
+    """Layer 0 sends every token to the same two of four experts of ReLU, 10 units each."""
+    moe = {"name": "moe", "experts": 4, "inner": "relu", "width": 10}
+    found = subject(feedforward=moe, bias=True, init_std=0.3)
+    ffn = found.model.blocks[0].ffn
+    with torch.no_grad():
+        for expert in ffn.experts:
+            expert.up.bias.fill_(1000.0)
+        ffn.experts[0].up.bias[:3] = -1000.0
+        found.model.blocks[0].ffn_norm.gain.fill_(0.0)  # equal scores: the first two are taken
+    values = measure("activations", found)
+    taken = {n for n, load in enumerate(ffn.load(torch.zeros(1, 1, 32)).tolist()) if load}
+    assert len(taken) == 2
+    assert values["layer_0_dead_units_share"] == pytest.approx((20 + 3 * (0 in taken)) / 40)
+
+
+class Summed(torch.nn.Module):
+    """Have no projection that is called `down`."""
+
+    def __init__(self, dim: int, *, width: int | None = None):
+        super().__init__()
+        self.width, self.out = width or dim, torch.nn.Linear(dim, dim)
+
+    def flops(self):
+        return 2 * self.out.weight.numel()
+
+    def forward(self, x_BTD, _ctx):
+        return self.out(x_BTD)
+
+
+def test_dead_units_that_cannot_be_seen_are_an_empty_cell_and_the_stream_is_measured(subject):
+    found = subject()
+    found.model.blocks[1].ffn = Summed(32)
+    measured = METRICS.measure_all([METRICS.resolve("activations")], found)["activations"]
+    assert measured.error == "no dead units of layer 1, whose feed-forward has no 'down'"
+    assert set(measured.numbers) == {
+        "layer_0_stream_rms",
+        "layer_1_stream_rms",
+        "layer_0_dead_units_share",
+        "dead_units_share",
+    }
+    found.model.blocks[0].ffn = Summed(32)
+    measured = METRICS.measure_all([METRICS.resolve("activations")], found)["activations"]
+    assert measured.error == "no dead units of layer 0, 1, whose feed-forward has no 'down'"
+    assert set(measured.numbers) == {"layer_0_stream_rms", "layer_1_stream_rms"}
+    assert measure("gradients", found)["layer_0_gradient_norm"] > 0
+
+
+def test_the_load_of_experts_is_the_share_of_choices_that_each_gets(subject):
+    moe = {"name": "moe", "experts": 4, "width": 8, "balance": "bias"}
+    found = subject(feedforward=moe, init_std=0.3)
+    found.model.blocks[1].ffn.balance_bias[2] = 10.0  # every token takes expert 2
+    values = measure("expert_load", found)
+    shares = [values[f"layer_1_expert_{n}_load"] for n in range(4)]
+    assert shares[2] == 0.5
+    assert sum(shares) == pytest.approx(1)
+    assert values["layer_1_load_max_over_mean"] == 2
+    entropy = -sum(share * math.log(share) for share in shares if share)
+    assert values["layer_1_load_entropy_nats"] == pytest.approx(entropy)
+    assert values["load_max_over_mean"] == max(
+        values[f"layer_{i}_load_max_over_mean"] for i in (0, 1)
+    )
+    split = np.asarray(found.tokens.split("test"), np.int64)
+    count = min(16_384, len(split) - 1) // 24
+    inputs = []
+    hook = found.model.blocks[0].ffn.register_forward_pre_hook(
+        lambda _m, args: inputs.append(args[0])
+    )
+    with torch.no_grad():
+        found.model(torch.from_numpy(split[: count * 24].reshape(count, 24)))
+    hook.remove()
+    scores = inputs[0] @ found.model.blocks[0].ffn.router.weight.T
+    chosen = scores.argsort(-1, descending=True)[..., :2].flatten()
+    expected = [(chosen == n).sum().item() / len(chosen) for n in range(4)]
+    assert [values[f"layer_0_expert_{n}_load"] for n in range(4)] == pytest.approx(
+        expected, abs=1e-3
+    )
+
+
+def test_where_no_layer_has_experts_their_load_is_an_empty_cell_with_its_reason(subject):
+    measured = METRICS.measure_all([METRICS.resolve("expert_load")], subject())
+    assert measured == {"expert_load": Measurement(error="no layer has experts")}
 
 
 def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subject):

@@ -101,6 +101,20 @@ def test_a_ladder_has_a_table_for_each_size_with_its_tokens_and_rate(planned):
     assert large.runs[0].train["lr"] == pytest.approx(5e-4)
 
 
+def test_a_mixture_is_matched_by_what_a_token_of_it_costs(planned):
+    moe = "{name: moe, experts: 2, top_k: 1}"
+    plan = planned(
+        f"{{axes: {{feedforward: [{moe}]}}, match: [active_parameters, parameters]}}",
+        model="{dim: 64, layers: 1, heads: 2, context: 16}",
+    )
+    active, whole = (by_label(table) for table in plan.tables)
+    for table, size in ((active, "active_non_embedding"), (whole, "non_embedding")):
+        dense, mixture = (count(v.spec) for v in table.values())
+        assert getattr(mixture, size) == pytest.approx(getattr(dense, size), rel=0.005)
+    dense, mixture = (count(v.spec) for v in active.values())
+    assert mixture.non_embedding > 1.5 * dense.non_embedding
+
+
 def test_every_variant_is_tried_at_every_tuned_point(planned):
     plan = planned(FFN, tune="{lr: [1e-3, 1e-2], warmup: [0, 0.1, 0.2]}")
     assert len(plan.runs) == 2 * 2 * 6

@@ -11,6 +11,7 @@ from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 
 _MODEL = {"dim": 256, "layers": 4, "heads": 4, "context": 256, "vocab": 1024}
@@ -56,8 +57,9 @@ def _step(swap_in: Mapping[str, Any], setup: Setup) -> Work:
                 setattr(block, name, swap(spec.dim))
         model.norm = swap(spec.dim)
     compute.prepare(model)
-    optimizer = make_optimizer(model, train)
+    objective = Objective(model)
+    optimizer = make_optimizer(objective, train)
     generator = torch.Generator().manual_seed(0)
     shape = (_BATCH, spec.context + 1)
     tokens = torch.randint(0, spec.vocab, shape, generator=generator).to(setup.device)
-    return lambda: update(model, optimizer, [tokens], train, compute)
+    return lambda: update(objective, optimizer, [tokens], train, compute)

@@ -14,6 +14,7 @@ HELP = "count parameters, FLOPs and KV bytes of an architecture, part by part"
 EXAMPLE = "summary llama2-7b --batch 16 --context 1024 --set model.tie=true"
 _COLUMNS = {
     "parameters": "parameters",
+    "active_parameters": "active",
     "flops_per_token": "FLOPs/token",
     "train_flops_per_token": "to train",
     "kv_bytes_per_token": "KV bytes/token",
@@ -77,7 +78,10 @@ def text(values: Mapping[str, Any]) -> str:
 
     rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
     cells = pd.DataFrame({"part": [r["part"] for r in rows], "what": [r["what"] for r in rows]})
+    dense = values["total"]["active_parameters"] == values["total"]["parameters"]
     for key, head in _COLUMNS.items():
+        if key == "active_parameters" and dense:
+            continue
         cells[head] = [f"{row[key]:,}" for row in rows]
     model, size = values["model"], values["kv_cache_bytes"]
     block = entry_text(model["block"], options=False)

@@ -46,7 +46,7 @@ def _without_size(value: object) -> object:
     return value
 
 
-Match = Literal["parameters", "flops", "kv_bytes", "none"]
+Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "none"]
 Budget = Literal["tokens", "flops", "seconds"]
 #: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]

@@ -77,6 +77,8 @@ class Train(Section):
     #: How the rate falls after the warm-up; that of `wsd` over the last `decay` of the steps.
     schedule: Entry = "cosine"
     decay: float = Field(0.2, gt=0, le=1)
+    #: What is minimised beside cross-entropy.
+    losses: list[Entry] = Field(default_factory=list, max_length=20)
     #: Shares of the budget at which a copy of a `wsd` run is cooled down and evaluated.
     branches: list[float] = Field(default_factory=list)
     #: The final weights are the mean over this many of the last hundredths of the run.

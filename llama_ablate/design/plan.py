@@ -35,6 +35,7 @@ Pace = Callable[[Table], Sequence[float]]
 
 _COSTS: dict[str, Cost] = {
     "parameters": lambda spec: count(spec).non_embedding,
+    "active_parameters": lambda spec: count(spec).active_non_embedding,
     "flops": lambda spec: count(spec).flops_per_token,
     "kv_bytes": lambda spec: count(spec).kv_bytes_per_token,
 }

@@ -84,6 +84,7 @@ def summarize(
             "part": part.name,
             "what": part.component,
             "parameters": part.parameters,
+            "active_parameters": part.parameters - part.idle_parameters,
             "flops_per_token": part.flops_per_token,
             "train_flops_per_token": 3 * part.flops_per_token,
             "kv_bytes_per_token": part.kv_bytes_per_token,

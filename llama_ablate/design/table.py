@@ -162,7 +162,10 @@ def _foreign_code(spec: ModelSpec, train: Train) -> list[str]:
 
 
 def _components(spec: ModelSpec, train: Train | None) -> list[tuple[str, Callable[..., Any]]]:
-    """Return every component of a spec, and those of a train config, by name."""
-    chosen = ((key, choice) for key in REGISTRIES for choice in getattr(spec, key).choices)
-    of_spec = [(choice.name, REGISTRIES[key].get(choice.name)) for key, choice in chosen]
+    """Return every component of a spec, what mixtures are of, and those of a train config."""
+    chosen = [(key, choice) for key in REGISTRIES for choice in getattr(spec, key).choices]
+    inner = [(key, dict(choice.options).get("inner")) for key, choice in chosen]
+    names = [(key, choice.name) for key, choice in chosen]
+    names += [(key, name) for key, name in inner if name in REGISTRIES[key]]
+    of_spec = [(name, REGISTRIES[key].get(name)) for key, name in names]
     return of_spec + (train_config.components(train, registries.REGISTRIES) if train else [])

@@ -140,6 +140,7 @@ def _run(
             train_config,
             steps=planned.steps,
             seed=planned.order_seed,
+            init_seed=planned.init_seed,
             compute=compute,
             saved=store.working(run_id),
             checkpoint_s=plan.settings.checkpoint_s,

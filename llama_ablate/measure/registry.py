@@ -31,6 +31,12 @@ class Subject:
     compute: Compute
 
 
+class Unmeasured(Exception):  # noqa: N818  not an error: the model has nothing of the kind
+    """What a metric cannot give of a model, and why; what it yielded before stands."""
+
+    rows: tuple[Value, ...] = ()
+
+
 class Metrics(Registry):
     """Metrics by name, each measured per run (with its trained weights) or per variant.
 
@@ -74,12 +80,17 @@ class Metrics(Registry):
             self._checks[choice.name](spec, tokens, **dict(choice.options))
 
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
-        """Measure one metric. Raises whatever the metric raises."""
+        """Measure one metric. Raises whatever the metric raises; Unmeasured keeps the rows."""
         self.check(choice, subject.model.spec, subject.tokens)
         returned = self.get(choice.name)(subject, **dict(choice.options))
         if isinstance(returned, Mapping):
             returned = [row(str(name), value) for name, value in returned.items()]
-        values = [_plain(value) for value in returned]
+        values: list[Value] = []
+        try:
+            values.extend(_plain(value) for value in returned)  # up to where it raises
+        except Unmeasured as missing:
+            missing.rows = tuple(values)
+            raise
         if len({value.name for value in values}) < len(values):
             raise ValueError(f"{choice.name} has several values of one name")
         return values
@@ -90,6 +101,8 @@ class Metrics(Registry):
         for choice in choices:
             try:
                 metrics[choice.name] = Measurement(tuple(self.measure(choice, subject)))
+            except Unmeasured as missing:
+                metrics[choice.name] = Measurement(missing.rows, reason(missing))
             except Exception as error:  # noqa: BLE001  the run and its other metrics stand
                 metrics[choice.name] = Measurement(error=reason(error))
         return metrics
@@ -109,8 +122,13 @@ def _plain(value: Value) -> Value:
 
 
 def reason(error: Exception) -> str:
-    """Return an exception as one line: its type and the first line of its message."""
+    """Return an exception as one line: its type and the first line of its message.
+
+    Of Unmeasured the message alone: nothing went wrong.
+    """
     text = str(error).strip().splitlines()
+    if isinstance(error, Unmeasured):
+        return text[0]
     return ": ".join([type(error).__name__, *text[:1]])
 
 

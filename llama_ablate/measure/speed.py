@@ -12,6 +12,7 @@ from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
 from llama_ablate.results.metrics import Coordinate, Value, row
 from llama_ablate.training.compute import update
+from llama_ablate.training.losses import Objective, losses_of
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.timing import seconds_of
 
@@ -24,7 +25,8 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
 def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
     model, train, compute = subject.model, subject.train, subject.compute
-    optimizer = make_optimizer(model, train)
+    objective = Objective(model, losses_of(train))
+    optimizer = make_optimizer(objective, train)
     context = model.spec.context
     parts = [
         part.to(compute.device)
@@ -34,7 +36,7 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
     ]
 
     def step() -> None:
-        update(model, optimizer, parts, train, compute)
+        update(objective, optimizer, parts, train, compute)
 
     tokens_per_s = train.batch * context / _seconds_a_call(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token

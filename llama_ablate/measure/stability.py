@@ -1,14 +1,15 @@
-"""Activations and gradients of a trained model, layer by layer."""
+"""Activations, gradients and the load of experts of a trained model, layer by layer."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.measure.registry import METRICS, Subject, Unmeasured
 from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import LOGITS, windows
@@ -21,29 +22,71 @@ def activations(subject: Subject) -> Iterator[Value]:
     """RMS of the residual stream after each layer, and the share of dead feed-forward units.
 
     A unit is dead where its input to the down projection is zero for every token (of at most
-    16,384): the dying ReLU. The share over all layers is `dead_units_share`.
+    16,384): the dying ReLU. The share over all layers is `dead_units_share`. A layer's down
+    projections are what its feed-forward network calls `down`, in each of its experts; of layers
+    that have none the units are not measured.
     """
     model = subject.model
-    squares: dict[int, list[float]] = {}
-    alive: dict[int, Tensor] = {}
+    squares: list[list[float]] = [[] for _ in model.blocks]
+    alive: list[dict[str, Tensor]] = [{} for _ in model.blocks]
 
     def stream(layer: int, x_BTD: Tensor) -> None:
-        squares.setdefault(layer, []).append(x_BTD.float().square().mean().item())
+        squares[layer].append(x_BTD.float().square().mean().item())
 
-    def hidden(layer: int, h_BTF: Tensor) -> None:
-        seen = (h_BTF != 0).flatten(0, 1).any(0)
-        alive[layer] = alive[layer] | seen if layer in alive else seen
+    def units(layer: int, name: str, h_BTF: Tensor) -> None:
+        active = (h_BTF != 0).flatten(0, -2).any(0)
+        alive[layer][name] = alive[layer].get(name, active) | active
 
-    with _watched(model, stream, hidden), torch.no_grad(), subject.compute.autocast():
-        for tokens in _batches(subject):
-            model.hidden(tokens[:, :-1])
-    for i, means in squares.items():
+    with _hooked(_activation_hooks(model, stream, units)), subject.compute.autocast():
+        _read(subject)
+    for i, means in enumerate(squares):
         rms = (sum(means) / len(means)) ** 0.5
         yield row(f"layer_{i}_stream_rms", rms, quantity="stream_rms", layer=i)
-    dead = {i: 1 - units.float().mean().item() for i, units in alive.items()}
+    dead = {
+        i: 1 - torch.cat([*by_name.values()]).float().mean().item()
+        for i, by_name in enumerate(alive)
+        if by_name
+    }
     for i, share in dead.items():
         yield row(f"layer_{i}_dead_units_share", share, quantity="dead_units_share", layer=i)
-    yield row("dead_units_share", sum(dead.values()) / len(dead))
+    if dead:
+        yield row("dead_units_share", sum(dead.values()) / len(dead))
+    if other := [str(i) for i in range(len(alive)) if i not in dead]:
+        raise Unmeasured(
+            f"no dead units of layer {', '.join(other)}, whose feed-forward has no 'down'"
+        )
+
+
+@METRICS.add("expert_load", per="run")
+def expert_load(subject: Subject) -> Iterator[Value]:
+    """Load of the experts of each layer: the share of the choices of tokens that each one gets.
+
+    Over at most 16,384 held-out tokens. By layer also the largest load over the mean (1 is even,
+    the number of experts the worst at one expert a token) and the entropy of the shares;
+    `load_max_over_mean` is the worst layer's. Of a feed-forward network that has a method `load`.
+    """
+    model = subject.model
+    loads: dict[int, Tensor] = {}
+
+    def count(layer: int, x_BTD: Tensor) -> None:
+        loads[layer] = loads.get(layer, 0) + model.blocks[layer].ffn.load(x_BTD)
+
+    with _hooked(_load_hooks(model, count)), subject.compute.autocast():
+        _read(subject)
+    if not loads:
+        raise Unmeasured("no layer has experts")
+    worst = 0.0
+    for i, load_N in loads.items():
+        share_N = load_N.double() / load_N.sum()
+        for n, share in enumerate(share_N.tolist()):
+            yield row(f"layer_{i}_expert_{n}_load", share, quantity="load", layer=i, expert=n)
+        over = (share_N.max() * len(share_N)).item()
+        worst = max(worst, over)
+        yield row(f"layer_{i}_load_max_over_mean", over, quantity="load_max_over_mean", layer=i)
+        entropy = torch.special.entr(share_N).sum().item()
+        name = f"layer_{i}_load_entropy_nats"
+        yield row(name, entropy, "nats", "load_entropy", layer=i)
+    yield row("load_max_over_mean", worst)
 
 
 @METRICS.add("gradients", per="run")
@@ -78,24 +121,49 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
         yield part.to(subject.compute.device)
 
 
-@contextmanager
-def _watched(model: Any, stream: Any, hidden: Any) -> Iterator[None]:
-    """Call `stream` with each block's output, and `hidden` with each down projection's input."""
-    hooks = []
+@torch.no_grad()
+def _read(subject: Subject) -> None:
+    """Let the model read held-out text."""
+    for tokens in _batches(subject):
+        subject.model.hidden(tokens[:, :-1])
+
+
+def _activation_hooks(
+    model: Any, stream: Callable[[int, Tensor], None], units: Callable[[int, str, Tensor], None]
+) -> Iterator[RemovableHandle]:
+    """Call `stream` with each block's output, and `units` with each down projection's input."""
     for i, block in enumerate(model.blocks):
 
         def after(_module: nn.Module, _inputs: Any, x: Tensor, layer: int = i) -> None:
             stream(layer, x)
 
-        def before(_module: nn.Module, inputs: tuple[Tensor, ...], layer: int = i) -> None:
-            hidden(layer, inputs[0])
+        yield block.register_forward_hook(after)
+        for name, module in block.ffn.named_modules():
 
-        hooks += [
-            block.register_forward_hook(after),
-            block.ffn.down.register_forward_pre_hook(before),
-        ]
+            def before(_module: nn.Module, inputs: Any, layer: int = i, name: str = name) -> None:
+                units(layer, name, inputs[0])
+
+            if name.rpartition(".")[2] == "down":
+                yield module.register_forward_pre_hook(before)
+
+
+def _load_hooks(model: Any, count: Callable[[int, Tensor], None]) -> Iterator[RemovableHandle]:
+    """Call `count` with what enters each feed-forward network that has experts."""
+    for i, block in enumerate(model.blocks):
+
+        def before(_module: nn.Module, inputs: Any, layer: int = i) -> None:
+            count(layer, inputs[0])
+
+        if hasattr(block.ffn, "load"):
+            yield block.ffn.register_forward_pre_hook(before)
+
+
+@contextmanager
+def _hooked(hooks: Iterator[RemovableHandle]) -> Iterator[None]:
+    """Keep hooks for a while."""
+    handles = list(hooks)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()

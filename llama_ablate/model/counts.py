@@ -47,6 +47,11 @@ class Counts:
     active_parameters: int
 
     @property
+    def active_non_embedding(self) -> int:
+        """What a token passes of the parameters that are no table or head."""
+        return self.non_embedding - (self.parameters - self.active_parameters)
+
+    @property
     def train_flops_per_token(self) -> int:
         """Forward and backward: the backward pass computes two products for each of the forward."""
         return 3 * self.flops_per_token

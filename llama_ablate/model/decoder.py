@@ -11,7 +11,7 @@ from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import RULES, SLOTS, LayerSpec, ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import gated_delta, mamba2, rope  # noqa: F401  they register
+from llama_ablate.model import gated_delta, mamba2, mixture, rope  # noqa: F401  they register
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context, Dropout

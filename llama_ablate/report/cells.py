@@ -39,6 +39,8 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]
     shown["perplexity"] = [number(v, ".3f") for v in frame["perplexity"]]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
+    if (frame["active_parameters"] != frame["parameters"]).any():
+        shown["active"] = [f"{v:,}" for v in frame["active_parameters"]]
     if frame["residual"].abs().max() > 0:
         shown["matched to"] = [
             f"{row.residual:+.2%}"

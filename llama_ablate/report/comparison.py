@@ -51,10 +51,10 @@ def compare(
     Columns: `label, baseline, role, point, outcome, n, loss_nats, sd_nats, difference_nats,
     low_nats, high_nats, verdict, p, alpha, df, seed_se_nats, text_se_nats, pooled, look, looks,
     seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed, perplexity,
-    bits_per_byte, excess_nats, parameters, non_embedding, residual, solved, flops_per_token,
-    train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high, decode_tokens_per_s,
-    decode_speed_ratio, decode_speed_low, decode_speed_high, kv_bytes_per_token,
-    kv_measured_bytes_per_token, peak_memory_bytes`.
+    bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual, solved,
+    flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high,
+    decode_tokens_per_s, decode_speed_ratio, decode_speed_low, decode_speed_high,
+    kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
     `standings` have each variant's interval by its id, which a row's verdict is read from, and
     which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
     measured is NaN. A variant none of whose runs ended `ok` keeps its row; how its runs ended
@@ -239,6 +239,7 @@ def _difference(
 def _size(variant: PlannedVariant) -> dict[str, Any]:
     return {
         "parameters": variant.parameters,
+        "active_parameters": variant.active,
         "non_embedding": variant.non_embedding,
         "residual": variant.residual,
         "solved": variant.solved,

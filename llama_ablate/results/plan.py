@@ -44,6 +44,11 @@ class PlannedVariant(_Part):
     state_bytes: int | None = None
     active_parameters: int | None = None
 
+    @property
+    def active(self) -> int:
+        """Parameters that a token passes: all, but for experts that it is not sent to."""
+        return self.parameters if self.active_parameters is None else self.active_parameters
+
 
 class PlannedRun(_Part):
     """A variant trained from one seed, at one point of what is tuned."""

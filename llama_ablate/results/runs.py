@@ -163,9 +163,12 @@ def _write(
 ) -> None:
     """Write a run's files, the manifest last; `place` is what their folder will be called."""
     text = io.StringIO(newline="")
-    rows = csv.DictWriter(text, CURVE)
+    points = list(curve)
+    # After the columns that every curve has, those of the losses that this run was trained by.
+    own = dict.fromkeys(key for point in points for key in point if key not in CURVE)
+    rows = csv.DictWriter(text, [*CURVE, *own])
     rows.writeheader()
-    rows.writerows(curve)
+    rows.writerows(points)
     values = record.to_dict()
     metrics = values.pop("metrics")
     contents: dict[str, disk.Content] = {

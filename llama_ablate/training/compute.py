@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.config.experiment import Train
@@ -27,6 +26,7 @@ from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
+from llama_ablate.training.losses import Objective, cross_entropy, losses_of
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
@@ -113,30 +113,39 @@ def pick_device(requested: str) -> str:
 
 def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
-    logits_BTV = model(tokens_BT1[:, :-1])
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT1[:, 1:].flatten())
+    return cross_entropy(model(tokens_BT1[:, :-1]), tokens_BT1[:, 1:])
 
 
 def update(
-    model: nn.Module,
+    objective: nn.Module,
     optimizer: Optimizer,
     parts: Sequence[Tensor],
     train: Train,
     compute: Compute,
     ranks: Ranks = ALONE,
-) -> tuple[Tensor, Tensor]:
-    """Do one optimizer step over micro-batches; return loss and gradient norm before clipping."""
-    total = torch.zeros((), device=compute.device)
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Do one optimizer step over micro-batches of an Objective, alone or wrapped for its ranks.
+
+    Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
+    clipping. Parts of the model with a method `after_step` change after the step: it is called
+    with a function that takes the mean of a tensor over the ranks.
+    """
+    means: dict[str, Tensor] = {}
     for part in parts:
         with compute.autocast():
-            loss = loss_of(model, ranks.share(part)) / len(parts)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    total = ranks.mean(total)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), train.clip or math.inf)
+            total, by_name = objective(ranks.share(part))
+        (total / len(parts)).backward()
+        for name, value in by_name.items():
+            before = means.get(name, torch.zeros((), device=compute.device))
+            means[name] = before + value.detach() / len(parts)
+    means = {name: ranks.mean(value) for name, value in means.items()}
+    norm = nn.utils.clip_grad_norm_(objective.parameters(), train.clip or math.inf)
     optimizer.step()
     optimizer.zero_grad()
-    return total, norm
+    for module in objective.modules():
+        if hasattr(module, "after_step"):
+            module.after_step(ranks.mean)
+    return means, norm
 
 
 def choose(
@@ -185,18 +194,15 @@ def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: in
     precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
     candidates = [Compute(device, threads, p, k) for p in precisions for k in kernels]
     tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(device)
-    model = init_weights(build(one), 0)
-    optimizer = make_optimizer(model.to(device), train)
+    model = init_weights(build(one), 0).to(device)
+    objective = Objective(model, losses_of(train))
+    optimizer = make_optimizer(objective, train)
 
     def step_s(compute: Compute) -> float:
         compute.prepare(model)
 
         def step() -> None:
-            with compute.autocast():
-                loss = loss_of(model, tokens)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
+            update(objective, optimizer, [tokens], train, compute)
 
         return seconds_of(step, compute.synchronize)
 

@@ -4,7 +4,7 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from llama_ablate.results.metrics import Value, row
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import losses, unigram_loss, windows
+from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.schedules import cooldown, learning_rate
@@ -59,6 +60,8 @@ class _State:
     #: Of every step so far.
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    #: What is minimised beside cross-entropy, by name.
+    parts: dict[str, list[float]] = field(default_factory=dict)
     curve: list[Point] = field(default_factory=list)
     #: The sum of the weights that are averaged, and how many it is of.
     summed: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -80,8 +83,13 @@ def train(
     progress: Progress = lambda _step, _loss: None,
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
+    init_seed: int | None = None,
 ) -> Trained:
     """Train a model in place for `steps` steps; return how the run ended.
+
+    `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
+    losses of their own have. In the curve `train_loss_nats` is cross-entropy alone, whatever else
+    is minimised; of each other part there is a column `loss_NAME_nats`, its weight in it.
 
     With `saved`, checkpoints are written to that folder every `checkpoint_s` seconds and when
     `stop` returns True; a call that finds one resumes from it, with the numbers of an uninterrupted
@@ -89,9 +97,10 @@ def train(
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
     compute.prepare(model)
-    optimizer = make_optimizer(model, config)
-    state = _resume(saved, model, optimizer, compute, ranks)
-    run = _Run(model, optimizer, tokens, config, steps, seed, compute, ranks)
+    objective = Objective(model, losses_of(config), seed if init_seed is None else init_seed)
+    optimizer = make_optimizer(objective, config)
+    state = _resume(saved, objective, optimizer, compute, ranks)
+    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks)
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -122,7 +131,7 @@ def train(
 class _Run:
     def __init__(
         self,
-        model: Decoder,
+        objective: Objective,
         optimizer: Optimizer,
         tokens: Tokens,
         config: Train,
@@ -131,25 +140,28 @@ class _Run:
         compute: Compute,
         ranks: Ranks,
     ) -> None:
-        self.model, self.optimizer, self.compute = model, optimizer, compute
-        self.ranks, self.trained = ranks, ranks.wrap(model)
+        self.objective, self.model = objective, objective.model
+        self.optimizer, self.compute = optimizer, compute
+        self.ranks, self.trained = ranks, ranks.wrap(objective)
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
-        self.context = model.spec.context
+        self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
         self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
-        """Do one optimizer step; record its loss and its gradient norm before clipping."""
+        """Do one optimizer step; record its losses and its gradient norm before clipping."""
         began = time.perf_counter()
-        loss, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
+        parts, norm = self._update(state.step, learning_rate(self.config, state.step, self.steps))
         state.step += 1
         # On a GPU reading the loss waits for the step; it is small beside launching the next one.
-        state.losses.append(loss.item())
+        for name, value in parts.items():
+            own = state.losses if name == CROSS_ENTROPY else state.parts.setdefault(name, [])
+            own.append(value.item())
         state.norms.append(norm.item())
         state.train_s += time.perf_counter() - began
 
-    def _update(self, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def _update(self, step: int, rate: float) -> tuple[Mapping[str, torch.Tensor], torch.Tensor]:
         set_learning_rate(self.optimizer, rate)
         batch = torch.from_numpy(
             self.tokens.batch(self.seed, step, self.config.batch, self.context)
@@ -167,6 +179,10 @@ class _Run:
             "train_loss_nats": sum(state.losses[since:]) / (state.step - since),
             "grad_norm": state.norms[-1],
             "train_s": state.train_s,
+            **{
+                f"loss_{name}_nats": sum(values[since:]) / (state.step - since)
+                for name, values in state.parts.items()
+            },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
             point["validation_loss_nats"] = float(
@@ -219,7 +235,7 @@ class _Run:
             fall = cooldown(self.config, steps)
             if state.step != steps - fall or (steps, self.tokens.heldout[0]) in state.branches:
                 continue
-            before = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
+            before = copy.deepcopy((self.objective.state_dict(), self.optimizer.state_dict()))
             for step in range(steps - fall, steps):
                 if self.ranks.agreed(self.ranks.first and stop())[0]:
                     self._restore(*before)
@@ -242,13 +258,14 @@ class _Run:
         return Trained(outcome, reason, state.step, state.train_s, state.curve, values)
 
     def _restore(self, weights: dict[str, Any], optimizer: dict[str, Any]) -> None:
-        self.model.load_state_dict(weights)
+        self.objective.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
 
     def save(self, folder: Path, state: _State) -> None:
         """Write a checkpoint."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        values |= {"objective": self.objective.losses.state_dict()}
         checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
@@ -259,7 +276,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
 
 def _resume(
     saved: Path | None,
-    model: Decoder,
+    objective: Objective,
     optimizer: Optimizer,
     compute: Compute,
     ranks: Ranks,
@@ -272,6 +289,7 @@ def _resume(
         if ranks.first:
             checkpoint.forget(saved)
         return _State()
-    model.load_state_dict(values.pop("model"))
+    objective.model.load_state_dict(values.pop("model"))
+    objective.losses.load_state_dict(values.pop("objective", {}))
     optimizer.load_state_dict(values.pop("optimizer"))
     return _State(**values)

@@ -29,8 +29,9 @@ class Ranks:
         """Return the model so that its gradients are the means over all ranks."""
         if self.count == 1:
             return model
-        # Made from the same seed, or read from the same checkpoint: nothing to send around.
-        return nn.parallel.DistributedDataParallel(model, init_sync=False)
+        # Made from the same seed, or read from the same checkpoint, and changed alike after each
+        # step: nothing to send around.
+        return nn.parallel.DistributedDataParallel(model, init_sync=False, broadcast_buffers=False)
 
     def share(self, batch: Tensor) -> Tensor:
         """Return this rank's rows of a batch, whose first axis is divisible by the ranks."""

@@ -50,6 +50,35 @@ def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
     assert record.compute["ranks"] == 2
 
 
+def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
+    experiment_file, tmp_path
+):
+    """Capacity is by sequence, and the bias moves by the load of all ranks."""
+    model = (
+        "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: {name: moe, experts: 4, "
+        "width: 8, scoring: sigmoid, capacity: 1.0, balance: bias, balance_rate: 0.05}}"
+    )
+    train = TRAIN.replace("60", "12").replace("}", ", losses: [z_loss, multi_token]}")
+    curves = []
+    for processes in (1, 2):
+        file = experiment_file(
+            "{}",
+            model=model,
+            train=train,
+            seeds="1",
+            measure="[perplexity]",
+            parallel=f"{{data: {processes}}}",
+        )
+        root = tmp_path / str(processes)
+        assert run_in_process(file, root) == 0
+        (folder,) = Store(root / "tiny").runs.folders().values()
+        curves.append(Results.open(root / "tiny").curve(folder.name.rpartition("--")[2]))
+    for ours, theirs in zip(*curves, strict=True):
+        assert set(ours) == set(theirs) >= {"loss_z_loss_nats", "loss_multi_token_nats"}
+        del ours["train_s"], theirs["train_s"]
+        assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
+
+
 @pytest.mark.full
 def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(two, tmp_path, launch):
     shared = curve(tmp_path / "two" / "tiny")

@@ -1,0 +1,212 @@
+"""A mixture of experts: a router sends each token through a few of many feed-forward networks.
+
+Letters beside the usual ones: M tokens (B x T), J the `top_k` experts of a token, R rows, which are
+pairs of a token and one of its experts.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from llama_ablate.config.registry import Choice
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.model.feedforward import FEEDFORWARDS
+from llama_ablate.model.linear import Linear
+
+_MOST_EXPERTS = 4096
+
+
+@FEEDFORWARDS.register("moe")
+class MixtureOfExperts(nn.Module):
+    """Route each token to `top_k` of `experts` feed-forward networks (Shazeer et al. 2017).
+
+    arXiv:1701.06538. The router scores the experts by a `softmax` (Switch Transformers, Fedus et
+    al. 2021, arXiv:2101.03961; Mixtral, Jiang et al. 2024, arXiv:2401.04088) or by a `sigmoid` each
+    (DeepSeek-V3, 2024, arXiv:2412.19437). A token's output is the sum of its experts' outputs,
+    weighted by their scores over the sum of the chosen scores; of a single expert, by its score
+    itself, as in Switch, or the router would have no gradient. Every token also passes the `shared`
+    experts, which are one network of `shared` times the width.
+
+    `inner` names the network that the experts are, `width` is the width of one; unless given it is
+    such that a token passes as many hidden units as in `inner` alone, rounded up.
+
+    `balance` keeps the load of the experts even: by a `loss` (Switch, equation 4: `balance_weight`
+    times experts times the sum of each one's share of the load times its mean score; 1 times the
+    weight at uniform routing), taken over the tokens of a micro-batch and summed over layers; by a
+    `bias`, added to the scores only where experts are chosen, that moves by `balance_rate` after
+    every optimizer step, up where the load was below its mean (DeepSeek-V3, auxiliary-loss-free;
+    Wang et al. 2024, arXiv:2408.15664); or not at all (`none`).
+
+    With a `capacity` factor an expert takes at most `ceil(capacity * T * top_k / experts)` tokens
+    of each sequence while training, the first ones; to later ones it adds nothing. Taken by
+    sequence and in order of position, it lets no token see a later one or another sequence.
+    Outside of training nothing is dropped, so a token's output does not depend on how many are
+    decoded at once. Without it (null, dropless) nothing ever is.
+
+    Raises ConfigError for numbers of experts, and for an inner network, that make no mixture.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        *,
+        width: int | None = None,
+        inner: str = "swiglu",
+        experts: int = 8,
+        top_k: int = 2,
+        shared: int = 0,
+        scoring: Literal["softmax", "sigmoid"] = "softmax",
+        balance: Literal["loss", "bias", "none"] = "loss",
+        balance_weight: float = 0.01,
+        balance_rate: float = 0.001,
+        capacity: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not 2 <= experts <= _MOST_EXPERTS:  # to one alone there is nothing to route
+            raise ConfigError(f"experts {experts}: must be from 2 to {_MOST_EXPERTS:,}")
+        if not 1 <= top_k <= experts:
+            raise ConfigError(f"top_k {top_k}: must be from 1 to the {experts} experts")
+        if not 0 <= shared <= _MOST_EXPERTS:
+            raise ConfigError(f"shared {shared}: must be from 0 to {_MOST_EXPERTS:,}")
+        if capacity is not None and not 0 < capacity < math.inf:
+            raise ConfigError(f"capacity {capacity:g}: must be above 0, or null to drop nothing")
+        for name, value in (("balance_weight", balance_weight), ("balance_rate", balance_rate)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name} {value:g}: must be 0 or more")
+        network = _inner(inner)
+        if width is None:
+            with torch.device("meta"):
+                own: int = _build(network, dim, bias).width
+            width = -(-own // (top_k + shared))
+        self.width, self.top_k, self.scoring, self.capacity = width, top_k, scoring, capacity
+        self.balance_weight = balance_weight if balance == "loss" else None
+        self.balance_rate = balance_rate if balance == "bias" else None
+        self.router = Linear(dim, experts, bias=False)
+        expert = network.with_options(width=width)
+        self.experts: Any = nn.ModuleList(_build(expert, dim, bias) for _ in range(experts))
+        self.shared: Any = None
+        if shared:
+            self.shared = _build(network.with_options(width=shared * width), dim, bias)
+        if self.balance_rate is not None:
+            self.register_buffer("balance_bias", torch.zeros(experts))
+            # Of one step only, so no checkpoint needs it.
+            self.register_buffer("step_load", torch.zeros(experts).double(), persistent=False)
+
+    def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
+        """Return the weighted sum of the chosen experts' outputs, and that of the shared ones."""
+        B, T, D = x_BTD.shape
+        training = ctx.losses is not None
+        x_MD = x_BTD.flatten(0, 1)
+        scores_MN = self.scores(x_MD)
+        chosen_MJ = self.chosen(scores_MN)
+        weight_MJ = scores_MN.gather(1, chosen_MJ)
+        if self.top_k > 1:
+            weight_MJ = weight_MJ / weight_MJ.sum(1, keepdim=True)
+        if training:
+            self._balance(scores_MN, chosen_MJ, ctx)
+        expert_MJ = chosen_MJ
+        if training and self.capacity is not None:
+            expert_MJ = self._within_capacity(chosen_MJ.view(B, T, -1)).view(B * T, -1)
+        # A copy of a token for each of its experts: every row is then read and written once, so
+        # that no gradient depends on the order of a sum.
+        copies_RD = x_MD[:, None].expand(-1, self.top_k, -1).reshape(-1, D)
+        y_MJD = self._experts(copies_RD, expert_MJ.flatten(), ctx).view(B * T, self.top_k, D)
+        y_MD = (y_MJD * weight_MJ[:, :, None]).sum(1).to(y_MJD.dtype)
+        y_BTD = y_MD.view(B, T, D)
+        return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD, ctx)
+
+    def scores(self, x_MD: Tensor) -> Tensor:
+        """Return the scores of all experts, (M, N), in float32 or wider whatever the precision."""
+        wide = torch.promote_types(x_MD.dtype, torch.float32)
+        with torch.autocast(x_MD.device.type, enabled=False):
+            logits_MN = F.linear(x_MD.to(wide), self.router.weight.to(wide))
+        return logits_MN.softmax(1) if self.scoring == "softmax" else logits_MN.sigmoid()
+
+    def chosen(self, scores_MN: Tensor) -> Tensor:
+        """Return the experts of each token, (M, J), the highest scores first."""
+        if self.balance_rate is not None:
+            scores_MN = scores_MN + self.balance_bias
+        return scores_MN.topk(self.top_k, 1).indices
+
+    def load(self, x_BTD: Tensor) -> Tensor:
+        """Return how many of the tokens each expert is chosen for, (N,)."""
+        chosen_MJ = self.chosen(self.scores(x_BTD.flatten(0, 1)))
+        return chosen_MJ.flatten().bincount(minlength=len(self.experts))
+
+    @torch.no_grad()
+    def after_step(self, mean: Callable[[Tensor], Tensor]) -> None:
+        """Move the bias after an optimizer step; `mean` is over the ranks that share its batch."""
+        if self.balance_rate is not None:
+            load_N = mean(self.step_load)
+            self.balance_bias += self.balance_rate * (load_N.mean() - load_N).sign()
+            self.step_load.zero_()
+
+    def flops(self) -> int:
+        """Forward FLOPs per token: the router, the chosen experts and the shared ones."""
+        routed: int = self.top_k * self.experts[0].flops()
+        shared: int = 0 if self.shared is None else self.shared.flops()
+        return 2 * self.router.weight.numel() + routed + shared
+
+    def active_parameters(self) -> int:
+        """Count the parameters that a token meets: all but the experts not chosen for it."""
+        idle = (len(self.experts) - self.top_k) * _numel(self.experts[0])
+        return _numel(self) - idle
+
+    def _balance(self, scores_MN: Tensor, chosen_MJ: Tensor, ctx: Any) -> None:
+        load_N = chosen_MJ.flatten().bincount(minlength=len(self.experts))
+        if self.balance_rate is not None:
+            self.step_load += load_N
+        if self.balance_weight is not None:
+            share_N = load_N.to(scores_MN.dtype) / chosen_MJ.numel()
+            mean_N = (scores_MN / scores_MN.sum(1, keepdim=True)).mean(0)
+            ctx.add_loss("balance", len(share_N) * (share_N * mean_N).sum(), self.balance_weight)
+
+    def _within_capacity(self, chosen_BTJ: Tensor) -> Tensor:
+        """Return the experts of each token, with one past the last where an expert is full."""
+        assert self.capacity is not None
+        T, experts = chosen_BTJ.shape[1], len(self.experts)
+        most = math.ceil(self.capacity * T * self.top_k / experts)
+        takes_BTN = F.one_hot(chosen_BTJ, experts).sum(2)
+        place_BTJ = takes_BTN.cumsum(1).gather(2, chosen_BTJ)
+        return chosen_BTJ.where(place_BTJ <= most, experts)
+
+    def _experts(self, x_RD: Tensor, expert_R: Tensor, ctx: Any) -> Tensor:
+        """Return each row's output of its expert, zeros where it has none: a product per expert.
+
+        An expert of no rows computes over none, so that all parameters have a gradient.
+        """
+        experts = len(self.experts)
+        sizes = expert_R.bincount(minlength=experts)[:experts].tolist()
+        order_R = expert_R.argsort(stable=True)[: sum(sizes)]
+        groups = x_RD.index_select(0, order_R).split(sizes)
+        outputs = [
+            expert(group[None], ctx)[0] for expert, group in zip(self.experts, groups, strict=True)
+        ]
+        y_RD = torch.cat(outputs)
+        return y_RD.new_zeros(x_RD.shape).index_copy(0, order_R, y_RD)
+
+
+def _inner(name: str) -> Choice:
+    allowed = [component for component in FEEDFORWARDS if component != "moe"]
+    if name not in allowed:
+        raise ConfigError(
+            f"inner '{name}' is no network that an expert can be{nearest(name, allowed)}"
+        )
+    return FEEDFORWARDS.resolve(name)
+
+
+def _build(choice: Choice, dim: int, bias: bool) -> Any:
+    try:
+        return FEEDFORWARDS.build(choice, dim=dim, bias=bias)
+    except KeyError as error:
+        message = f"inner '{choice.name}' needs the size {error}, which an expert does not have"
+        raise ConfigError(message) from None
+
+
+def _numel(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,209 @@
+"""Training losses: cross-entropy, those that `train.losses` names, and those of components.
+
+Held-out loss is cross-entropy alone, whatever is trained on.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.registry import Choice, Registry
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.model.context import Context, Dropout
+from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.initialisation import INITS, drawing_from, fill
+from llama_ablate.model.linear import Linear
+from llama_ablate.model.norms import RMSNorm
+
+#: What a loss may ask for: `logits` (B, T, V) in float32, `targets` (B, T), `hidden` (B, T, D) that
+#: the output head reads, `tokens` (B, T) that the model reads, the `model`; and, to run layers of
+#: its own, the `losses` that components add to, by name, and `dropout`.
+ASKED = ("logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
+LOSSES = Registry("loss", sizes=ASKED)
+
+#: The name of the part that is not in the registry.
+CROSS_ENTROPY = "cross_entropy"
+#: What a loss is multiplied with before it is added to cross-entropy.
+LossWeight = Annotated[float, Field(ge=0, le=1e6)]
+#: Called with what its positional parameters name; returns a number with its weight in it.
+Loss = Callable[..., Tensor]
+
+
+@LOSSES.register("z_loss")
+def z_loss(logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
+    """Keep the softmax's normalizer near one: weight x mean (log Z)^2 (PaLM 2022, 2204.02311).
+
+    Z is the sum of the exponentials of a token's logits.
+    """
+    return weight * logits.logsumexp(-1).square().mean()
+
+
+@LOSSES.register("multi_token")
+class MultiToken(nn.Module):
+    """Predict `depth` further tokens by an extra layer each (DeepSeek-V3 2024, arXiv:2412.19437).
+
+    `weight` times the mean over depths of the cross-entropy of the token that comes k further on.
+    The layers are of the kind of the model's last one; embedding and output head are the model's.
+
+    `sequential` is section 2.2 of DeepSeek-V3: a layer reads a projection of two vectors side by
+    side, each normalised: what the layer before it made (the first: what the output head reads),
+    and the embedding of the next known token. So it predicts from all tokens up to there.
+    `independent` is after Gloeckle et al. 2024 (arXiv:2404.19737): every layer reads what the
+    output head reads and nothing else. (Their heads branch off before the last layer.)
+
+    Raises ConfigError for a depth that leaves nothing to predict.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        weight: LossWeight = 0.3,
+        depth: int = 1,
+        heads: Literal["sequential", "independent"] = "sequential",
+    ) -> None:
+        super().__init__()
+        spec = model.spec
+        if not 1 <= depth < spec.context:
+            raise ConfigError(f"depth {depth}: must be from 1 to {spec.context - 1}")
+        self.weight, self.sequential = weight, heads == "sequential"
+        self.depths = nn.ModuleList(_Depth(model, joins=self.sequential) for _ in range(depth))
+
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        model: Decoder,
+        losses: dict[str, Tensor],
+        dropout: Dropout | None,
+    ) -> Tensor:
+        """Return the weighted loss; components of the extra layers add to `losses`."""
+        T = targets.shape[1]
+        x_BTD, total = hidden, hidden.new_zeros(())
+        for k, layer in enumerate(self.depths, start=1):
+            x_BTD = (x_BTD if self.sequential else hidden)[:, : T - k]
+            known_BTD = model.embedding(targets[:, k - 1 : T - 1]) if self.sequential else None
+            scheme = model.positions[model.schemes[-1]]
+            ctx = Context(
+                0,
+                T - k,
+                scheme,
+                kernel=model.kernel,
+                device=targets.device,
+                losses=losses,
+                dropout=dropout,
+            ).at(model.spec.layers + k - 1, scheme)
+            x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
+            total = total + cross_entropy(model.logits(read_BTD), targets[:, k:])
+        return self.weight / len(self.depths) * total
+
+
+class _Depth(nn.Module):
+    """One extra layer, with what it takes to read a hidden state and an embedding."""
+
+    def __init__(self, model: Decoder, *, joins: bool) -> None:
+        super().__init__()
+        spec, dim = model.spec, model.spec.dim
+        seed = int(torch.randint(1 << 62, (), device="cpu"))
+        last = Decoder(replace(spec, vocab=1), seed, layers=(spec.layers - 1,))
+        self.block, self.norm = last.blocks[0], last.norm
+        self.hidden_norm = RMSNorm(dim) if joins else None
+        self.embedding_norm = RMSNorm(dim) if joins else None
+        self.join = Linear(2 * dim, dim, bias=False) if joins else None
+
+    def forward(
+        self, x_BTD: Tensor, known_BTD: Tensor | None, ctx: Context
+    ) -> tuple[Tensor, Tensor]:
+        """Return the layer's output, and what the output head reads of it."""
+        if self.join is not None:
+            normed = self.hidden_norm(x_BTD), self.embedding_norm(known_BTD)
+            x_BTD = self.join(torch.cat(normed, -1))
+        x_BTD = self.block(x_BTD, ctx)
+        return x_BTD, self.norm(x_BTD)
+
+
+class Objective(nn.Module):
+    """A model and the losses that it is trained by: tokens in, total and parts out.
+
+    Losses that are modules are built here. What they draw comes from (`seed`, name), as in the
+    model; their parameters are trained and saved beside the model's, and are no part of it.
+
+    Raises ConfigError for a loss that does not fit the model.
+    """
+
+    def __init__(self, model: Decoder, choices: Sequence[Choice] = (), seed: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.losses = nn.ModuleDict()
+        self._calls: dict[str, tuple[Loss, list[str]]] = {}
+        device = model.embedding.weight.device
+        for choice in choices:
+            loss = _loss(choice, model, seed)
+            self._calls[choice.name] = loss, _positional(loss)
+            if isinstance(loss, nn.Module):
+                self.losses[choice.name] = loss
+        if self.losses and device.type != "meta":
+            own = nn.Module()  # so that names begin as they do in this module's state
+            own.losses = self.losses
+            fill(own, INITS.build(model.spec.init, **model.spec.sizes), seed)
+        self.losses.to(device)
+
+    def forward(
+        self, tokens_BT1: Tensor, dropout: Dropout | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what is minimised, and its parts by name: `cross_entropy` first.
+
+        Cross-entropy is the mean over all tokens but the first, in nats. The other parts have
+        their weights in them: the total is the sum of all.
+        """
+        tokens_BT, targets_BT = tokens_BT1[:, :-1], tokens_BT1[:, 1:]
+        parts: dict[str, Tensor] = {}
+        hidden_BTD = self.model.hidden(tokens_BT, losses=parts, dropout=dropout)
+        logits_BTV = self.model.logits(hidden_BTD).float()
+        total = cross_entropy(logits_BTV, targets_BT)
+        values = logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts, dropout
+        asked = dict(zip(ASKED, values, strict=True))
+        for name, (loss, wanted) in self._calls.items():
+            value = loss(**{key: asked[key] for key in wanted})
+            parts[name] = parts[name] + value if name in parts else value
+        return sum(parts.values(), start=total), {CROSS_ENTROPY: total, **parts}
+
+
+def losses_of(train: Train) -> list[Choice]:
+    """Return the losses that a train config names. Raises ConfigError, at the key."""
+    return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
+
+
+def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Return the mean cross-entropy in nats."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+
+
+def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
+    component = LOSSES.get(choice.name)
+    if not inspect.isclass(component):
+        return partial(component, **dict(choice.options))
+    # Random numbers are drawn on the CPU, the same for every device.
+    meta = model.embedding.weight.device.type == "meta"
+    with drawing_from(seed, f"losses.{choice.name}"), torch.device("meta" if meta else "cpu"):
+        loss: Loss = LOSSES.build(choice, model=model)
+    if unknown := sorted(set(_positional(loss)) - set(ASKED)):
+        raise ConfigError(
+            f"the loss '{choice.name}' asks for '{unknown[0]}'{nearest(unknown[0], ASKED)}"
+        )
+    return loss
+
+
+def _positional(loss: Loss) -> list[str]:
+    """Return the names of what a loss is called with."""
+    call = loss.forward if isinstance(loss, nn.Module) else loss
+    parameters = inspect.signature(call).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

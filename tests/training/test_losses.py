@@ -1,0 +1,295 @@
+"""What training minimises: closed forms of the losses, and their way through a run."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.context import Context
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.loop import train
+from llama_ablate.training.losses import LOSSES, Objective, z_loss
+from llama_ablate.training.optimizers import make_optimizer
+
+COMPUTE = Compute("cpu", 1, "float32", "math")
+TOKENS = torch.randint(0, 61, (3, 13), generator=torch.Generator().manual_seed(1))
+MOE = {"name": "moe", "experts": 4, "width": 8, "balance_weight": 0.5}
+
+
+def objective(spec, *losses, seed=0, **changes):
+    model = init_weights(build(spec(**{"init_std": 0.3, **changes})), seed)
+    model.kernel = "math"
+    return Objective(model, [LOSSES.resolve(entry) for entry in losses], seed)
+
+
+def test_the_z_loss_is_the_weighted_mean_square_of_log_z():
+    logits = torch.tensor([[[1.0, 1.0, 1.0], [0.0, math.log(2), math.log(3)]]], dtype=torch.float64)
+    expected = ((1 + math.log(3)) ** 2 + math.log(6) ** 2) / 2
+    assert z_loss(logits, weight=0.5).item() == pytest.approx(0.5 * expected, rel=1e-12)
+    assert z_loss(logits).item() == pytest.approx(1e-4 * expected, rel=1e-12)
+
+
+def test_the_gradient_of_the_z_loss_is_twice_log_z_times_the_softmax():
+    logits = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    z_loss(logits, weight=1.0).backward()
+    expected = 2 * logits.logsumexp(-1, keepdim=True) * logits.softmax(-1) / 6
+    torch.testing.assert_close(logits.grad, expected)
+
+
+def test_without_losses_the_total_is_cross_entropy_to_the_bit(spec):
+    total, parts = objective(spec)(TOKENS)
+    logits = init_weights(build(spec(init_std=0.3)), 0)
+    logits.kernel = "math"
+    expected = F.cross_entropy(logits(TOKENS[:, :-1]).flatten(0, 1), TOKENS[:, 1:].flatten())
+    assert torch.equal(total, expected)
+    assert list(parts) == ["cross_entropy"]
+
+
+def test_the_total_is_the_sum_of_the_parts_and_cross_entropy_stays_plain(spec):
+    plain, own = objective(spec, feedforward=MOE)(TOKENS)
+    names = ["z_loss", {"name": "multi_token", "weight": 0.5}]
+    total, parts = objective(spec, *names, feedforward=MOE)(TOKENS)
+    assert set(parts) == {"cross_entropy", "balance", "z_loss", "multi_token"}
+    assert all(value > 0 for value in parts.values())
+    torch.testing.assert_close(total, sum(parts.values()))
+    assert torch.equal(parts["cross_entropy"], own["cross_entropy"])
+    torch.testing.assert_close(plain, own["cross_entropy"] + own["balance"])
+    assert parts["balance"] > own["balance"] + 0.4, "the extra layer's experts are balanced too"
+
+
+def test_the_losses_of_components_are_summed_over_the_layers(spec):
+    loss = objective(spec, feedforward=MOE)
+    single = []
+    for block in loss.model.blocks:
+        block.ffn.balance_weight, kept = 0.0, block.ffn.balance_weight
+        rest = loss(TOKENS)[1]["balance"]
+        block.ffn.balance_weight = kept
+        single.append(loss(TOKENS)[1]["balance"] - rest)
+    torch.testing.assert_close(sum(single), loss(TOKENS)[1]["balance"])
+    assert min(single) > 0.4  # 0.5 times about one
+
+
+def test_a_model_alone_collects_no_losses(spec):
+    """Held-out loss is taken by the model alone."""
+    model = objective(spec, feedforward=MOE).model
+    seen = {}
+    model.hidden(TOKENS, losses=seen)
+    assert list(seen) == ["balance"]
+    assert torch.equal(model(TOKENS), model.logits(model.hidden(TOKENS)))
+
+
+@torch.no_grad()
+def test_a_sequential_layer_reads_the_hidden_state_and_the_next_tokens_embedding(spec):
+    """Equations 21 to 25 of DeepSeek-V3, for two depths, one sequence at a time in float64."""
+    entry = {"name": "multi_token", "weight": 0.25, "depth": 2}
+    loss = objective(spec, entry).double()
+    model, depths = loss.model, loss.losses["multi_token"].depths
+
+    def rms(x, norm):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.gain
+
+    losses = [[], []]
+    for row in TOKENS:
+        h = model.hidden(row[None, :-1])
+        for k, depth in enumerate(depths, start=1):
+            length = len(row) - 1 - k
+            known = model.embedding.weight[row[k : k + length]]
+            both = [rms(h[0, :length], depth.hidden_norm), rms(known, depth.embedding_norm)]
+            x = torch.cat(both, -1) @ depth.join.weight.T
+            h = depth.block(x[None], Context(0, length, model.position, kernel="math"))
+            logs = (depth.norm(h) @ model.head.weight.T).log_softmax(-1)[0]
+            losses[k - 1] += [-logs[t, row[t + k + 1]].item() for t in range(length)]
+    expected = 0.25 * sum(sum(of) / len(of) for of in losses) / 2
+    assert loss(TOKENS)[1]["multi_token"].item() == pytest.approx(expected, rel=1e-6)
+
+
+@torch.no_grad()
+def test_independent_layers_predict_further_tokens_from_the_hidden_state_alone(spec):
+    """With layers that add nothing, the logits are the model's own, one and two tokens later."""
+    entry = {"name": "multi_token", "weight": 1.0, "depth": 2, "heads": "independent"}
+    loss = objective(spec, entry).double()
+    assert not [n for n, _ in loss.losses.named_parameters() if "join" in n or "embedding" in n]
+    for depth in loss.losses["multi_token"].depths:
+        depth.block.attn.out.weight.zero_()
+        depth.block.ffn.down.weight.zero_()
+        depth.block.attn.out.bias.zero_()
+        depth.block.ffn.down.bias.zero_()
+    hidden = loss.model.hidden(TOKENS[:, :-1])
+    normed = hidden / (hidden.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    logs = loss.model.logits(normed).log_softmax(-1)
+    means = []
+    for k in (1, 2):
+        own = [-logs[b, t, TOKENS[b, t + k + 1]] for b in range(3) for t in range(12 - k)]
+        means.append(sum(own) / len(own))
+    expected = sum(means) / 2
+    torch.testing.assert_close(loss(TOKENS)[1]["multi_token"], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_no_extra_layer_sees_the_token_that_it_predicts(spec, heads):
+    """The last target is seen by none: changing it moves its own term of the loss alone."""
+    loss = objective(spec, {"name": "multi_token", "weight": 1.0, "heads": heads})
+    changed = TOKENS.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 61
+    seen = []
+    loss.losses["multi_token"].depths[0].norm.register_forward_hook(
+        lambda _module, _inputs, output: seen.append(output)
+    )
+    loss(TOKENS)
+    loss(changed)
+    assert seen[0].shape[1] == 11
+    assert torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_every_parameter_of_the_extra_layers_learns_and_the_model_learns_from_them(spec, heads):
+    loss = objective(spec, {"name": "multi_token", "heads": heads, "depth": 2})
+    loss(TOKENS)[1]["multi_token"].backward()
+    for name, parameter in loss.named_parameters():
+        assert parameter.grad is not None, name
+        if not name.endswith("attn.k.bias"):
+            assert parameter.grad.abs().max() > 0, name
+
+
+def test_extra_layers_are_drawn_from_seed_and_name_and_are_no_part_of_the_model(spec):
+    entry = {"name": "multi_token", "depth": 2}
+    torch.manual_seed(5)
+    one = objective(spec, entry)
+    torch.manual_seed(6)
+    again, other = objective(spec, entry), objective(spec, entry, seed=1)
+    assert len(list(one.losses.parameters())) > 0
+    for name, value in one.losses.state_dict().items():
+        assert torch.equal(value, again.losses.state_dict()[name]), name
+        if value.dim() == 2:
+            assert not torch.equal(value, other.losses.state_dict()[name]), name
+    first, second = one.losses["multi_token"].depths
+    last = one.model.blocks[-1]
+    assert not torch.equal(first.block.attn.q.weight, second.block.attn.q.weight)
+    assert not torch.equal(first.block.attn.q.weight, last.attn.q.weight)
+    plain = objective(spec).model.state_dict()
+    assert plain.keys() == one.model.state_dict().keys()
+    assert all(torch.equal(value, one.model.state_dict()[name]) for name, value in plain.items())
+    assert count(one.model.spec).parameters == sum(p.numel() for p in one.model.parameters())
+
+
+def test_what_a_loss_may_not_ask_for_is_named(spec, monkeypatch):
+    class Asking(torch.nn.Module):
+        def forward(self, logit):
+            return logit.sum()
+
+    for kind in ("_components", "_schemas"):
+        monkeypatch.setattr(LOSSES, kind, dict(getattr(LOSSES, kind)))
+    LOSSES.register("asking")(Asking)
+    with pytest.raises(ConfigError, match=r"asks for 'logit'; allowed: .*did you mean 'logits'"):
+        objective(spec, "asking")
+    with pytest.raises(ConfigError, match="supplies no size 'logit'"):
+        LOSSES.register("function")(lambda logit: logit)
+
+
+def test_a_depth_that_leaves_nothing_to_predict_is_refused(spec):
+    with pytest.raises(ConfigError, match="depth 24: must be from 1 to 23"):
+        objective(spec, {"name": "multi_token", "depth": 24})
+
+
+# --- in a run ---
+
+
+@pytest.fixture
+def tokens(book):
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+def trained(spec, tokens, *, seed=0, saved=None, stop=lambda: False, feedforward="swiglu", **keys):
+    model = init_weights(build(spec(vocab=256, feedforward=feedforward)), seed)
+    config = Train.check({"steps": 20, "batch": 4, "lr": 3e-3, "evals": 4, **keys})
+    done = train(
+        model, tokens, config, steps=20, seed=seed, compute=COMPUTE, saved=saved, stop=stop
+    )
+    return model, done
+
+
+def numbers(curve):
+    return [{k: v for k, v in row.items() if k != "train_s"} for row in curve]
+
+
+BIASED = {"name": "moe", "experts": 4, "width": 8, "balance": "bias", "balance_rate": 0.01}
+BOTH = ["z_loss", "multi_token"]
+
+
+def test_the_curve_has_a_column_for_each_part_and_the_train_loss_stays_plain(spec, tokens):
+    _model, done = trained(spec, tokens, feedforward=MOE, losses=BOTH)
+    first = done.curve[0]
+    names = {"loss_balance_nats", "loss_z_loss_nats", "loss_multi_token_nats"}
+    assert all(names <= set(point) for point in done.curve)
+    model = init_weights(build(spec(vocab=256, feedforward=MOE)), 0)
+    batch = torch.from_numpy(tokens.batch(0, 0, 4, 24))
+    expected = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten()).item()
+    assert first["train_loss_nats"] == pytest.approx(expected, rel=1e-6)
+    assert first["loss_multi_token_nats"] == pytest.approx(0.3 * math.log(256), rel=0.05)
+    assert first["loss_z_loss_nats"] == pytest.approx(1e-4 * math.log(256) ** 2, rel=0.05)
+    assert done.curve[-1]["loss_multi_token_nats"] < first["loss_multi_token_nats"]
+
+
+def test_a_loss_of_no_weight_trains_as_if_it_were_not_there(spec, tokens):
+    _, plain = trained(spec, tokens)
+    _, weighted = trained(spec, tokens, losses=[{"name": "z_loss", "weight": 0.0}])
+    rest = [{k: v for k, v in row.items() if "z_loss" not in k} for row in numbers(weighted.curve)]
+    assert rest == numbers(plain.curve)
+    _, other = trained(spec, tokens, losses=["multi_token"])
+    assert other.curve[-1]["train_loss_nats"] != plain.curve[-1]["train_loss_nats"]
+
+
+@pytest.mark.parametrize("feedforward", [MOE, BIASED], ids=["loss", "bias"])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(spec, tokens, tmp_path, feedforward):
+    keys = {"feedforward": feedforward, "losses": BOTH, "accumulate": 2}
+    expected_model, expected = trained(spec, tokens, **keys)
+    calls = iter(range(1000))
+    _, stopped = trained(spec, tokens, saved=tmp_path, stop=lambda: next(calls) == 7, **keys)
+    assert stopped.outcome == "cancelled"
+    model, done = trained(spec, tokens, saved=tmp_path, **keys)
+    assert numbers(done.curve) == numbers(expected.curve)
+    for name, value in expected_model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+def test_a_branch_leaves_losses_and_bias_as_they_were(spec, tokens):
+    keys = {"feedforward": BIASED, "losses": BOTH, "schedule": "wsd"}
+    plain, _ = trained(spec, tokens, **keys)
+    branched, done = trained(spec, tokens, branches=[0.5], **keys)
+    assert any("_loss_at_" in value.name for value in done.values)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, branched.state_dict()[name]), name
+    assert plain.blocks[0].ffn.balance_bias.abs().max() > 0
+
+
+def test_the_bias_moves_once_a_step_by_the_load_of_all_micro_batches(spec):
+    def stepped(accumulate):
+        loss = objective(spec, feedforward={**BIASED, "experts": 3})
+        config = Train.check({"steps": 1, "batch": 4, "accumulate": accumulate})
+        parts = TOKENS[:2].chunk(accumulate)
+        update(loss, make_optimizer(loss, config), parts, config, COMPUTE)
+        return [block.ffn.balance_bias for block in loss.model.blocks]
+
+    for one, two in zip(stepped(1), stepped(2), strict=True):
+        assert one.abs().max() == pytest.approx(0.01)
+        assert torch.equal(one, two)
+
+
+def test_gradients_of_extra_layers_are_clipped_with_the_models(spec):
+    loss = objective(spec, {"name": "multi_token", "weight": 100.0})
+    config = Train.check({"steps": 1, "batch": 4, "clip": 0.5})
+    before = [p.detach().clone() for p in loss.parameters()]
+    plain = torch.optim.SGD(loss.parameters(), lr=1.0)
+    _, norm = update(loss, plain, [TOKENS], config, COMPUTE)
+    assert norm > 0.5
+    moved = torch.stack([(p - b).norm() for p, b in zip(loss.parameters(), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(0.5, rel=1e-4)
