@@ -40,6 +40,8 @@ class About(Section):
     """The source of an architecture, and notes on it."""
 
     source: str = ""
+    #: Of pre-training, as its source says; None where it does not.
+    training_tokens: float | None = Field(None, gt=0, le=1e18)
     notes: list[str] = Field(default_factory=list)
 
 
