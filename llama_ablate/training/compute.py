@@ -24,6 +24,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
@@ -111,9 +112,9 @@ def pick_device(requested: str) -> str:
     return requested
 
 
-def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
+def loss_of(model: nn.Module, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
-    logits_BTV = model(tokens_BT1[:, :-1])
+    logits_BTV = model(tokens_BT1[:, :-1], dropout=dropout)
     return F.cross_entropy(logits_BTV.flatten(0, 1).float(), tokens_BT1[:, 1:].flatten())
 
 
@@ -124,12 +125,20 @@ def update(
     train: Train,
     compute: Compute,
     ranks: Ranks = ALONE,
+    dropout: Dropout | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Do one optimizer step over micro-batches; return loss and gradient norm before clipping."""
+    """Do one optimizer step over micro-batches; return loss and gradient norm before clipping.
+
+    Each micro-batch, and each rank's share of it, has its rows of the batch's dropout.
+    """
     total = torch.zeros((), device=compute.device)
+    first = 0
     for part in parts:
+        mine = ranks.share(part)
+        masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
         with compute.autocast():
-            loss = loss_of(model, ranks.share(part)) / len(parts)
+            loss = loss_of(model, mine, masks) / len(parts)
+        first += len(part)
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     total = ranks.mean(total)
@@ -187,13 +196,14 @@ def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: in
     tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(device)
     model = init_weights(build(one), 0)
     optimizer = make_optimizer(model.to(device), train)
+    dropout = Dropout.of_step(one, 0, 0, batch)
 
     def step_s(compute: Compute) -> float:
         compute.prepare(model)
 
         def step() -> None:
             with compute.autocast():
-                loss = loss_of(model, tokens)
+                loss = loss_of(model, tokens, dropout)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
