@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
-from llama_ablate.config.registry import laid_over
+from llama_ablate.config.registry import laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec, digest
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
@@ -277,6 +277,9 @@ def _name(change: Change, registries: Registries) -> str:
         return patterns.label(registries[change.key], change.value, change.where)
     if change.key in RULES:
         return registries[change.key].label(change.value, change.where)
+    if change.key == "dropout" and isinstance(change.value, Mapping):
+        rates = (f"{kind}={written(rate)}" for kind, rate in change.value.items())
+        return "-".join([change.key, *rates])
     return train_config.label(change.key.removeprefix(_TRAIN), change.value, registries)
 
 

@@ -1,5 +1,6 @@
 """Dropout: masks that are a function of seed, step, place and row."""
 
+import copy
 import itertools
 import math
 
@@ -7,10 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import DropoutRates
 from llama_ablate.design import grid
 from llama_ablate.errors import ConfigError
+from llama_ablate.model import laws
+from llama_ablate.model.blocks import Block
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights, spec_from
 from llama_ablate.model.dropout import Dropout
@@ -132,6 +136,32 @@ def test_every_component_passes_dropout_and_variants_share_the_masks_of_common_p
         assert expected - {p for p in expected if "weights" in p} <= set(variant), name
         for place in set(variant) & set(llama):
             assert torch.equal(variant[place], llama[place]), (name, place)
+
+
+class Forgetful(Block):
+    """Drops what attention adds, and not what the feed-forward does."""
+
+    final_norm = True
+
+    def forward(self, x_BTD, ctx, state=None):
+        x_BTD = x_BTD + ctx.drop(self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
+        return x_BTD + 2 * self.ffn(self.ffn_norm(x_BTD), ctx)
+
+
+@torch.no_grad()
+def test_a_block_that_forgets_dropout_is_refused_where_there_is_some(monkeypatch):
+    for block in REGISTRIES["block"]:
+        model = model_of(block=block, dropout=0.1)
+        assert laws.drops_sublayers(model, TOKENS) is None
+    blocks = copy.copy(REGISTRIES["block"])
+    blocks._components, blocks._schemas = dict(blocks._components), dict(blocks._schemas)
+    blocks.register("forgetful")(Forgetful)
+    monkeypatch.setitem(REGISTRIES, "block", blocks)
+    laws.check(make_spec(block="forgetful"), "block")
+    with pytest.raises(
+        ConfigError, match=r"'forgetful' does not drop all .*: pass both to ctx\.drop"
+    ):
+        laws.check(make_spec(block="forgetful", dropout=0.1), "block")
 
 
 @torch.no_grad()
@@ -287,3 +317,18 @@ def test_a_wrong_rate_is_refused_in_one_line(entry, message):
         resolved(dropout=entry)
     assert message in str(error.value)
     assert error.value.where[0] == "dropout"
+
+
+def test_dropout_may_be_an_axis_whose_levels_are_rates_or_rates_by_place(tmp_path):
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "name: x\nmodel: {dim: 16, layers: 1, heads: 2, context: 16}\ntrain: {steps: 2}\n"
+        "variants: {axes: {dropout: [0.0, 0.1, {attention: 0.2, sublayer: 0.3}]}}\n",
+        "utf-8",
+    )
+    arms = grid.variants(experiment.load(file).experiment, REGISTRIES, 256)
+    assert [(arm.label, arm.spec.dropout) for arm in arms] == [
+        ("baseline", DropoutRates()),
+        ("dropout=0.1", DropoutRates(0.1, 0.1, 0.1)),
+        ("dropout-attention=0.2-sublayer=0.3", DropoutRates(0.0, 0.2, 0.3)),
+    ]
