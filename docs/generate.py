@@ -41,7 +41,7 @@ def _filled(text: str, parts: dict[str, str]) -> str:
 def _summary() -> str:
     spec, about = resolve_preset("llama3-8b")
     values = summarize("llama3-8b", spec, batch=16)
-    shown = summary.text({**values, "source": about.source, "notes": about.notes})
+    shown = summary.text({**values, **about.model_dump()})
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 

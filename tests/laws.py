@@ -31,6 +31,7 @@ GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
 OPTIONS = {
     "norm": [
         {"name": "layernorm", "eps": 1e-2},
+        {"name": "layernorm", "unbiased": True},
         {"name": "rmsnorm", "eps": 1e-2},
         {"name": "dyt", "slope": 0.9},
     ],
@@ -61,6 +62,8 @@ OPTIONS = {
         {"name": "mha", "qkv_bias": False},
         {"name": "mqa", "qk_norm": True, "qkv_bias": False, "softcap": 0.5},
         {"name": "mqa", "window": 5},
+        {"name": "gqa", "repeat": True},
+        {"name": "mqa", "repeat": True},
         {"name": "mha", "softcap": 0.5},
         {"name": "mla", "latent": 12, "rope_dim": 2},
         {"name": "mla", "window": 5, "softcap": 0.5},
@@ -70,6 +73,7 @@ OPTIONS = {
     ],
     "feedforward": [
         {"name": "gelu", "approximate": "tanh"},
+        {"name": "glu", "gate_reads": "hidden"},
         *({"name": name, "width": 40} for name in ("linear", "relu", "relu2", "gelu", "silu")),
         *({"name": name, "width": 40} for name in GATED),
         *({"name": name, "multiple_of": 7, "multiplier": 1.3} for name in GATED),
@@ -80,6 +84,8 @@ OPTIONS = {
     ],
     "block": [{"name": "pre", "residual": 0.5}],
 }
+#: Options that change what a forward pass costs, and not what it computes.
+ONLY_COST = ("repeat",)
 
 
 def covering(slots):

@@ -111,7 +111,7 @@ def test_compare_pairs_two_variants_by_seed(results, capsys):
     assert main(["compare", str(results), "baseline", "mqa"]) == 0
     out = capsys.readouterr().out
     assert "over 2 paired seeds (this pair alone: a table corrects" in out
-    assert "attention: mha -> mqa\n" in out
+    assert "attention: mha -> mqa repeat=False\n" in out
     assert main(["compare", str(results), "mqa", "mqa"]) == 2
     assert "'mqa' and 'mqa' are the same variant: name two" in capsys.readouterr().err
 

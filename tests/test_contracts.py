@@ -10,11 +10,23 @@ import pytest
 import torch
 
 from llama_ablate.config.spec import SLOTS
+from llama_ablate.model import attention as attention_module
+from llama_ablate.model import kernels
 from llama_ablate.model.decoder import REGISTRIES, spec_from
 
 from . import laws
-from .conftest import LLAMA, make_spec
-from .laws import ALONE, COMBINATIONS, COMPONENTS, OPTIONS, PRODUCT, TOKENS, model_of, name_of
+from .conftest import LLAMA, SMALL, make_spec
+from .laws import (
+    ALONE,
+    COMBINATIONS,
+    COMPONENTS,
+    ONLY_COST,
+    OPTIONS,
+    PRODUCT,
+    TOKENS,
+    model_of,
+    name_of,
+)
 
 
 def test_all_240_combinations_of_the_first_components_can_be_built_and_are_counted_right():
@@ -111,10 +123,12 @@ def test_a_window_holds_as_many_tokens_as_it_is_wide_however_much_is_read():
 def test_two_names_are_two_functions(slot):
     """With the same seed, components of different names differ in parameters or in output.
 
-    So do a component with an option and the same without.
+    So do a component with an option and the same without, unless the option is one of cost alone.
     """
     outputs = {}
     for entry in [*REGISTRIES[slot], *OPTIONS[slot]]:
+        if set(entry) & set(ONLY_COST):
+            continue
         # Large weights: 'gelu' and 'silu' are nearly equal around zero.
         model = model_of(LLAMA | {slot: entry}, init_std=0.5)
         shapes = tuple((n, p.shape) for n, p in model.named_parameters())
@@ -123,6 +137,26 @@ def test_two_names_are_two_functions(slot):
             same = shapes == other_shapes and torch.allclose(logits, other_logits, atol=1e-4)
             assert not same, f"'{entry}' computes what '{other}' does"
         outputs[name_of(entry)] = shapes, logits
+
+
+@pytest.mark.parametrize(
+    "entry", [e for es in OPTIONS.values() for e in es if set(e) & set(ONLY_COST)], ids=name_of
+)
+@torch.no_grad()
+def test_an_option_of_cost_alone_computes_the_same_and_copies_heads(entry, monkeypatch):
+    seen = []
+
+    def attending(q, k, v, *rest, **options):
+        seen.append((k.shape[1], v.shape[1]))
+        return kernels.attend(q, k, v, *rest, **options)
+
+    monkeypatch.setattr(attention_module, "attend", attending)
+    without, copying = (model_of(LLAMA | {"attention": e}) for e in (entry["name"], entry))
+    expected = without(TOKENS)
+    (shared,) = set(seen)
+    torch.testing.assert_close(copying(TOKENS), expected, rtol=1e-5, atol=1e-5)
+    assert seen[-1] == (SMALL["heads"],) * 2 != shared
+    assert copying.new_state(2, 10).nbytes == without.new_state(2, 10).nbytes
 
 
 @pytest.mark.parametrize("position", list(REGISTRIES["position"]))

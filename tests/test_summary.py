@@ -20,6 +20,7 @@ PUBLISHED = {
     "llama1-65b": (8192, 80, 64, 64, 22016, 32000, 65_285_660_672, 2_621_440),
     "llama2-7b": (4096, 32, 32, 32, 11008, 32000, 6_738_415_616, 524_288),
     "llama2-13b": (5120, 40, 40, 40, 13824, 32000, 13_015_864_320, 819_200),
+    "llama2-34b": (8192, 48, 64, 8, 22016, 32000, 33_743_970_304, 196_608),
     "llama2-70b": (8192, 80, 64, 8, 28672, 32000, 68_976_648_192, 327_680),
     "llama3-8b": (4096, 32, 32, 8, 14336, 128256, 8_030_261_248, 131_072),
     "llama3-70b": (8192, 80, 64, 8, 28672, 128256, 70_553_706_496, 327_680),
@@ -135,6 +136,36 @@ def test_405_billion_parameters_are_counted_without_memory_within_three_seconds(
     began = time.perf_counter()
     assert summarize("x", resolve_preset("llama3.1-405b")[0])["total"]["parameters"] > 4e11
     assert within(time.perf_counter() - began, 3)
+
+
+def test_several_architectures_stand_in_one_table_with_what_each_was_trained_on(capsys):
+    """Document 002's table of the three Llama families, with its three errors put right."""
+    names = ["llama1-7b", "llama1-65b", "llama2-34b", "llama3-8b", "gpt2-small"]
+    assert main(["summary", *names]) == 0
+    head, _, *rows = capsys.readouterr().out.rstrip().splitlines()
+    assert "key/value heads  context  vocabulary  training tokens" in head
+    expected = [
+        "llama1-7b 6,738,415,616 rmsnorm rope swiglu 32 32 2,048 32,000 1T 524,288",
+        "llama1-65b 65,285,660,672 rmsnorm rope swiglu 64 64 2,048 32,000 1.4T 2,621,440",
+        "llama2-34b 33,743,970,304 rmsnorm rope swiglu 64 8 4,096 32,000 2T 196,608",
+        "llama3-8b 8,030,261,248 rmsnorm rope swiglu 32 8 8,192 128,256 15T 131,072",
+        "gpt2-small 124,439,808 layernorm learned gelu 12 12 1,024 50,257 - 36,864",
+    ]
+    assert [row.split()[:11] for row in rows] == [line.split() for line in expected]
+
+
+def test_several_summaries_are_those_of_each_alone_with_their_own_cache(capsys):
+    sizes = ["--batch", "16", "--context", "1024", "--json"]
+    assert main(["summary", "llama2-7b", "llama2-70b", *sizes]) == 0
+    together = json.loads(capsys.readouterr().out)
+    for name, values in zip(("llama2-7b", "llama2-70b"), together, strict=True):
+        assert main(["summary", name, *sizes]) == 0
+        assert json.loads(capsys.readouterr().out) == values
+    assert [values["kv_heads"] for values in together] == [[32], [8]]
+    assert main(["summary", "llama2-demo", "llama2-tiny", "--set", "model.attention=mla"]) == 0
+    assert capsys.readouterr().out.count(" mla ") == 2
+    assert main(["summary", "llama2-demo", "llama3-8"]) == 2
+    assert "'llama3-8' is not a preset" in capsys.readouterr().err
 
 
 def test_the_presets_are_listed_with_their_sources(capsys):

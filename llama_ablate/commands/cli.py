@@ -27,6 +27,7 @@ from llama_ablate.commands import (
     show,
     status,
     summary,
+    trace,
 )
 from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
@@ -65,6 +66,7 @@ COMMANDS: dict[str, Command] = {
     "summary": summary,
     "rope": rope,
     "generate": generate,
+    "trace": trace,
     "attention": attention,
     "export": export,
     "bench": bench,

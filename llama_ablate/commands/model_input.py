@@ -6,20 +6,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from llama_ablate.interop.loader import OpenedModel
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """Add RUN|CHECKPOINT, and how it is opened."""
+    """Add RUN|CHECKPOINT|PRESET, and how it is opened."""
     parser.add_argument(
         "model",
         type=Path,
-        metavar="RUN|CHECKPOINT",
+        metavar="RUN|CHECKPOINT|PRESET",
         help="results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
-        "params.json (Meta), or a llama2.c .bin",
+        "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
+        "untrained, and bytes as tokens",
+    )
+    shared.add_sets(parser, "model.layers=2 of a preset")
+    parser.add_argument(
+        "--init-seed",
+        type=int,
+        metavar="N",
+        help="seed of a preset's initial weights (default: 0)",
     )
     parser.add_argument(
         "--tokenizer",
@@ -36,15 +44,31 @@ def add_model(parser: ArgumentParser) -> None:
 
 
 def open_model(options: Namespace) -> "OpenedModel":
-    """Open the model, on its device. Raises ConfigError."""
+    """Open the model, on its device. Raises ConfigError.
+
+    Of a preset a note says that nothing was trained.
+    """
     import torch
 
+    from llama_ablate.config import experiment
     from llama_ablate.interop import loader
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(options.device)
     dtype = getattr(torch, options.dtype) if options.dtype else None
-    opened = loader.open_model(options.model, tokenizer=options.tokenizer, dtype=dtype)
+    name, seed = str(options.model), options.init_seed or 0
+    if name in experiment.presets() and not options.model.exists():
+        opened = loader.open_preset(
+            name, options.sets, seed=seed, tokenizer=options.tokenizer, dtype=dtype
+        )
+        sys.stderr.write(f"note: '{name}' is a preset: initial weights of seed {seed}, untrained\n")
+    elif options.sets or options.init_seed is not None:
+        given = "--set" if options.sets else "--init-seed"
+        raise ConfigError(
+            f"{given} is for a preset; '{name}' is not one{nearest(name, experiment.presets())}"
+        )
+    else:
+        opened = loader.open_model(options.model, tokenizer=options.tokenizer, dtype=dtype)
     opened.model.to(device)
     return opened
 

@@ -1,7 +1,7 @@
-"""The command `summary`: parameters, FLOPs and cache of an architecture, part by part."""
+"""The command `summary`: an architecture part by part, or several in one table."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.options import count
 from llama_ablate.errors import ConfigError
 
-HELP = "count parameters, FLOPs and KV bytes of an architecture, part by part"
-EXAMPLE = "summary llama2-7b --batch 16 --context 1024 --set model.tie=true"
+HELP = "count parameters, FLOPs and KV bytes of an architecture, or compare several"
+EXAMPLE = "summary llama1-65b llama2-70b llama3-70b --batch 16"
 _COLUMNS = {
     "parameters": "parameters",
     "active_parameters": "active",
@@ -25,9 +25,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the architecture, and the size of its cache."""
     parser.add_argument(
         "what",
-        nargs="?",
+        nargs="*",
         metavar="PRESET|CHECKPOINT",
-        help="a preset's name, or a checkpoint; without one, the presets are listed",
+        help="a preset's name, or a checkpoint: one is shown part by part, several in one table; "
+        "without one, the presets are listed",
     )
     shared.add_sets(parser, "model.attention=mqa")
     parser.add_argument(
@@ -45,28 +46,61 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> Answer:
-    """Count an architecture, without building its weights; or list the presets."""
+    """Count architectures, without building their weights; or list the presets."""
     from llama_ablate.config import experiment
-    from llama_ablate.design.summary import resolve_preset, summarize
 
-    if options.what is None:
+    if not options.what:
         if options.sets:
             raise ConfigError("--set needs a preset to change")
         names = {name: experiment.preset(name).about.source for name in experiment.presets()}
         return Answer("\n".join(f"{name:18s} {source}" for name, source in names.items()), names)
-    if options.what in experiment.presets() or not Path(options.what).exists():
-        spec, about = resolve_preset(options.what, options.sets)
+    rows = [_values(name, options) for name in options.what]
+    return Answer(text(rows[0]), rows[0]) if len(rows) == 1 else Answer(table(rows), rows)
+
+
+def _values(name: str, options: Namespace) -> dict[str, Any]:
+    from llama_ablate.config import experiment
+    from llama_ablate.design.summary import resolve_preset, summarize
+
+    if name in experiment.presets() or not Path(name).exists():
+        spec, about = resolve_preset(name, options.sets)
     else:
         from llama_ablate.interop.loader import open_spec
 
         if options.sets:
             raise ConfigError("--set changes a preset; a checkpoint is what it is")
-        spec, about = open_spec(Path(options.what)), experiment.About()
-    values = summarize(
-        options.what, spec, context=options.context, batch=options.batch, dtype=options.dtype
-    )
-    values |= {"source": about.source, "notes": about.notes}
-    return Answer(text(values), values)
+        spec, about = open_spec(Path(name)), experiment.About()
+    sizes = {"context": options.context, "batch": options.batch, "dtype": options.dtype}
+    return summarize(name, spec, **sizes) | about.model_dump()
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return summaries side by side: the components and sizes in which families differ."""
+    import pandas as pd
+
+    from llama_ablate.config.registry import entry_text
+    from llama_ablate.report import tables
+
+    def cells(row: Mapping[str, Any]) -> dict[str, str]:
+        model, tokens = row["model"], row["training_tokens"]
+        kv_heads = ", ".join(map(str, row["kv_heads"]))
+        return {
+            "model": row["name"],
+            "parameters": f"{row['total']['parameters']:,}",
+            "norm": entry_text(model["norm"], options=False),
+            "position": entry_text(model["position"], options=False),
+            "activation": entry_text(model["feedforward"], options=False),
+            "heads": str(model["heads"]),
+            "key/value heads": kv_heads or entry_text(model["attention"], options=False),
+            "context": f"{model['context']:,}",
+            "vocabulary": f"{model['vocab']:,}",
+            "training tokens": f"{tokens / 1e12:g}T" if tokens else "-",
+            "KV bytes/token": f"{row['total']['kv_bytes_per_token']:,}",
+            "cache": f"{row['batch']:,} x {row['context']:,}: "
+            + tables.size(row["kv_cache_bytes"]),
+        }
+
+    return tables.text(pd.DataFrame(list(map(cells, rows))))
 
 
 def text(values: Mapping[str, Any]) -> str:
@@ -98,5 +132,7 @@ def text(values: Mapping[str, Any]) -> str:
         f"{size:,} bytes = {tables.size(size, 5)}",
     ]
     lines += [f"source: {values['source']}"] if values["source"] else []
+    tokens = values["training_tokens"]
+    lines += [f"trained on {tokens / 1e12:g}T tokens"] if tokens else []
     lines += [f"note: {note}" for note in values["notes"]]
     return "\n".join(lines)

@@ -12,6 +12,18 @@ from llama_ablate.config.validation import Section, at, shown
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+#: The share of numbers that dropout sets to zero.
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Dropout(Section):
+    """Rates of dropout, for each kind of place."""
+
+    embedding: Rate = 0.0
+    attention: Rate = 0.0
+    sublayer: Rate = 0.0
+
+
 class Model(Section):
     """The architecture of a decoder: sizes, and a component for each slot."""
 
@@ -34,12 +46,16 @@ class Model(Section):
     block: Entry = "pre"
     #: How weights begin whose layer does not say it itself.
     init: Entry = "depth-scaled"
+    #: While training: one rate for all places, or a rate for each.
+    dropout: Rate | Dropout = 0.0
 
 
 class About(Section):
     """The source of an architecture, and notes on it."""
 
     source: str = ""
+    #: Of pre-training, as its source says; None where it does not.
+    training_tokens: float | None = Field(None, gt=0, le=1e18)
     notes: list[str] = Field(default_factory=list)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from llama_ablate.config.patterns import Slot
@@ -29,6 +29,28 @@ RULES = ("init",)
 
 
 DEPTH_SCALED = Choice("depth-scaled")
+
+
+@dataclass(frozen=True)
+class DropoutRates:
+    """The share of numbers that are dropped while training, at each kind of place. Hashable."""
+
+    #: Of the token embeddings with their positions.
+    embedding: float = 0.0
+    #: Of the attention weights.
+    attention: float = 0.0
+    #: Of what attention and feed-forward add to the stream.
+    sublayer: float = 0.0
+
+    @classmethod
+    def of(cls, entry: float | Mapping[str, float]) -> "DropoutRates":
+        """Make the rates of an entry: one number for all places, or one by name for some."""
+        return cls(**entry) if isinstance(entry, Mapping) else cls(entry, entry, entry)
+
+    def entry(self) -> float | dict[str, float]:
+        """Return what one would write in YAML to get these rates again."""
+        rates = asdict(self)
+        return self.embedding if len(set(rates.values())) == 1 else rates
 
 
 @dataclass(frozen=True)
@@ -65,6 +87,7 @@ class ModelSpec:
     init_std: float = 0.02
     logit_softcap: float | None = None
     init: Choice = DEPTH_SCALED
+    dropout: DropoutRates = DropoutRates()
 
     def layer(self, index: int) -> LayerSpec:
         """Return the components of a layer, counted from 0."""
@@ -78,7 +101,7 @@ class ModelSpec:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, components as YAML would give them."""
         components = {key: getattr(self, key).entry() for key in (*SLOTS, *RULES)}
-        return {**self.sizes, **components}
+        return {**self.sizes, **components, "dropout": self.dropout.entry()}
 
     def with_width(self, width: int) -> "ModelSpec":
         """Return the same architecture with another feed-forward width, in all layers."""
@@ -98,6 +121,8 @@ class ModelSpec:
         """Return what is hashed: sizes, rules and options that differ from their defaults."""
         defaults = {f.name: f.default for f in fields(self)}
         sizes = {k: v for k, v in self.sizes.items() if v != defaults[k]}
+        if self.dropout != defaults["dropout"]:
+            sizes["dropout"] = self.dropout.entry()
         rules = {k: getattr(self, k) for k in RULES if getattr(self, k) != defaults[k]}
         slots = {slot: getattr(self, slot) for slot in SLOTS}
         return sizes | {key: choice.identity() for key, choice in (rules | slots).items()}

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
-from llama_ablate.config.registry import laid_over
-from llama_ablate.config.spec import RULES, SLOTS, ModelSpec, digest
+from llama_ablate.config.registry import laid_over, written
+from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec, digest
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knob_for, solve
@@ -208,7 +208,7 @@ def _check_label(label: Any, where: Where) -> None:
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (*SLOTS, *RULES, *_SIZES, *(_TRAIN + name for name in train_config.KEYS))
+    allowed = (*SLOTS, *RULES, *_SIZES, "dropout", *(_TRAIN + name for name in train_config.KEYS))
     if key not in allowed:
         raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
 
@@ -255,7 +255,9 @@ def _spec(
     if model.init_std == "1/sqrt(dim)":
         sizes["init_std"] = model.dim**-0.5
     head_dim = model.head_dim or model.dim // model.heads
-    return ModelSpec(**sizes | {"vocab": vocab, "head_dim": head_dim} | components)
+    dropout = DropoutRates.of(values["dropout"])
+    filled = {"vocab": vocab, "head_dim": head_dim, "dropout": dropout}
+    return ModelSpec(**sizes | filled | components)
 
 
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
@@ -275,6 +277,9 @@ def _name(change: Change, registries: Registries) -> str:
         return patterns.label(registries[change.key], change.value, change.where)
     if change.key in RULES:
         return registries[change.key].label(change.value, change.where)
+    if change.key == "dropout" and isinstance(change.value, Mapping):
+        rates = (f"{kind}={written(rate)}" for kind, rate in change.value.items())
+        return "-".join([change.key, *rates])
     return train_config.label(change.key.removeprefix(_TRAIN), change.value, registries)
 
 

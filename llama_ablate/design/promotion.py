@@ -89,7 +89,7 @@ def experiment(
         "name": f"{first.name[:38]} promoted {variant.label[:30]}",
         "question": f"Is {variant.label} {_question(gate.direction, base.label, margin)} on fresh "
         f"seeds and a second text too? The first gate: {gate.sentence}",
-        "model": {k: base.model[k] for k in Model.model_fields if k != "vocab"},
+        "model": {k: v for k, v in base.model.items() if k in Model.model_fields and k != "vocab"},
         "variants": {
             "design": "list",
             "entries": [{"label": base.label}, entry],

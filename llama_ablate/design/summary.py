@@ -11,8 +11,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design import grid
 from llama_ablate.errors import ConfigError, dotted
-from llama_ablate.model.counts import OUTSIDE, parts
-from llama_ablate.model.decoder import REGISTRIES, build
+from llama_ablate.model.counts import OUTSIDE, distinct, parts
+from llama_ablate.model.decoder import REGISTRIES, Decoder, build
 
 #: The formats in which a state may be counted.
 _DTYPES: Mapping[str, torch.dtype] = {
@@ -103,8 +103,16 @@ def summarize(
         "dtype": dtype,
         "parts": rows,
         "total": total,
+        "kv_heads": _kv_heads(spec),
         "non_embedding": sum(p.parameters for p in counted if p.name not in OUTSIDE),
         "parameters_untied": total["parameters"] + (spec.vocab * spec.dim - shared),
         "parameters_tied": total["parameters"] - shared,
         "kv_cache_bytes": total["state_bytes"],
     }
+
+
+def _kv_heads(spec: ModelSpec) -> list[int]:
+    """Return the numbers of key/value heads that layers have; other mixers have none."""
+    with torch.device("meta"):
+        blocks: Any = Decoder(spec, layers=list(distinct(spec))).blocks
+    return sorted({b.attn.kv_heads for b in blocks if hasattr(b.attn, "kv_heads")})

@@ -1,6 +1,6 @@
 """Load a model from a finished run, or from a checkpoint of another project."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,15 +8,18 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from llama_ablate.config import plugins
+from llama_ablate.config import experiment, plugins
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data import tokenizer_files
-from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.data.tokenizers import Bytes, Tokenizer
 from llama_ablate.design.plan import open_tokens
+from llama_ablate.design.summary import resolve_preset
 from llama_ablate.design.table import refuse_other_code
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
-from llama_ablate.model.decoder import Decoder, build, spec_from
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
+from llama_ablate.model.memory import free_bytes
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, folders
 
@@ -84,6 +87,33 @@ def open_model(
     return replace(opened, read_tokenizer=lambda: other)
 
 
+def open_preset(
+    name: str,
+    sets: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    tokenizer: Path | None = None,
+    dtype: torch.dtype | None = None,
+) -> OpenedModel:
+    """Build a preset with the weights that a run with this seed starts from; nothing is trained.
+
+    Without a tokenizer file its tokens are bytes. Raises ConfigError for an unknown preset, and for
+    one that memory does not hold: what is needed is counted before anything is built.
+    """
+    spec, _ = resolve_preset(name, sets)
+    # The weights, once more while their initial values are drawn.
+    needed, free = 2 * 4 * count(spec).parameters, free_bytes("cpu")
+    if needed > free:
+        raise ConfigError(
+            f"the weights of '{name}' need {needed / 2**30:,.1f} GiB while they are drawn; "
+            f"{free / 2**30:,.1f} GiB are free: make it smaller, as with --set model.layers=2"
+        )
+    model = init_weights(build(spec), seed).to(dtype or torch.float32)
+    model = model.eval().requires_grad_(requires_grad=False)
+    read: Tokenizer = tokenizer_files.read(tokenizer.expanduser()) if tokenizer else Bytes()
+    return OpenedModel(f"'{name}', untrained", model, lambda: read)
+
+
 def open_spec(path: Path) -> ModelSpec:
     """Return the spec of what `open_model` opens; of Hugging Face's without reading weights."""
     if (path / "config.json").is_file():
@@ -147,6 +177,11 @@ def _not_a_model(path: Path) -> str:
         labels = ", ".join(v.label for v in Store.open(path).plan.tables[0].variants)
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"
+    if not path.exists() and len(path.parts) == 1:
+        return (
+            f"there is no run and no checkpoint '{path}', nor a preset of that name"
+            f"{nearest(path, experiment.presets())}"
+        )
     return (
         f"'{path}' {what} a run (record.json), a Hugging Face checkpoint (config.json), a Meta "
         "checkpoint (params.json) nor a llama2.c .bin"

@@ -10,6 +10,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.results.metrics import Coordinate, Value, row
 from llama_ablate.training.compute import update
 from llama_ablate.training.losses import Objective, losses_of
@@ -35,8 +36,10 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
         )
     ]
 
+    dropout = Dropout.of_step(model.spec, 0, 0, train.batch)
+
     def step() -> None:
-        update(objective, optimizer, parts, train, compute)
+        update(objective, optimizer, parts, train, compute, dropout=dropout)
 
     tokens_per_s = train.batch * context / _seconds_a_call(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token

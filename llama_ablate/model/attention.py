@@ -111,6 +111,9 @@ class SharedHeads(Attention):
     al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
     """
 
+    #: How often each key/value head is copied before the product; 1 for no copy.
+    copies: int = 1
+
     def __init__(
         self,
         dim: int,
@@ -143,6 +146,8 @@ class SharedHeads(Attention):
         # A norm's gains may be of higher precision than what autocast projects to.
         q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
         k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
+        if self.copies > 1:
+            k_BKSE, v_BKSE = (x.repeat_interleave(self.copies, dim=1) for x in (k_BKSE, v_BKSE))
         out_BTD: Tensor = self.out(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx))
         return out_BTD
 
@@ -186,8 +191,32 @@ class MHA(SharedHeads):
         super().__init__(dim, heads, heads, head_dim, bias, norm, **options)
 
 
+class GroupedHeads(SharedHeads):
+    """Attention with fewer key/value heads than query heads.
+
+    `repeat` copies each key/value head to its query heads before the product, as Meta's code does
+    (`repeat_kv`): the same function, which takes the memory and time that no copy saves. The cache
+    holds the heads uncopied.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        norm: MakeNorm,
+        *,
+        repeat: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, heads, kv_heads, head_dim, bias, norm, **options)
+        self.copies = heads // kv_heads if repeat else 1
+
+
 @ATTENTIONS.register("gqa")
-class GQA(SharedHeads):
+class GQA(GroupedHeads):
     """Share `kv_heads` among groups of query heads (Ainslie et al. 2023, arXiv:2305.13245)."""
 
     def __init__(
@@ -205,7 +234,7 @@ class GQA(SharedHeads):
 
 
 @ATTENTIONS.register("mqa")
-class MQA(SharedHeads):
+class MQA(GroupedHeads):
     """Share one key/value head among all query heads (Shazeer 2019, arXiv:1911.02150)."""
 
     def __init__(

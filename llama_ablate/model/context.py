@@ -2,20 +2,14 @@
 
 import copy
 import math
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.positions import Position
-
-
-class Dropout(Protocol):
-    """Drops numbers of a tensor by a mask that belongs to a place in the model."""
-
-    def __call__(self, x: Tensor, place: str) -> Tensor:
-        """Return a tensor of the same shape."""
 
 
 class Context:
@@ -98,3 +92,11 @@ class Context:
     def drop(self, x: Tensor, place: str) -> Tensor:
         """Return x with some of its numbers dropped, at a place of this layer, while training."""
         return x if self.dropout is None else self.dropout(x, f"blocks.{self.layer}.{place}")
+
+    def dropped(
+        self, place: str, shape: Sequence[int], like: Tensor
+    ) -> tuple[Tensor, float] | None:
+        """Return the mask and the scale that `drop` applies to a tensor of a shape, or None."""
+        if self.dropout is None:
+            return None
+        return self.dropout.mask(f"blocks.{self.layer}.{place}", shape, like)

@@ -72,7 +72,7 @@ def parts(
     Each distinct layer is built once, and counted as often as it occurs; a test compares with the
     whole model. Raises ConfigError where the components do not fit the sizes.
     """
-    times = _distinct(spec)
+    times = distinct(spec)
     with torch.device("meta"):
         model = Decoder(spec, layers=list(times))
     length, last = context or spec.context, spec.layers - 1
@@ -139,7 +139,7 @@ def count(spec: ModelSpec) -> Counts:
     )
 
 
-def _distinct(spec: ModelSpec) -> dict[int, int]:
+def distinct(spec: ModelSpec) -> dict[int, int]:
     """Return the first layer of each kind and how many there are, the last layer's kind last.
 
     Layers with a component that asks for the layer's index are each of their own kind.

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import RULES, SLOTS, LayerSpec, ModelSpec
+from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, LayerSpec, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import gated_delta, mamba2, mixture, rope  # noqa: F401  they register
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.blocks import BLOCKS
-from llama_ablate.model.context import Context, Dropout
+from llama_ablate.model.context import Context
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.initialisation import INITS, drawing_from, fill
 from llama_ablate.model.kernels import Kernel, Maps
@@ -128,8 +129,9 @@ class Decoder(nn.Module):
         With a state the tokens continue what it has read, and are added to it: prefill, chunk and
         single-token decoding are this one path. Training passes none. `pad_B` says how many tokens
         at the left of each sequence are padding that nobody sees. Every layer appends what its
-        attention computes to `maps`, and adds its own training losses to `losses`. Raises
-        ValueError where the tokens do not fit the state or the position scheme.
+        attention computes to `maps`, and adds its own training losses to `losses`; `dropout` are
+        the masks of a training step, None outside of training. Raises ValueError where the tokens
+        do not fit the state or the position scheme.
         """
         start, new = state.length if state else 0, tokens_BT.shape[1]
         if state and start + new > state.capacity:
@@ -149,6 +151,7 @@ class Decoder(nn.Module):
             dropout=dropout,
         )
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
+        x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
         for i, block in enumerate(self.blocks):
             own = ctx.at(i, schemes[self.schemes[i]])
             x_BTD = block(x_BTD, own, state.layers[i] if state else None)
@@ -265,4 +268,5 @@ def spec_from(values: dict[str, Any]) -> ModelSpec:
         for slot in SLOTS
     }
     rules = {key: REGISTRIES[key].resolve(values[key], (key,)) for key in RULES if key in values}
-    return ModelSpec(**{**values, **slots, **rules})
+    dropout = DropoutRates.of(values.get("dropout", 0.0))
+    return ModelSpec(**{**values, **slots, **rules, "dropout": dropout})

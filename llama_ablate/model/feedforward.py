@@ -163,9 +163,34 @@ class SiLU(FeedForward):
 
 @FEEDFORWARDS.register("glu")
 class GLU(GatedFeedForward):
-    """Gate with a sigmoid: `down(sigmoid(gate(x)) * up(x))` (Dauphin et al. 2016, 1612.08083)."""
+    """Gate with a sigmoid: `down(sigmoid(gate(x)) * up(x))` (Dauphin et al. 2016, 1612.08083).
+
+    Where the gate reads the hidden vector h = up(x), not the input, the network is
+    `down(h * sigmoid(gate(h)))`: GLU as an activation of one vector, its matrix square.
+    """
 
     activation = staticmethod(torch.sigmoid)
+
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        *,
+        gate_reads: Literal["input", "hidden"] = "input",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, bias, **options)
+        self.gate_reads = gate_reads
+        if gate_reads == "hidden":
+            self.gate = Linear(self.width, self.width, bias=bias)
+
+    def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
+        """Return `down(sigmoid(gate(z)) * up(x))`, z being x or up(x)."""
+        del ctx
+        h_BTF = self.up(x_BTD)
+        gate_BTF = self.gate(x_BTD if self.gate_reads == "input" else h_BTF)
+        y_BTD: Tensor = self.down(self.activation(gate_BTF) * h_BTF)
+        return y_BTD
 
 
 @FEEDFORWARDS.register("bilinear")

@@ -1,6 +1,7 @@
 """Softmax attention: spelled out (`math`), by torch's kernel (`fused`), or with its maps kept."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -30,6 +31,11 @@ class Attending(Protocol):
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
         """Return what is added to the scores, and whether it is the plain causal triangle."""
 
+    def dropped(
+        self, place: str, shape: Sequence[int], like: Tensor
+    ) -> tuple[Tensor, float] | None:
+        """Return the mask and the scale of dropout at a place of this layer, or None."""
+
 
 def attend(
     q_BHTE: Tensor,
@@ -47,15 +53,16 @@ def attend(
     copies a key/value head to its query heads. `math` is the faster one for short contexts in
     bfloat16 on a CPU. torch's kernel has no soft cap and returns no scores, and where keys and
     values differ in width it falls back to code six times slower than `math`: all of those are
-    spelled out whatever the kernel.
+    spelled out whatever the kernel, and so is attention whose weights are dropped.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
     scale = scale or 1 / math.sqrt(E)
     mask, causal = ctx.mask(window, k_BKSE.shape[2])
+    dropped = ctx.dropped("weights", (B, H, T, k_BKSE.shape[2]), q_BHTE)
     if softcap is not None or ctx.maps is not None:
-        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, ctx.maps, scale, softcap)
-    if ctx.kernel == "fused" and v_BKSE.shape[-1] == E:
+        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap)
+    if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
             k_BKSE,
@@ -76,7 +83,9 @@ def attend(
         rows_bHTS = mask.to(q_BHTE.dtype).expand(B if mask.dim() == 4 else 1, H, T, S)
         rows_KGbTS = rows_bHTS.transpose(0, 1).reshape(K, H // K, -1, T, S)
         mask = rows_KGbTS.transpose(1, 2).reshape(K, -1, H // K * T, S)
-    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale)  # type: ignore[no-untyped-call]
+    kept_BHTS, times = dropped or (None, 1.0)
+    kept = None if kept_BHTS is None else kept_BHTS.view(B, K, H // K * T, -1).transpose(0, 1)
+    mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]
     mixed_KBGTE = mixed_KBgE.view(K, B, H // K, T, -1)
     return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
 
@@ -86,6 +95,7 @@ def _in_steps(
     k_BKSE: Tensor,
     v_BKSE: Tensor,
     mask: Tensor | None,
+    dropped: tuple[Tensor, float] | None,
     maps: list[Maps] | None,
     scale: float,
     softcap: float | None,
@@ -100,6 +110,8 @@ def _in_steps(
     weights_BHTS = masked_BHTS.softmax(-1)
     if maps is not None:
         maps.append(Maps(scores_BHTS, masked_BHTS, weights_BHTS))
+    if dropped is not None:
+        weights_BHTS = weights_BHTS * dropped[0] * dropped[1]
     mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
     return mixed_BHTE.transpose(1, 2).flatten(2)
 
@@ -113,29 +125,46 @@ class _MathAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_KBgE: Tensor, k_KBSE: Tensor, v_KBSE: Tensor, mask: Tensor | None, scale: float
+        ctx: Any,
+        q_KBgE: Tensor,
+        k_KBSE: Tensor,
+        v_KBSE: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        kept_KBgS: Tensor | None,
+        times: float,
     ) -> Tensor:
-        ctx.scale = scale
+        ctx.scale, ctx.times = scale, times
         with torch.autocast(q_KBgE.device.type, enabled=False):
             scaled_KBgE = q_KBgE * scale
             scores_KBgS = scaled_KBgE @ k_KBSE.transpose(-1, -2)
             if mask is not None:
                 scores_KBgS += mask
             weights_KBgS = scores_KBgS.softmax(-1)
-            ctx.save_for_backward(scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS)
-            return weights_KBgS @ v_KBSE
+            ctx.save_for_backward(scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS, kept_KBgS)
+            if kept_KBgS is None:
+                return weights_KBgS @ v_KBSE
+            # Dropout's scale multiplies the mixed values, which are fewer than the weights.
+            return ((weights_KBgS * kept_KBgS) @ v_KBSE).mul_(times)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
-        scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS = ctx.saved_tensors
-        grad_weights = grads[0] @ v_KBSE.transpose(-1, -2)
+    def backward(
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None, None]:
+        scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS, kept_KBgS = ctx.saved_tensors
+        grad_KBgE, mixing_KBgS = grads[0], weights_KBgS
+        if kept_KBgS is not None:
+            grad_KBgE, mixing_KBgS = grad_KBgE * ctx.times, weights_KBgS * kept_KBgS
+        grad_weights = grad_KBgE @ v_KBSE.transpose(-1, -2)
+        if kept_KBgS is not None:
+            grad_weights *= kept_KBgS
         grad_scores = torch.ops.aten._softmax_backward_data(  # noqa: SLF001  torch's own kernel
             grad_weights, weights_KBgS, -1, weights_KBgS.dtype
         )
         grad_q = (grad_scores @ k_KBSE).mul_(ctx.scale)
         grad_k = grad_scores.transpose(-1, -2) @ scaled_KBgE
-        grad_v = weights_KBgS.transpose(-1, -2) @ grads[0]
+        grad_v = mixing_KBgS.transpose(-1, -2) @ grad_KBgE
         # A mask that learns is the same for all sequences: only padding differs between them.
         grad_mask = grad_scores.sum(1, keepdim=True) if ctx.needs_input_grad[3] else None
-        return grad_q, grad_k, grad_v, grad_mask, None
+        return grad_q, grad_k, grad_v, grad_mask, None, None, None

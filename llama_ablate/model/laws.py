@@ -13,15 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.config.spec import ModelSpec
+from llama_ablate.config.spec import DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.dropout import Dropout
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
 _CHANGED = 12  # the token that is changed to see which logits depend on it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
 _CLOSE = 1e-4
+_ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
 _SHRINKS = 1.2  # between no scale at all and the square root of two
 
 #: Says in words how a model breaks a law; None where it obeys.
@@ -140,6 +142,28 @@ def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
     return seen[0]
 
 
+def drops_sublayers(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that where a model drops outputs of sub-layers, its blocks drop those of every one.
+
+    With all of them dropped the logits are those of sub-layers that return zeros.
+    """
+    if model.spec.dropout.sublayer == 0:
+        return None
+    everything = Dropout(DropoutRates(sublayer=_ALL), 0, 0, len(tokens_BT))
+    dropped_BTV = model(tokens_BT, dropout=everything)
+    hooks = [
+        part.register_forward_hook(lambda _part, _inputs, output: torch.zeros_like(output))
+        for block in model.blocks
+        for part in (block.attn, block.ffn)
+    ]
+    silent_BTV = model(tokens_BT)
+    for hook in hooks:
+        hook.remove()
+    if not torch.allclose(dropped_BTV, silent_BTV, rtol=_CLOSE, atol=_CLOSE):
+        return "does not drop all that attention and feed-forward add: pass both to ctx.drop"
+    return None
+
+
 #: In the order in which they are checked; the one that changes the weights comes last.
 LAWS: tuple[Law, ...] = (
     finite,
@@ -148,6 +172,7 @@ LAWS: tuple[Law, ...] = (
     cached_equals_full,
     counted_bytes,
     starts_smaller_with_depth,
+    drops_sublayers,
     every_parameter_learns,
 )
 

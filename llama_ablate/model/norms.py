@@ -24,18 +24,27 @@ def _not_negative(eps: float) -> float:
 class LayerNorm(nn.Module):
     """Centre each vector and scale it to unit variance (Ba et al. 2016, arXiv:1607.06450).
 
-    Has a gain per coordinate, and a bias where the model has biases.
+    Has a gain per coordinate, and a bias where the model has biases. `unbiased` divides by the
+    sample deviation plus eps, `x.std() + eps`, as many tutorials write it: n - 1 in place of n, and
+    eps beside the root instead of under it.
     """
 
-    def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, bias: bool, *, eps: float = 1e-5, unbiased: bool = False) -> None:
         super().__init__()
-        self.eps = _not_negative(eps)
+        if unbiased and dim < 2:
+            raise ConfigError("an unbiased deviation needs 2 coordinates or more")
+        self.eps, self.unbiased = _not_negative(eps), unbiased
         self.gain = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return the normalised vectors, in the gain's precision."""
-        return F.layer_norm(x_BTD, self.gain.shape, self.gain, self.bias, self.eps)
+        if not self.unbiased:
+            return F.layer_norm(x_BTD, self.gain.shape, self.gain, self.bias, self.eps)
+        x_BTD = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
+        std_BT1, mean_BT1 = torch.std_mean(x_BTD, dim=-1, keepdim=True)
+        y_BTD = (self.gain * ((x_BTD - mean_BT1) / (std_BT1 + self.eps))).to(self.gain.dtype)
+        return y_BTD if self.bias is None else y_BTD + self.bias
 
 
 @NORMS.register("rmsnorm")

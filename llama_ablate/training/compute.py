@@ -23,6 +23,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
@@ -111,9 +112,9 @@ def pick_device(requested: str) -> str:
     return requested
 
 
-def loss_of(model: nn.Module, tokens_BT1: Tensor) -> Tensor:
+def loss_of(model: nn.Module, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
-    return cross_entropy(model(tokens_BT1[:, :-1]), tokens_BT1[:, 1:])
+    return cross_entropy(model(tokens_BT1[:, :-1], dropout=dropout), tokens_BT1[:, 1:])
 
 
 def update(
@@ -123,17 +124,23 @@ def update(
     train: Train,
     compute: Compute,
     ranks: Ranks = ALONE,
+    dropout: Dropout | None = None,
 ) -> tuple[Mapping[str, Tensor], Tensor]:
     """Do one optimizer step over micro-batches of an Objective, alone or wrapped for its ranks.
 
     Returns the parts of the loss by name, `cross_entropy` first, and the gradient's norm before
-    clipping. Parts of the model with a method `after_step` change after the step: it is called
-    with a function that takes the mean of a tensor over the ranks.
+    clipping. Each micro-batch, and each rank's share of it, has its rows of the batch's dropout.
+    Parts of the model with a method `after_step` change after the step: it is called with a
+    function that takes the mean of a tensor over the ranks.
     """
     means: dict[str, Tensor] = {}
+    first = 0
     for part in parts:
+        mine = ranks.share(part)
+        masks = dropout.from_row(first + ranks.index * len(mine)) if dropout else None
         with compute.autocast():
-            total, by_name = objective(ranks.share(part))
+            total, by_name = objective(mine, masks)
+        first += len(part)
         (total / len(parts)).backward()
         for name, value in by_name.items():
             before = means.get(name, torch.zeros((), device=compute.device))
@@ -197,12 +204,13 @@ def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: in
     model = init_weights(build(one), 0).to(device)
     objective = Objective(model, losses_of(train))
     optimizer = make_optimizer(objective, train)
+    dropout = Dropout.of_step(one, 0, 0, batch)
 
     def step_s(compute: Compute) -> float:
         compute.prepare(model)
 
         def step() -> None:
-            update(objective, optimizer, [tokens], train, compute)
+            update(objective, optimizer, [tokens], train, compute, dropout=dropout)
 
         return seconds_of(step, compute.synchronize)
 

@@ -15,6 +15,7 @@ from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.results import Outcome
 from llama_ablate.results.metrics import Value, row
 from llama_ablate.training import checkpoint
@@ -167,7 +168,10 @@ class _Run:
             self.tokens.batch(self.seed, step, self.config.batch, self.context)
         )
         parts = batch.to(self.compute.device).chunk(self.config.accumulate)
-        return update(self.trained, self.optimizer, parts, self.config, self.compute, self.ranks)
+        dropout = Dropout.of_step(self.model.spec, self.seed, step, self.config.batch)
+        return update(
+            self.trained, self.optimizer, parts, self.config, self.compute, self.ranks, dropout
+        )
 
     def add_point(self, state: _State) -> Point:
         """Add a point to the curve: mean loss since the last point, at times held-out loss."""

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.model.context import Context, Dropout
+from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import INITS, drawing_from, fill
 from llama_ablate.model.linear import Linear
 from llama_ablate.model.norms import RMSNorm

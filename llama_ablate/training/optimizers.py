@@ -19,7 +19,7 @@ from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build
-from llama_ablate.model.linear import decayed
+from llama_ablate.model.linear import decayed, kinds
 
 Group = dict[str, Any]
 
@@ -82,13 +82,13 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
 
 def weights_of(model: nn.Module) -> list[Weight]:
     """Return the parameters of a model, with what an optimizer needs to know of each."""
-    decays = decayed(model)
+    decays, kind = decayed(model), kinds(model)
     return [
         Weight(
             name,
             parameter,
             decays=decays[name],
-            hidden=parameter.dim() == 2 and name.startswith("blocks."),
+            hidden=kind[name] in ("hidden", "out"),
         )
         for name, parameter in model.named_parameters()
     ]

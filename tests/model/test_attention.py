@@ -28,6 +28,9 @@ class Masked:
         del window, visible
         return self._mask, False
 
+    def dropped(self, *_place):
+        return None
+
 
 def make(kind, dim, heads, head_dim, bias, **options):
     return kind(dim, heads, head_dim, bias, RMSNorm, **options)

@@ -65,6 +65,17 @@ def test_gated_networks_multiply_one_branch_by_their_activation_of_the_other(mak
     torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_gate_that_reads_the_hidden_vector_is_glu_as_an_activation_of_one_vector():
+    """x * sigmoid(Wx), as document 001 writes it, between two linear maps."""
+    network = filled(GLU(6, True, width=5, gate_reads="hidden"))
+    assert network.gate.weight.shape == (5, 5)
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    h = network.up(x)
+    logits = (h @ network.gate.weight.T + network.gate.bias).detach()
+    expected = network.down(h * logits.apply_(GATES[GLU]))
+    torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("dim", "multiple_of", "multiplier", "width"),
     [

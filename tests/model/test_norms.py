@@ -1,9 +1,11 @@
 import math
+import statistics
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.model.norms import DyT, LayerNorm, NoNorm, RMSNorm
 
 
@@ -59,6 +61,19 @@ def test_layernorm_centres_and_scales_by_the_biased_deviation(x):
     centred = x - x.mean(-1, keepdim=True)
     expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(norm(x), expected * norm.gain + norm.bias, rtol=1e-12, atol=1e-12)
+
+
+def test_an_unbiased_layernorm_divides_by_the_sample_deviation_plus_eps(x):
+    norm = LayerNorm(16, True, eps=1e-2, unbiased=True).double()
+    norm.gain.data.uniform_(0.5, 1.5)
+    norm.bias.data.normal_()
+    sample = statistics.stdev(x[0, 0].tolist())
+    mean = statistics.fmean(x[0, 0].tolist())
+    expected = norm.gain * (x[0, 0] - mean) / (sample + 1e-2) + norm.bias
+    torch.testing.assert_close(norm(x)[0, 0], expected, rtol=1e-12, atol=1e-12)
+    assert LayerNorm(16, True, unbiased=True)(x.bfloat16()).dtype == torch.float32
+    with pytest.raises(ConfigError, match="needs 2 coordinates or more"):
+        LayerNorm(1, True, unbiased=True)
 
 
 def test_layernorm_has_a_bias_only_where_the_model_has_biases():

@@ -22,6 +22,7 @@ RECIPE = Train.check(
     {"steps": STEPS, "batch": 2, "lr": 3e-3, "warmup": 0.2, "evals": 2, "average": 3}
 )
 COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
+COMPONENTS.append(("dropout", 0.3))
 
 
 @pytest.fixture

@@ -43,7 +43,9 @@ def test_on_a_cpu_operations_are_left_as_they_are():
 @pytest.mark.parametrize(("most", "rows"), [(4096, 8), (24 * 3 + 1, 3), (1, 1)])
 def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypatch, most, rows):
     seen, update = [], computing.update
-    monkeypatch.setattr(computing, "update", lambda *g: seen.append(g[2][0].shape) or update(*g))
+    monkeypatch.setattr(
+        computing, "update", lambda *g, **k: seen.append(g[2][0].shape) or update(*g, **k)
+    )
     monkeypatch.setitem(computing._PROBE_TOKENS, "cpu", most)
     recipe = Train.check({"steps": 1, "batch": 16, "accumulate": 2, "precision": "float32"})
     computing._fastest(spec(layers=1), recipe, "cpu", 1, rounds=1)

@@ -8,6 +8,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Weight,
@@ -45,7 +46,7 @@ def model_of(spec, **sizes):
 
 def trained(model, optimizer, train, steps=3):
     for step in range(steps):
-        update(model, optimizer, [TOKENS.roll(step, 1)], train, COMPUTE)
+        update(Objective(model), optimizer, [TOKENS.roll(step, 1)], train, COMPUTE)
     return model
 
 
