@@ -20,13 +20,14 @@ name: grown
 data: {corpus: python-stdlib, tokenizer: bytes}
 model: {dim: 16, layers: 1, heads: 2, context: 16}
 train: {tokens: 512, batch: 4, evals: 1}
-variants: {axes: {norm: [layernorm]}}
+variants: {axes: {norm: [layernorm], train.optimizer: [muon]}}
 seeds: 2
 measure: [perplexity, kv_cache]
 """
 #: (file, what stands there, what a later version has there)
 GROWTH = [
     ("model/norms.py", "eps: float = 1e-5", "eps: float = 1e-5, shift: float = 0.0"),
+    ("training/optimizers.py", "nesterov: bool = True", "nesterov: bool = True, sign: int = 1"),
     ("config/sections.py", "    clip: float =", "    patience: int = 3\n    clip: float ="),
 ]
 

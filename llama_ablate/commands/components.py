@@ -73,11 +73,12 @@ def text(rows: list[dict[str, Any]]) -> str:
 
 
 def markdown() -> str:
-    """Return the table of the README: the five slots of the model."""
+    """Return the table of the README: what a model is made of, and what it is trained with."""
     from llama_ablate.model.decoder import REGISTRIES
+    from llama_ablate.training.registries import REGISTRIES as TRAINING
 
     lines = ["| slot | component | options | what it is, and its source |", "|---|---|---|---|"]
-    for row in (row for slot in REGISTRIES for row in listing(slot)):
+    for row in (row for slot in (*REGISTRIES, *TRAINING) for row in listing(slot)):
         options = ", ".join(f"`{n}` = {_yaml(o['default'])}" for n, o in row["options"].items())
         lines.append(f"| {row['slot']} | `{row['name']}` | {options} | {row['summary']} |")
     return "\n".join(lines) + "\n"

@@ -31,7 +31,8 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     values = chosen.model_dump(mode="json")
     sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
     numbers = [c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()]
-    lines = [f"{chosen.label} ({chosen.id})", "", _architecture(chosen.model), ""]
+    trained = {f"train.{key}": value for key, value in chosen.train.items()}
+    lines = [f"{chosen.label} ({chosen.id})", "", _architecture(chosen.model | trained), ""]
     lines += [f"{key}: {values[key]:,}" for key in sizes]
     lines += [f"active_parameters: {chosen.active:,}"] if chosen.active < chosen.parameters else []
     lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]

@@ -270,22 +270,22 @@ def _in_nats(entry: Hypothesis) -> bool:
 
 def _sentence(entry: Hypothesis, baseline: str) -> str:
     """Write a hypothesis as a sentence: `relu is worse than swiglu by more than 0.01 nats`."""
-    other = entry.against or baseline
+    first, other = entry.variant, entry.against or baseline
     what = f" in {entry.measure}" if entry.measure else ""
     if entry.measure in UNSTABLE:
         what = f" in the share of its runs that {entry.measure}"
     if isinstance(entry.minus, str):
         what += f", beyond what it is in '{entry.minus}'"
     elif entry.minus:
-        than = entry.minus.against or baseline
-        what += f", less the difference of {entry.minus.variant} from {than}"
+        first = f"{first} minus {other}"
+        other = f"{entry.minus.variant} minus {entry.minus.against or baseline}"
     more = f" by more than {entry.margin}" if entry.size else ""
     if entry.value is not None:
         if entry.direction == "equivalent":
             return f"{entry.variant} is within {entry.margin} of {entry.value:g}{what}"
         return f"{entry.variant} is {entry.direction} than {entry.value:g}{more}{what}"
     if entry.direction == "equivalent":
-        return f"{entry.variant} equals {other} within {entry.margin}{what}"
+        return f"{first} equals {other} within {entry.margin}{what}"
     if entry.direction.startswith("not "):
         more = f" by {entry.margin}"
-    return f"{entry.variant} is {entry.direction} than {other}{more}{what}"
+    return f"{first} is {entry.direction} than {other}{more}{what}"

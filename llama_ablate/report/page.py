@@ -12,6 +12,7 @@ import jinja2
 import pandas as pd
 
 from llama_ablate.config.experiment import slug
+from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.report import contrasts, drawing, tables
 from llama_ablate.report.figures import FIGURES
@@ -109,8 +110,9 @@ def _facts(frames: Frames) -> str:
     return (
         f"{len(table.variants)} variants, {len({run.seed for run in table.runs})} seeds, "
         f"{table.tokens_per_run:,} tokens a run ({table.steps:,} steps of "
-        f"{experiment.train.batch} x {experiment.model.context}), learning rate "
-        f"{experiment.train.lr:g}, matched: {table.match}. Computed on "
+        f"{experiment.train.batch} x {experiment.model.context}), "
+        f"{entry_text(experiment.train.optimizer)}, learning rate {experiment.train.lr:g}, "
+        f"matched: {table.match}. Computed on "
         f"{compute.get('device', '?')} in {compute.get('precision', '?')} with the "
         f"{compute.get('kernel', '?')} attention kernel and {compute.get('threads', '?')} "
         "thread(s) a worker."

@@ -32,7 +32,8 @@ class Weight:
     parameter: nn.Parameter
     #: Whether weight decay applies to it.
     decays: bool
-    #: Whether it is a matrix of the blocks: not of the embedding or the head.
+    #: Whether it is the matrix of a linear layer inside the model: not of the embedding or the
+    #: head, and no table of numbers such as the filters of a convolution.
     hidden: bool
     #: The factor of its learning rate, as a parametrization has it.
     scale: float = 1.0

@@ -25,6 +25,7 @@ init order both better worse lower higher equivalent rmsnorm layernorm dyt rope 
 sinusoidal mha gqa mqa mla relu gelu swiglu linear pre post sandwich parallel theta scaling factor
 fraction nope_every ntk llama3 kv_heads window qk_norm softcap latent rope_dim width multiple_of
 multiplier residual python-stdlib files hub lag-copy markov hmm recall bytes chars bpe path splits
+optimizer adamw muon lion sgd momentum nesterov adam_lr constant fall
 field cosine wsd auto float32 math perplexity excess_loss kv_cache train_speed length times
 llama2-tiny transformer-2017 llama3-8b gpt2-xl base.yaml true false null
 """
@@ -48,7 +49,9 @@ budget = tokens | flops | seconds | [tokens, flops, seconds]
 controls = {aa: both} | {aa: [init, order]} | {positive: {norm: none}}
 controls = {aa: none, positive: {train.lr: 1e-5, feedforward: linear}}
 tune = {lr: [1e-3, 1e-2]} | {warmup: [0, 0.1], clip: [0, 1]} | {schedule: [cosine, linear]}
-tune = {betas: [[0.9, 0.95], [0.8, 0.9]]}
+tune = {betas: [[0.9, 0.95], [0.8, 0.9]]} | {optimizer: [adamw, {name: muon, momentum: 0.9}]}
+axes = {train.optimizer: [adamw, muon, {name: sgd, nesterov: true}], train.schedule: [linear]}
+optimizer = lion | {name: muon, adjust: original, adam_lr: 0.1} | {name: sgd, momentum: 0}
 sizes = {models: [{dim: 32}, {dim: 64}]} | {models: [{layers: 1}, {layers: 2}], lr: inverse-dim}
 sizes = {models: [{dim: 64}, {dim: 32}], tokens_per_parameter: 20}
 seeds = 1 | 2 | [0, 5, 4294967295] | 1000 | {looks: [2, 4]} | {looks: [3, 6], spend: [1, 0]}

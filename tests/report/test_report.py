@@ -560,9 +560,7 @@ def test_a_hypothesis_may_be_about_the_difference_of_two_differences(store):
     assert found["difference"] == pytest.approx(values.mean())
     assert (found["low"], found["high"]) == pytest.approx((ends.low, ends.high))
     assert found["family"] == "itself alone"
-    assert found["hypothesis"] == (
-        f"{cc} equals {bb} within 0.9 nats, less the difference of {bb} from baseline"
-    )
+    assert found["hypothesis"] == (f"{cc} minus {bb} equals {bb} minus baseline within 0.9 nats")
 
 
 def test_no_number_has_two_verdicts(store):

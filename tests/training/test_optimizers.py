@@ -16,6 +16,7 @@ from llama_ablate.training.optimizers import (
     optimizer_bytes,
     set_learning_rate,
     state_bytes,
+    weights_of,
 )
 
 #: Each optimizer, and each of its options once with another value than its default.
@@ -185,6 +186,15 @@ def test_every_parameter_is_in_one_group_whose_rate_is_the_schedules_times_its_s
     decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     for name, parameter in model.named_parameters():
         assert decays[id(parameter)] == (0.3 if parameter.dim() >= 2 else 0.0), name
+
+
+def test_filters_of_a_convolution_are_no_matrix_of_a_linear_layer(spec):
+    """To orthogonalize a table of numbers would mean nothing."""
+    model = model_of(spec)
+    model.blocks[0].attn.register_parameter("filters", nn.Parameter(torch.zeros(3, 4)))
+    hidden = {weight.name for weight in weights_of(model) if weight.hidden}
+    assert "blocks.0.attn.q.weight" in hidden
+    assert not hidden & {"blocks.0.attn.filters", "embedding.weight", "head.weight"}
 
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
