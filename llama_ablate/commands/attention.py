@@ -41,7 +41,7 @@ def run(options: Namespace) -> Answer:
     text = model_input.read_prompt(options)
     prompt = opened.tokenizer.prompt(text, special=options.parse_special)
     maps = attention_maps(opened, prompt)
-    layers = range(len(maps.weights)) if options.layer is None else [options.layer]
+    layers = maps.layers if options.layer is None else [options.layer]
     if options.head is None:
         figures = {f"layer-{layer}": maps.layer(layer) for layer in layers}
     else:

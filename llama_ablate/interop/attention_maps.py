@@ -13,19 +13,30 @@ _MOST = 512  # tokens: figures of more are illegible, and the arrays take gigaby
 
 
 def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> Maps:
-    """Return the attention maps of a prompt in all layers and heads.
+    """Return the attention maps of a prompt in all heads, and in all layers that have any.
 
-    Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens.
+    Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens, and
+    where no layer has an attention.
     """
     most = min(_MOST, opened.model.spec.context)
     if not 0 < len(prompt) <= most:
         raise ConfigError(f"the prompt has {len(prompt):,} tokens; allowed: 1 to {most:,}")
-    layers: list[LayerMaps] = []
+    maps: list[LayerMaps] = []
+    layers: list[int] = []  # a recurrence adds no maps
+    hooks = [
+        block.register_forward_hook(lambda *_, i=i: layers.extend([i] * (len(maps) - len(layers))))
+        for i, block in enumerate(opened.model.blocks)
+    ]
     device = opened.model.embedding.weight.device
     with torch.inference_mode():
-        opened.model(torch.tensor([list(prompt)], device=device), maps=layers)
+        opened.model(torch.tensor([list(prompt)], device=device), maps=maps)
+    for hook in hooks:
+        hook.remove()
+    if not maps:
+        raise ConfigError(f"no layer of '{opened.title}' is an attention: it has no maps")
     steps = {
-        name: torch.stack([getattr(layer, name)[0].float().cpu() for layer in layers]).numpy()
+        name: torch.stack([getattr(layer, name)[0].float().cpu() for layer in maps]).numpy()
         for name in ("scores", "masked", "weights")
     }
-    return Maps(steps, [opened.tokenizer.piece(token) for token in prompt], opened.title)
+    labels = [opened.tokenizer.piece(token) for token in prompt]
+    return Maps(steps, labels, opened.title, layers)

@@ -59,13 +59,14 @@ class Recurrent(nn.Module, ABC):
 
     def _project(self, x_BTD: Tensor) -> Tensor:
         """Return all projections of each token, joined: one matrix product."""
-        weights: list[Tensor] = [part.weight for part in self.projections]
-        biases = [part.bias for part in self.projections]
-        if all(bias is None for bias in biases):
-            return F.linear(x_BTD, torch.cat(weights))
-        pairs = zip(weights, biases, strict=True)
-        filled = [w.new_zeros(len(w)) if b is None else b for w, b in pairs]
-        return F.linear(x_BTD, torch.cat(weights), torch.cat(filled))
+        weight = torch.cat(tuple(part.weight for part in self.projections))
+        if all(part.bias is None for part in self.projections):
+            return F.linear(x_BTD, weight)
+        biases = (
+            part.weight.new_zeros(part.out_features) if part.bias is None else part.bias
+            for part in self.projections
+        )
+        return F.linear(x_BTD, weight, torch.cat(tuple(biases)))
 
     def _convolve(
         self, inputs_BTe: Tensor, ctx: Context, state: RecurrentState | None

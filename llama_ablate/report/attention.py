@@ -25,11 +25,21 @@ _STEPS = ("scores", "masked", "weights")
 
 
 class Maps:
-    """All maps of one prompt: arrays (layers, H, T, T) for each step, and the tokens' labels."""
+    """All maps of one prompt: arrays (layers, H, T, T) for each step, and the tokens' labels.
 
-    def __init__(self, steps: dict[str, Array], labels: Sequence[str], title: str) -> None:
+    `layers` says which layers of the model they are of: all, unless given.
+    """
+
+    def __init__(
+        self,
+        steps: dict[str, Array],
+        labels: Sequence[str],
+        title: str,
+        layers: Sequence[int] | None = None,
+    ) -> None:
         self.scores, self.masked, self.weights = (steps[name] for name in _STEPS)
         self.labels, self.title = list(labels), title
+        self.layers = list(range(len(self.weights)) if layers is None else layers)
 
     @classmethod
     def load(cls, file: Path) -> "Maps":
@@ -37,7 +47,8 @@ class Maps:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 steps = {name: arrays[name] for name in _STEPS}
-                return cls(steps, arrays["labels"].tolist(), str(arrays["title"]))
+                layers = arrays["layers"].tolist() if "layers" in arrays else None
+                return cls(steps, arrays["labels"].tolist(), str(arrays["title"]), layers)
         except (OSError, KeyError, ValueError) as error:
             raise ConfigError(f"'{file}' holds no attention maps: {error}") from None
 
@@ -46,7 +57,8 @@ class Maps:
         file.parent.mkdir(parents=True, exist_ok=True)
         steps = {name: getattr(self, name) for name in _STEPS}
         content = BytesIO()
-        np.savez_compressed(content, labels=np.array(self.labels), title=self.title, **steps)
+        labels, layers = np.array(self.labels), np.array(self.layers)
+        np.savez_compressed(content, labels=labels, layers=layers, title=self.title, **steps)
         disk.replace(file, content.getvalue())
         return file
 
@@ -54,12 +66,12 @@ class Maps:
     @mpl.rc_context({"text.parse_math": False})
     def head(self, layer: int, head: int) -> Figure:
         """Draw one head: scores, masked scores, probabilities, side by side."""
-        self._check(layer, head)
+        row = self._row(layer, head)
         size = min(12.0, max(4.0, 0.2 * len(self.labels) + 1.8))
         figure = blank(3 * size, size)
         names = ("scores", "scores with the mask", "probabilities")
         for axes, name, step in zip(figure.subplots(1, 3), names, _STEPS, strict=True):
-            values = getattr(self, step)[layer, head]
+            values = getattr(self, step)[row, head]
             self._draw(axes, values, bar=True)
             axes.set_title(name)
         figure.suptitle(_shown(f"{self.title}: layer {layer}, head {head}", spaces=False))
@@ -68,7 +80,7 @@ class Maps:
     @mpl.rc_context({"text.parse_math": False})
     def layer(self, layer: int) -> Figure:
         """Draw the probabilities of every head of a layer, small and on one scale."""
-        self._check(layer, 0)
+        row = self._row(layer)
         heads = self.weights.shape[1]
         columns = min(heads, 4 if heads <= 16 else 8)
         rows = -(-heads // columns)
@@ -79,7 +91,7 @@ class Maps:
                 axes.set_axis_off()
                 continue
             labelled = head % columns == 0 and len(self.labels) <= _LABELS // 2
-            self._draw(axes, self.weights[layer, head], bar=False, labelled=labelled)
+            self._draw(axes, self.weights[row, head], bar=False, labelled=labelled)
             axes.set_title(f"head {head}", fontsize=8)
         figure.colorbar(grid[0].collections[0], ax=list(grid), shrink=0.6, label="probability")
         figure.suptitle(_shown(f"{self.title}: layer {layer}, probabilities", spaces=False))
@@ -87,10 +99,10 @@ class Maps:
 
     def distance(self, layer: int) -> list[float]:
         """Return how many tokens back each head of a layer looks, averaged over queries."""
-        self._check(layer, 0)
+        row = self._row(layer)
         positions = np.arange(self.weights.shape[-1])
         back = positions[:, None] - positions
-        return [float((weights * back).sum(-1).mean()) for weights in self.weights[layer]]
+        return [float((weights * back).sum(-1).mean()) for weights in self.weights[row]]
 
     def _draw(self, axes: Axes, values: Array, *, bar: bool, labelled: bool = True) -> None:
         every = -(-len(self.labels) // _LABELS)
@@ -114,11 +126,20 @@ class Maps:
         if bar:
             axes.set(xlabel="key: who is seen", ylabel="query: who looks")
 
-    def _check(self, layer: int, head: int) -> None:
-        layers, heads = self.weights.shape[:2]
-        for what, index, count in (("layer", layer, layers), ("head", head, heads)):
-            if not 0 <= index < count:
-                raise ConfigError(f"--{what} {index}: the model's {what}s are 0 to {count - 1}")
+    def _row(self, layer: int, head: int = 0) -> int:
+        """Return where a layer's maps stand. Raises ConfigError for a layer or head without any."""
+        heads = range(self.weights.shape[1])
+        for what, index, known in (("layer", layer, self.layers), ("head", head, heads)):
+            if index not in known:
+                raise ConfigError(f"--{what} {index}: the model's {what}s {_listed(known)}")
+        return self.layers.index(layer)
+
+
+def _listed(known: Sequence[int]) -> str:
+    """Say which layers or heads have maps."""
+    if list(known) == list(range(len(known))):
+        return f"are 0 to {len(known) - 1}"
+    return f"with attention are {', '.join(map(str, known))}"
 
 
 def _shown(label: str, *, spaces: bool = True) -> str:

@@ -1,16 +1,20 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.config.patterns import resolve
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.report.attention import Maps
+from tests.conftest import make_spec
 from tests.interop.checkpoints import write_llama3
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +38,27 @@ def test_the_maps_of_the_walk_throughs_prompt_have_17_labelled_tokens(checkpoint
     assert np.isneginf(maps.masked[0, 0][np.triu_indices(17, 1)]).all()
     lower = np.tril_indices(17)
     assert np.array_equal(maps.scores[0, 0][lower], maps.masked[0, 0][lower])
+
+
+def test_maps_name_the_layers_that_have_any(checkpoint, tmp_path):
+    opened = open_model(checkpoint)
+    prompt = opened.tokenizer.prompt("the answer")
+
+    def maps_of(*mixers):
+        attention = resolve(REGISTRIES["attention"], {"pattern": mixers}, len(mixers))
+        spec = make_spec(layers=len(mixers), vocab=opened.model.spec.vocab)
+        spec = replace(spec, attention=attention)
+        return attention_maps(replace(opened, model=init_weights(build(spec), 0)), prompt)
+
+    maps = maps_of("gated_delta", "mha", "mamba2", "gqa")
+    assert (maps.layers, len(maps.weights)) == ([1, 3], 2)
+    again = Maps.load(maps.save(tmp_path / "maps.npz"))
+    assert again.layers == [1, 3]
+    assert again.distance(3) == maps.distance(3) != maps.distance(1)
+    with pytest.raises(ConfigError, match="--layer 2: the model's layers with attention are 1, 3"):
+        again.head(2, 0)
+    with pytest.raises(ConfigError, match="is an attention: it has no maps"):
+        maps_of("gated_delta", "mamba2")
 
 
 def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):
