@@ -146,8 +146,11 @@ class Objective(nn.Module):
         self.losses = nn.ModuleDict()
         self._calls: dict[str, tuple[Loss, list[str]]] = {}
         device = model.embedding.weight.device
-        for choice in choices:
-            loss = _loss(choice, model, seed)
+        for i, choice in enumerate(choices):
+            try:
+                loss = _loss(choice, model, seed)
+            except ConfigError as error:
+                raise error.under("losses", i) from None
             self._calls[choice.name] = loss, _positional(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
