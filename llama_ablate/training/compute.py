@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,8 +150,9 @@ def update(
     optimizer.step()
     optimizer.zero_grad()
     for module in objective.modules():
-        if hasattr(module, "after_step"):
-            module.after_step(ranks.mean)
+        after_step: Callable[..., None] | None = getattr(module, "after_step", None)
+        if after_step is not None:
+            after_step(ranks.mean)
     return means, norm
 
 
