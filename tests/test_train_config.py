@@ -7,6 +7,7 @@ from llama_ablate.config.registry import Registry
 from llama_ablate.design import grid, runs, train_config
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.training.optimizers import optimizer_bytes
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 SIZES = {"dim": 32, "layers": 1, "heads": 4, "context": 16}
@@ -134,3 +135,32 @@ def test_a_key_that_may_not_vary_is_refused_where_it_stands():
     with pytest.raises(ConfigError, match="'steps' is not a key of train that may vary") as error:
         train_config.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0), TRAINING)
     assert error.value.where == ("tune", "steps")
+
+
+def test_training_losses_are_an_axis_and_one_alone_is_a_list_of_one():
+    two = ["z_loss", {"name": "multi_token", "weight": 0.1}]
+    arms, _ = planned(axes={"train.losses": [[], "z_loss", two]})
+    assert [arm.label for arm in arms] == [
+        "baseline",
+        "losses=z_loss",
+        "losses=z_loss+multi_token-weight=0.1",
+    ]
+    assert arms[0].covers == ("losses=none",)
+    assert [dict(arm.train) for arm in arms] == [{}, {"losses": ["z_loss"]}, {"losses": two}]
+
+
+def test_defaults_that_a_loss_is_given_change_no_id():
+    plain = run_ids({"losses": ["z_loss"]})
+    assert run_ids({"losses": {"name": "z_loss", "weight": 1e-4}}) == plain
+    assert run_ids({"losses": [{"name": "z_loss", "weight": 1e-3}]}) != plain
+    assert run_ids({"losses": []}) == run_ids() != plain
+
+
+def test_what_a_loss_has_of_its_own_is_counted_in_checkpoints(spec):
+    adamw, sgd = (TRAINING["optimizer"].resolve(name) for name in ("adamw", "sgd"))
+    multi = TRAINING["losses"].resolve("multi_token")
+    model = spec(bias=False)
+    # A block of 4 matrices of attention and 3 of SwiGLU, the projection, and 5 norms' gains.
+    own = 4 * 32**2 + 3 * 32 * 88 + 2 * 32**2 + 5 * 32
+    assert optimizer_bytes(model, adamw, (multi,)) - optimizer_bytes(model, adamw) == 3 * 4 * own
+    assert optimizer_bytes(model, sgd, (multi,)) - optimizer_bytes(model, sgd) == 2 * 4 * own

@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "slot",
         nargs="?",
         metavar="SLOT",
-        help="norm, position, attention, feedforward, block, optimizer, schedule, corpus, "
-        "tokenizer or metric",
+        help="norm, position, attention, feedforward, block, optimizer, schedule, losses, "
+        "corpus, tokenizer or metric",
     )
 
 

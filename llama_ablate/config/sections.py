@@ -104,6 +104,19 @@ class Train(Section):
     evals: int = Field(10, gt=0, le=100_000)
     timeout_s: float | None = Field(None, gt=0, le=1e9)
 
+    @field_validator("losses", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, str | dict) else value
+
+    @field_validator("losses")
+    @classmethod
+    def _each_loss_once(cls, losses: list[Entry]) -> list[Entry]:
+        names = [entry if isinstance(entry, str) else entry.get("name") for entry in losses]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"names '{twice[0]}' twice")
+        return losses
+
     @field_validator("betas", mode="before")
     @classmethod
     def _list_is_a_pair(cls, value: object) -> object:

@@ -27,7 +27,7 @@ from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
 from llama_ablate.training import laws as optimizer_laws
-from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
+from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -301,7 +301,7 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
 
 
 def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse options of an optimizer that do not fit each other, and plug-ins that break a law."""
+    """Refuse options of an optimizer or a loss that do not fit, and plug-ins that break a law."""
     points = runs.points(experiment, TRAINING)
     for table, point in itertools.product(tables, points):
         for variant in table.variants:
@@ -309,11 +309,13 @@ def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None
                 optimizer = table.optimizer({**variant.train, **point})
                 if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
                     optimizer_laws.check(optimizer)
-                optimizer_bytes(variant.spec, optimizer)
+                table.optimizer_bytes(variant, {**variant.train, **point})
             except ConfigError as error:
-                own = variant.varied.get("train.optimizer", ("train", "optimizer"))
-                where = ("tune", "optimizer") if "optimizer" in point else own
-                raise error.under(*where) from None
+                of_loss = error.where[:1] == ("losses",)
+                key, rest = ("losses", error.where[1:]) if of_loss else ("optimizer", error.where)
+                own = variant.varied.get(f"train.{key}", ("train", key))
+                where = ("tune", key) if key in point else own
+                raise ConfigError(error.message, (*where, *rest)) from None
 
 
 def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:

@@ -18,6 +18,7 @@ from llama_ablate.model.counts import Counts, count
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
 from llama_ablate.training import registries
+from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
 
 
@@ -96,6 +97,18 @@ class Table:
         """Return the optimizer of runs that change these keys of `train`."""
         return OPTIMIZERS.resolve(changes.get("optimizer", self.experiment.train.optimizer))
 
+    def optimizer_bytes(self, variant: Variant, changes: Mapping[str, Any]) -> int:
+        """Return what a checkpoint of such runs holds beside the model's weights.
+
+        Raises ConfigError for options that do not fit each other, or the model.
+        """
+        return optimizer_bytes(variant.spec, self.optimizer(changes), self.losses(changes))
+
+    def losses(self, changes: Mapping[str, Any]) -> tuple[Choice, ...]:
+        """Return the training losses of runs that change these keys of `train`."""
+        entries = changes.get("losses", self.experiment.train.losses)
+        return tuple(LOSSES.resolve(entry) for entry in entries)
+
     @property
     def text(self) -> PlannedText:
         """The plan's entry of the text."""
@@ -122,10 +135,7 @@ class Table:
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
-            runs=[
-                run.planned(optimizer_bytes(run.variant.spec, self.optimizer(run.train)))
-                for run in self.runs
-            ],
+            runs=[run.planned(self.optimizer_bytes(run.variant, run.train)) for run in self.runs],
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:

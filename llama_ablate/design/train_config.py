@@ -66,7 +66,7 @@ def changed(train: Train, key: str, value: Any, where: Where, registries: Regist
             f"'{key}' is not a key of train that may vary{nearest(key, KEYS)}",
             where[:-1] if isinstance(where[-1], int) else where,
         )
-    if key in registries and not isinstance(value, list):
+    if key in registries and not isinstance(getattr(train, key), list):
         value = laid_over(getattr(train, key), value)
     try:
         config = resolved(Train.check({**train.model_dump(), key: value}), registries)
@@ -99,7 +99,7 @@ def _listed(value: Any) -> list[Any]:
 
 def label(key: str, value: Any, registries: Registries) -> str:
     """Return a short name of a key's value: `lr=0.003`, or of an entry `muon-momentum=0.9`."""
-    if key not in registries or isinstance(value, list):
+    if key not in registries:
         return f"{key}={written(value)}"
-    name = registries[key].label(value)
+    name = "+".join(registries[key].label(entry) for entry in _listed(value)) or "none"
     return name if key == "optimizer" else f"{key}={name}"  # `linear` alone says too little

@@ -50,6 +50,11 @@ class MixtureOfExperts(nn.Module):
     Raises ConfigError for numbers of experts, and for an inner network, that make no mixture.
     """
 
+    #: Added to the scores where experts are chosen; only where `balance` is `bias`.
+    balance_bias: Tensor
+    #: How many tokens chose each expert since the last optimizer step.
+    step_load: Tensor
+
     def __init__(
         self,
         dim: int,
@@ -94,7 +99,7 @@ class MixtureOfExperts(nn.Module):
             self.shared = _build(network.with_options(width=shared * width), dim, bias)
         if self.balance_rate is not None:
             self.register_buffer("balance_bias", torch.zeros(experts))
-            # Of one step only, so no checkpoint needs it.
+            # Zero between steps, so no checkpoint needs it.
             self.register_buffer("step_load", torch.zeros(experts).double(), persistent=False)
 
     def forward(self, x_BTD: Tensor, ctx: Any) -> Tensor:
@@ -183,7 +188,7 @@ class MixtureOfExperts(nn.Module):
         experts = len(self.experts)
         sizes = expert_R.bincount(minlength=experts)[:experts].tolist()
         order_R = expert_R.argsort(stable=True)[: sum(sizes)]
-        groups = x_RD.index_select(0, order_R).split(sizes)
+        groups = torch.split(x_RD.index_select(0, order_R), sizes)
         outputs = [
             expert(group[None], ctx)[0] for expert, group in zip(self.experts, groups, strict=True)
         ]

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,8 +150,9 @@ def update(
     optimizer.step()
     optimizer.zero_grad()
     for module in objective.modules():
-        if hasattr(module, "after_step"):
-            module.after_step(ranks.mean)
+        after_step: Callable[..., None] | None = getattr(module, "after_step", None)
+        if after_step is not None:
+            after_step(ranks.mean)
     return means, norm
 
 
@@ -167,8 +168,10 @@ def choose(
     """
     settle(threads, device)
     one = replace(spec, layers=1)
-    # Weights and gradients of four bytes each, and what the optimizer keeps.
-    needed = 8 * count(one).parameters + state_bytes(make_optimizer(build(one, "meta"), train))
+    objective = Objective(build(one, "meta"), losses_of(train))
+    # Weights and gradients, and what the optimizer keeps.
+    needed = 2 * sum(parameter.nbytes for parameter in objective.parameters())
+    needed += state_bytes(make_optimizer(objective, train))
     free = free_bytes(device)
     if needed > free:
         raise ConfigError(
@@ -177,7 +180,7 @@ def choose(
             ("model",),
         )
     about = [
-        *(spec.identity(), train.optimizer, train.batch, train.accumulate),
+        *(spec.identity(), train.optimizer, train.losses, train.batch, train.accumulate),
         *(train.precision, train.kernel, threads),
     ]
     gpu = torch.cuda.get_device_name() if device == "cuda" else None

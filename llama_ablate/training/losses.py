@@ -116,15 +116,16 @@ class _Depth(nn.Module):
         seed = int(torch.randint(1 << 62, (), device="cpu"))
         last = Decoder(replace(spec, vocab=1), seed, layers=(spec.layers - 1,))
         self.block, self.norm = last.blocks[0], last.norm
-        self.hidden_norm = RMSNorm(dim) if joins else None
-        self.embedding_norm = RMSNorm(dim) if joins else None
-        self.join = Linear(2 * dim, dim, bias=False) if joins else None
+        self.joins = joins
+        if joins:
+            self.hidden_norm, self.embedding_norm = RMSNorm(dim), RMSNorm(dim)
+            self.join = Linear(2 * dim, dim, bias=False)
 
     def forward(
         self, x_BTD: Tensor, known_BTD: Tensor | None, ctx: Context
     ) -> tuple[Tensor, Tensor]:
         """Return the layer's output, and what the output head reads of it."""
-        if self.join is not None:
+        if self.joins:
             normed = self.hidden_norm(x_BTD), self.embedding_norm(known_BTD)
             x_BTD = self.join(torch.cat(normed, -1))
         x_BTD = self.block(x_BTD, ctx)
@@ -146,8 +147,11 @@ class Objective(nn.Module):
         self.losses = nn.ModuleDict()
         self._calls: dict[str, tuple[Loss, list[str]]] = {}
         device = model.embedding.weight.device
-        for choice in choices:
-            loss = _loss(choice, model, seed)
+        for i, choice in enumerate(choices):
+            try:
+                loss = _loss(choice, model, seed)
+            except ConfigError as error:
+                raise error.under("losses", i) from None
             self._calls[choice.name] = loss, _positional(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss

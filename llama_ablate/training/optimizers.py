@@ -20,6 +20,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build
 from llama_ablate.model.linear import decayed, kinds
+from llama_ablate.training.losses import Objective
 
 Group = dict[str, Any]
 
@@ -112,13 +113,16 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 @lru_cache(maxsize=100_000)
-def optimizer_bytes(spec: ModelSpec, optimizer: Choice) -> int:
-    """Return the bytes of an optimizer's state for a model, counted on the meta device.
+def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ...] = ()) -> int:
+    """Return the bytes of an optimizer's state, and of the weights that losses have of their own.
 
-    Raises ConfigError for options that do not fit each other.
+    That is what a checkpoint holds beside the model's weights, counted on the meta device. Raises
+    ConfigError for options that do not fit each other.
     """
+    objective = Objective(build(spec, "meta"), losses)
+    own = sum(parameter.nbytes for parameter in objective.losses.parameters())
     train = Train(steps=1, optimizer=optimizer.entry())
-    return state_bytes(make_optimizer(build(spec, "meta"), train))
+    return own + state_bytes(make_optimizer(objective, train))
 
 
 def groups(

@@ -1,7 +1,12 @@
 """The registries of training, by the key of `train` whose entries they hold."""
 
 from llama_ablate.config.registry import Registry
+from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.schedules import SCHEDULES
 
-REGISTRIES: dict[str, Registry] = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+REGISTRIES: dict[str, Registry] = {
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "losses": LOSSES,
+}
