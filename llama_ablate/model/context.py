@@ -18,6 +18,8 @@ class Context:
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
     left; `valid_BT` says which new tokens are no padding, None where all are. `maps` is a list that
     attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
+    `scores` and `residual` are the parametrization's factors of attention scores and of what a
+    sub-layer adds to the stream.
     """
 
     def __init__(
@@ -32,9 +34,12 @@ class Context:
         maps: list[Maps] | None = None,
         losses: dict[str, Tensor] | None = None,
         dropout: Dropout | None = None,
+        scores: float = 1.0,
+        residual: float = 1.0,
     ) -> None:
         self.start, self.new, self.position = start, new, position
         self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
+        self.scores, self.residual = scores, residual
         self.layer = 0
         self._device, self._pad_B = device, pad_B
         at_T = torch.arange(start, start + new, device=device)
@@ -88,6 +93,11 @@ class Context:
         if self.losses is not None:
             before = self.losses.get(name)
             self.losses[name] = weight * value if before is None else before + weight * value
+
+    def add(self, x_BTD: Tensor, branch_BTD: Tensor, place: str) -> Tensor:
+        """Return the residual stream with a sub-layer's output added, scaled and with dropout."""
+        branch_BTD = self.drop(branch_BTD, place)
+        return x_BTD + (branch_BTD if self.residual == 1 else self.residual * branch_BTD)
 
     def drop(self, x: Tensor, place: str) -> Tensor:
         """Return x with some of its numbers dropped, at a place of this layer, while training."""
