@@ -88,7 +88,7 @@ def standard() -> Parametrization:
 def mup(
     dim: int, head_dim: int, *, base_dim: int = 64, base_head_dim: int | None = None
 ) -> Parametrization:
-    """Keep the best rate over widths: maximal update parametrization (Yang et al. 2022, 2203.03466).
+    """Keep the best rate over widths: maximal update (Yang et al. 2022, arXiv:2203.03466).
 
     With m = dim / base_dim, as their Table 8 has it for Adam (in brackets SGD):
 

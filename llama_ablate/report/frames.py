@@ -267,7 +267,7 @@ class Frames:
 
     @cached_property
     def ladder(self) -> pd.DataFrame:
-        """The points of all sizes: one rung is one table. Empty for an experiment without `sizes`."""
+        """The points of all sizes, a rung each. Empty for an experiment without `sizes`."""
         points = [point for rung in self.rungs for point in _points(rung)]
         return pd.DataFrame(points, columns=list(_POINT))
 
