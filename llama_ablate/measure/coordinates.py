@@ -13,6 +13,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import make_optimizer
 
 _TOKENS = 2_048  # of a batch, at most
@@ -67,12 +68,14 @@ def _sizes(
     """Train a new model; yield size and change of each tensor before the first step and after each.
 
     Its text is that of a run of this seed, in batches of at most 2,048 tokens; its rate is the peak
-    of the schedule in all steps. What is measured is the forward pass over a batch that no step
-    trains on, in float32 (Yang et al. 2022, arXiv:2203.03466, appendix D.1).
+    of the schedule in all steps, its loss plain cross-entropy, and nothing is dropped. What is
+    measured is the forward pass over a batch that no step trains on, in float32 (Yang et al. 2022,
+    arXiv:2203.03466, appendix D.1).
     """
     compute = Compute()
     model = compute.prepare(init_weights(build(spec), seed))
-    optimizer = make_optimizer(model, train)
+    objective = Objective(model)
+    optimizer = make_optimizer(objective, train)
     rows = max(1, min(train.batch, _TOKENS // spec.context))
 
     def batch(step: int) -> Tensor:
@@ -82,7 +85,7 @@ def _sizes(
     first = _outputs(model, probe_BT)
     yield {place: (_mean(x), 0.0) for place, x in first.items()}
     for step in range(steps):
-        update(model, optimizer, [batch(step)], train, compute)
+        update(objective, optimizer, [batch(step)], train, compute)
         now = _outputs(model, probe_BT)
         yield {place: (_mean(x), _mean(x - first[place])) for place, x in now.items()}
 

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel, Maps
+from llama_ablate.model.parametrization import Parametrization
 from llama_ablate.model.positions import Position
+
+_STANDARD = Parametrization()
 
 
 class Context:
@@ -18,8 +21,8 @@ class Context:
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
     left; `valid_BT` says which new tokens are no padding, None where all are. `maps` is a list that
     attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
-    `scores` and `residual` are the parametrization's factors of attention scores and of what a
-    sub-layer adds to the stream.
+    The parametrization gives the factors of attention `scores` and of what a sub-layer adds to the
+    `residual` stream.
     """
 
     def __init__(
@@ -34,12 +37,11 @@ class Context:
         maps: list[Maps] | None = None,
         losses: dict[str, Tensor] | None = None,
         dropout: Dropout | None = None,
-        scores: float = 1.0,
-        residual: float = 1.0,
+        parametrization: Parametrization = _STANDARD,
     ) -> None:
         self.start, self.new, self.position = start, new, position
         self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
-        self.scores, self.residual = scores, residual
+        self.scores, self.residual = parametrization.scores, parametrization.residual
         self.layer = 0
         self._device, self._pad_B = device, pad_B
         at_T = torch.arange(start, start + new, device=device)

@@ -154,8 +154,7 @@ class Decoder(nn.Module):
             maps=maps,
             losses=losses,
             dropout=dropout,
-            scores=self.parametrization.scores,
-            residual=self.parametrization.residual,
+            parametrization=self.parametrization,
         )
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
@@ -263,9 +262,7 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
         },
         strict=False,
     )
-    spec, parametrization = model.spec, model.parametrization
-    sizes = spec.sizes | {"layers": round(spec.layers / parametrization.depth)}
-    fill(model, INITS.build(spec.init, **sizes), parametrization, seed)
+    fill(model, model.spec, model.parametrization, seed)
     return model
 
 

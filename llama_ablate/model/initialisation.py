@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.config.spec import SIZES
+from llama_ablate.config.spec import SIZES, ModelSpec
 from llama_ablate.model.linear import Embedding, Kind, Linear
 from llama_ablate.model.parametrization import Parametrization
 
@@ -105,11 +105,13 @@ class MuP(Normal):
         weight.normal_(0.0, std, generator=draw)
 
 
-def fill(model: nn.Module, init: Init, parametrization: Parametrization, seed: int) -> None:
-    """Fill every matrix that waits for a rule, and the biases beside it, in place.
+def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, seed: int) -> None:
+    """Fill every matrix that waits for the spec's rule, and the biases beside it, in place.
 
     The rule is asked as for the base model of the parametrization, which scales what it gives.
     """
+    sizes = spec.sizes | {"layers": round(spec.layers / parametrization.depth)}
+    init: Init = INITS.build(spec.init, **sizes)
     parameters = dict(model.named_parameters())
     for path, module in model.named_modules():
         if not isinstance(module, Linear | Embedding) or module.start is not None:

@@ -18,9 +18,10 @@ from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build
+from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.model.linear import decayed, kinds
-from llama_ablate.model.parametrization import Parametrization, Scale, Update
+from llama_ablate.model.parametrization import Scale, Update
+from llama_ablate.training.losses import Objective
 
 Group = dict[str, Any]
 
@@ -64,7 +65,7 @@ OPTIMIZERS = Registry(
 )
 
 
-def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
+def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
     """Return the optimizer that a train config names, for the parameters of a model.
 
     Raises ConfigError for options that do not fit each other.
@@ -81,17 +82,16 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
     return optimizer
 
 
-def weights_of(model: nn.Module) -> list[Weight]:
+def weights_of(model: Decoder | Objective) -> list[Weight]:
     """Return the parameters of a model, with what an optimizer needs to know of each."""
     decays, kind = decayed(model), kinds(model)
-    parametrization = getattr(model, "parametrization", Parametrization())
     return [
         Weight(
             name,
             parameter,
             decays=decays[name],
             hidden=kind[name] in ("hidden", "out"),
-            scale=partial(parametrization.scale, kind[name]),
+            scale=partial(model.parametrization.scale, kind[name]),
         )
         for name, parameter in model.named_parameters()
     ]

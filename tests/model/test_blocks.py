@@ -5,6 +5,7 @@ from torch import nn
 from llama_ablate.model.blocks import ParallelBlock, PostNorm, PreNorm, SandwichNorm
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.parametrization import Parametrization
 from llama_ablate.model.positions import Position
 
 PLAIN = Context(0, 1, Position())
@@ -59,7 +60,7 @@ def test_the_parallel_block_gives_both_sub_layers_the_same_input():
     ],
 )
 def test_every_block_scales_what_it_adds_to_the_stream(block, expected):
-    ctx = Context(0, 1, Position(), residual=0.5)
+    ctx = Context(0, 1, Position(), parametrization=Parametrization(depth=2))
     assert block(Twice(), Twice(), Halve)(torch.tensor(8.0), ctx) == expected
 
 

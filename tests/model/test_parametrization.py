@@ -13,7 +13,8 @@ from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import kinds
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.optimizers import OPTIMIZERS, make_optimizer
+from llama_ablate.training.losses import LOSSES, Objective
+from llama_ablate.training.optimizers import OPTIMIZERS, make_optimizer, weights_of
 
 MATRICES = ("hidden", "out")
 KINDS = ("embedding", *MATRICES, "head", "vector")
@@ -31,7 +32,7 @@ def trained(spec, optimizer="adamw", steps=3):
     train = Train.check({"steps": 3, "lr": 1e-2, "weight_decay": 0.1, "optimizer": optimizer})
     stepped = make_optimizer(model, train)
     for step in range(steps):
-        update(model, stepped, [TOKENS.roll(step, 1)], train, COMPUTE)
+        update(Objective(model), stepped, [TOKENS.roll(step, 1)], train, COMPUTE)
     return model
 
 
@@ -144,6 +145,17 @@ def test_muons_steps_change_activations_alike_at_every_width():
     mup = chosen({"name": "mup", "base_dim": 16}, dim=256)
     assert mup.scale("hidden", "spectral").rate == 1
     assert mup.scale("hidden", "rms").rate * math.sqrt(256 / 16) == 1
+
+
+def test_layers_of_a_loss_have_the_factors_of_the_models_own(spec):
+    model = init_weights(build(spec(parametrization={"name": "mup", "base_dim": 8})), 0)
+    losses = [LOSSES.resolve("multi_token")]
+    rates = {w.name: w.scale("adaptive").rate for w in weights_of(Objective(model, losses))}
+    own = {name for name in rates if name.startswith("losses.")}
+    assert rates["model.blocks.0.ffn.down.weight"] == 1 / 4
+    matrices = {name for name in own if name.endswith(("attn.q.weight", "join.weight"))}
+    assert len(matrices) == 2
+    assert {rates[name] for name in matrices} == {1 / 4}
 
 
 def test_logits_are_scaled_before_their_soft_cap(spec):
