@@ -48,6 +48,8 @@ class Model(Section):
     init: Entry = "depth-scaled"
     #: While training: one rate for all places, or a rate for each.
     dropout: Rate | Dropout = 0.0
+    #: How initial weights, multipliers and rates follow width and depth.
+    parametrization: Entry = "standard"
 
 
 class About(Section):

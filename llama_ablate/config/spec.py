@@ -25,10 +25,11 @@ SIZES = (
 #: A component each, or a pattern of components over depth.
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
 #: One for the whole model, each with a default, which is no part of the id.
-RULES = ("init",)
+RULES = ("init", "parametrization")
 
 
 DEPTH_SCALED = Choice("depth-scaled")
+STANDARD = Choice("standard")
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class ModelSpec:
     logit_softcap: float | None = None
     init: Choice = DEPTH_SCALED
     dropout: DropoutRates = DropoutRates()
+    parametrization: Choice = STANDARD
 
     def layer(self, index: int) -> LayerSpec:
         """Return the components of a layer, counted from 0."""

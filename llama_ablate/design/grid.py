@@ -10,7 +10,7 @@ from typing import Any, Literal
 from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
 from llama_ablate.config.registry import laid_over, written
-from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec, digest
+from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knob_for, solve
@@ -253,6 +253,12 @@ def _spec(
         raise located(ConfigError(f"{message}; allowed: {', '.join(divisors)}", (key,)))
     sizes = {key: values[key] for key in (*_SIZES, "context")}
     if model.init_std == "1/sqrt(dim)":
+        if components["parametrization"] != STANDARD:
+            name = components["parametrization"].name
+            message = (
+                f"'1/sqrt(dim)': '{name}' scales initial weights itself; give the base's number"
+            )
+            raise located(ConfigError(message, ("init_std",)))
         sizes["init_std"] = model.dim**-0.5
     head_dim = model.head_dim or model.dim // model.heads
     dropout = DropoutRates.of(values["dropout"])

@@ -145,13 +145,26 @@ def open_tokens(text: PlannedText) -> tokens.Tokens:
     return prepared
 
 
-def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
-    """Return a table for every text, size, match and budget."""
+def first_text(experiment: Experiment) -> tokens.Tokens:
+    """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
+    data, where = _texts(experiment)[0]
+    text = _text(data, where)
+    _check_size(experiment, text, where)
+    return text
+
+
+def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
+    """Return the texts of an experiment, with their places in the file."""
     texts: list[tuple[Data, Where]] = [
         (data, ("texts", i)) for i, data in enumerate(experiment.texts)
-    ] or [(experiment.data, ("data",))]
+    ]
+    return texts or [(experiment.data, ("data",))]
+
+
+def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
+    """Return a table for every text, size, match and budget."""
     prepared = []
-    for data, where in texts:
+    for data, where in _texts(experiment):
         text = _text(data, where)
         _check_size(experiment, text, where)
         prepared.append((data, text))

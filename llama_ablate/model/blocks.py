@@ -72,8 +72,8 @@ class PreNorm(Block):
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + f(norm(x))` for attention, then for the feed-forward."""
-        x_BTD = self._kept(x_BTD) + ctx.drop(self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
-        x_BTD = self._kept(x_BTD) + ctx.drop(self.ffn(self.ffn_norm(x_BTD), ctx), "ffn")
+        x_BTD = ctx.add(self._kept(x_BTD), self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
+        x_BTD = ctx.add(self._kept(x_BTD), self.ffn(self.ffn_norm(x_BTD), ctx), "ffn")
         return x_BTD
 
     def _kept(self, x_BTD: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ class PostNorm(Block):
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `norm(x + f(x))` for attention, then for the feed-forward."""
-        x_BTD = self.attn_norm(x_BTD + ctx.drop(self.attn(x_BTD, ctx, state), "attn"))
-        x_BTD = self.ffn_norm(x_BTD + ctx.drop(self.ffn(x_BTD, ctx), "ffn"))
+        x_BTD = self.attn_norm(ctx.add(x_BTD, self.attn(x_BTD, ctx, state), "attn"))
+        x_BTD = self.ffn_norm(ctx.add(x_BTD, self.ffn(x_BTD, ctx), "ffn"))
         return x_BTD
 
 
@@ -109,9 +109,8 @@ class SandwichNorm(Block):
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + norm(f(norm(x)))` for attention, then for the feed-forward."""
         mixed_BTD = self.attn_out_norm(self.attn(self.attn_norm(x_BTD), ctx, state))
-        x_BTD = x_BTD + ctx.drop(mixed_BTD, "attn")
-        x_BTD = x_BTD + ctx.drop(self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD), ctx)), "ffn")
-        return x_BTD
+        x_BTD = ctx.add(x_BTD, mixed_BTD, "attn")
+        return ctx.add(x_BTD, self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD), ctx)), "ffn")
 
 
 @BLOCKS.register("parallel")
@@ -124,5 +123,5 @@ class ParallelBlock(Block):
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + attn(norm(x)) + ffn(norm(x))`."""
         normed_BTD = self.attn_norm(x_BTD)
-        mixed_BTD = ctx.drop(self.attn(normed_BTD, ctx, state), "attn")
-        return x_BTD + mixed_BTD + ctx.drop(self.ffn(normed_BTD, ctx), "ffn")
+        x_BTD = ctx.add(x_BTD, self.attn(normed_BTD, ctx, state), "attn")
+        return ctx.add(x_BTD, self.ffn(normed_BTD, ctx), "ffn")

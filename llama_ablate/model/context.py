@@ -9,7 +9,10 @@ from torch import Tensor
 
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel, Maps
+from llama_ablate.model.parametrization import Parametrization
 from llama_ablate.model.positions import Position
+
+_STANDARD = Parametrization()
 
 
 class Context:
@@ -18,6 +21,8 @@ class Context:
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
     left; `valid_BT` says which new tokens are no padding, None where all are. `maps` is a list that
     attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
+    The parametrization gives the factors of attention `scores` and of what a sub-layer adds to the
+    `residual` stream.
     """
 
     def __init__(
@@ -32,9 +37,11 @@ class Context:
         maps: list[Maps] | None = None,
         losses: dict[str, Tensor] | None = None,
         dropout: Dropout | None = None,
+        parametrization: Parametrization = _STANDARD,
     ) -> None:
         self.start, self.new, self.position = start, new, position
         self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
+        self.scores, self.residual = parametrization.scores, parametrization.residual
         self.layer = 0
         self._device, self._pad_B = device, pad_B
         at_T = torch.arange(start, start + new, device=device)
@@ -88,6 +95,11 @@ class Context:
         if self.losses is not None:
             before = self.losses.get(name)
             self.losses[name] = weight * value if before is None else before + weight * value
+
+    def add(self, x_BTD: Tensor, branch_BTD: Tensor, place: str) -> Tensor:
+        """Return the residual stream with a sub-layer's output added, scaled and with dropout."""
+        branch_BTD = self.drop(branch_BTD, place)
+        return x_BTD + (branch_BTD if self.residual == 1 else self.residual * branch_BTD)
 
     def drop(self, x: Tensor, place: str) -> Tensor:
         """Return x with some of its numbers dropped, at a place of this layer, while training."""

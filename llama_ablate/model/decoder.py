@@ -21,6 +21,7 @@ from llama_ablate.model.initialisation import INITS, drawing_from, fill
 from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.linear import Embedding, Head, Linear
 from llama_ablate.model.norms import NORMS
+from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.model.positions import POSITIONS, Position
 from llama_ablate.model.state import DecoderState
 
@@ -31,6 +32,7 @@ REGISTRIES = {
     "feedforward": FEEDFORWARDS,
     "block": BLOCKS,
     "init": INITS,
+    "parametrization": PARAMETRIZATIONS,
 }
 
 
@@ -49,6 +51,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.kernel: Kernel = "fused"
+        self.parametrization = _parametrization(spec)
         self.embedding = Embedding(spec.vocab, spec.dim)
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
@@ -111,6 +114,8 @@ class Decoder(nn.Module):
     def logits(self, x_BTD: Tensor) -> Tensor:
         """Return the logits, (..., V), of what `hidden` returns: all of it, or some rows."""
         logits_BTV: Tensor = self.head(x_BTD)
+        if (factor := self.parametrization.logits) != 1:
+            logits_BTV = factor * logits_BTV
         cap = self.spec.logit_softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
@@ -149,6 +154,7 @@ class Decoder(nn.Module):
             maps=maps,
             losses=losses,
             dropout=dropout,
+            parametrization=self.parametrization,
         )
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
@@ -216,6 +222,14 @@ def _norm(spec: ModelSpec, chosen: LayerSpec, layer: int, dim: int) -> nn.Module
     return _part(spec, "norm", chosen.norm, layer=layer, dim=dim)
 
 
+def _parametrization(spec: ModelSpec) -> Parametrization:
+    try:
+        built: Parametrization = PARAMETRIZATIONS.build(spec.parametrization, **spec.sizes)
+    except ConfigError as error:
+        raise error.under("parametrization") from None
+    return built
+
+
 def _part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:
     try:
         part: nn.Module = REGISTRIES[slot].build(choice, **{**spec.sizes, **sizes})
@@ -248,7 +262,7 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
         },
         strict=False,
     )
-    fill(model, INITS.build(model.spec.init, **model.spec.sizes), seed)
+    fill(model, model.spec, model.parametrization, seed)
     return model
 
 

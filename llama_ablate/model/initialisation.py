@@ -15,18 +15,22 @@ import torch
 from torch import Generator, Tensor, nn
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.config.spec import SIZES
+from llama_ablate.config.spec import SIZES, ModelSpec
 from llama_ablate.model.linear import Embedding, Kind, Linear
+from llama_ablate.model.parametrization import Parametrization
 
 
 class Init(Protocol):
     """How weights and biases begin."""
 
-    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
-        """Fill a matrix, (out, in) or (entries, width), in place."""
+    def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
+        """Fill a matrix, (out, in) or (entries, width), in place.
 
-    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
-        """Fill the bias of a linear layer that has `inputs` inputs."""
+        `inputs` is how many each output has in the parametrization's base model.
+        """
+
+    def bias(self, bias: Tensor, inputs: float, draw: Generator) -> None:
+        """Fill the bias of a linear layer that has `inputs` inputs in the base model."""
 
 
 INITS = Registry("init", sizes=SIZES, interface=Init)
@@ -39,12 +43,12 @@ class Normal:
     def __init__(self, init_std: float) -> None:
         self.std = init_std
 
-    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+    def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix, whatever its kind."""
-        del kind
+        del kind, inputs
         weight.normal_(0.0, self.std, generator=draw)
 
-    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
+    def bias(self, bias: Tensor, inputs: float, draw: Generator) -> None:
         """Fill a bias with zeros."""
         del inputs, draw
         bias.zero_()
@@ -62,8 +66,9 @@ class DepthScaled(Normal):
         super().__init__(init_std)
         self.out_std = init_std / math.sqrt(2 * layers)
 
-    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+    def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix."""
+        del inputs
         weight.normal_(0.0, self.out_std if kind == "out" else self.std, generator=draw)
 
 
@@ -74,24 +79,44 @@ class Torch:
     Linear layers: weights and biases uniform within +-1/sqrt(inputs); embeddings: N(0, 1).
     """
 
-    def weight(self, weight: Tensor, kind: Kind, draw: Generator) -> None:
+    def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
         """Fill a matrix."""
         if kind == "embedding":
             weight.normal_(generator=draw)
         else:
-            self.bias(weight, weight.shape[1], draw)
+            self.bias(weight, inputs, draw)
 
-    def bias(self, bias: Tensor, inputs: int, draw: Generator) -> None:
+    def bias(self, bias: Tensor, inputs: float, draw: Generator) -> None:
         """Fill a bias."""
         bias.uniform_(-(inputs**-0.5), inputs**-0.5, generator=draw)
 
 
-def fill(model: nn.Module, init: Init, seed: int) -> None:
-    """Fill every matrix that waits for a rule, and the biases beside it, in place."""
+@INITS.register("mup")
+class MuP(Normal):
+    """Begin as maximal update parametrization does (Yang et al. 2022, 2203.03466, Table 3).
+
+    Matrices of the blocks are N(0, 1/inputs) and the output head N(0, 1/inputs^2), so that logits
+    of a wide model begin at 0; embeddings are N(0, init_std^2) and biases zero.
+    """
+
+    def weight(self, weight: Tensor, kind: Kind, inputs: float, draw: Generator) -> None:
+        """Fill a matrix."""
+        std = {"embedding": self.std, "head": 1 / inputs}.get(kind, inputs**-0.5)
+        weight.normal_(0.0, std, generator=draw)
+
+
+def fill(model: nn.Module, spec: ModelSpec, parametrization: Parametrization, seed: int) -> None:
+    """Fill every matrix that waits for the spec's rule, and the biases beside it, in place.
+
+    The rule is asked as for the base model of the parametrization, which scales what it gives.
+    """
+    sizes = spec.sizes | {"layers": round(spec.layers / parametrization.depth)}
+    init: Init = INITS.build(spec.init, **sizes)
     parameters = dict(model.named_parameters())
     for path, module in model.named_modules():
         if not isinstance(module, Linear | Embedding) or module.start is not None:
             continue
+        inputs = module.weight.shape[1] / parametrization.width
         for part in ("weight", "bias"):
             name = f"{path}.{part}"
             if name not in parameters:  # it has no bias, or a tied weight has another name
@@ -99,9 +124,10 @@ def fill(model: nn.Module, init: Init, seed: int) -> None:
             draw = torch.Generator().manual_seed(stream(seed, name))
             drawn = torch.empty(parameters[name].shape)
             if part == "weight":
-                init.weight(drawn, module.kind, draw)
+                init.weight(drawn, module.kind, inputs, draw)
+                drawn *= parametrization.start(module.kind)
             else:
-                init.bias(drawn, module.weight.shape[1], draw)
+                init.bias(drawn, inputs, draw)
             with torch.no_grad():
                 parameters[name].copy_(drawn)
 

@@ -27,6 +27,8 @@ class Attending(Protocol):
 
     kernel: Kernel
     maps: list[Maps] | None
+    #: A factor of all scores.
+    scores: float
 
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
         """Return what is added to the scores, and whether it is the plain causal triangle."""
@@ -57,7 +59,7 @@ def attend(
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
-    scale = scale or 1 / math.sqrt(E)
+    scale = (scale or 1 / math.sqrt(E)) * ctx.scores
     mask, causal = ctx.mask(window, k_BKSE.shape[2])
     dropped = ctx.dropped("weights", (B, H, T, k_BKSE.shape[2]), q_BHTE)
     if softcap is not None or ctx.maps is not None:

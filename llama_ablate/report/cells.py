@@ -213,6 +213,17 @@ def laws(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def transfer(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the best learning rate of each variant by size, and how far it moves."""
+    written = frame.assign(
+        best=[f"{row.lr:g}{'*' if row.edge else ''} ({row.moved:+d})" for row in rows(frame)]
+    )
+    table = written.pivot_table(
+        index="label", columns="rung", values="best", aggfunc="first", sort=False
+    )
+    return table.reset_index().rename(columns={"label": "variant"}).rename_axis(columns=None)
+
+
 def surface(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the constants of a surface in parameters and tokens."""
     shown = pd.DataFrame({"variant": frame["label"], "points": frame["n"].astype(str)})

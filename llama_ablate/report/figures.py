@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from llama_ablate.report import contrasts, scaling, tables, tuning
+from llama_ablate.report import contrasts, scaling, tables, transfer, tuning
 from llama_ablate.report.drawing import (
     BASELINE,
     MANY,
@@ -290,6 +290,9 @@ def ladder(frames: Frames) -> Figure | None:
     remark(axes, left_out)
     legend(axes)
     return figure
+
+
+FIGURES.register("transfer")(transfer.figure)
 
 
 def _scatter(table: TableFrames, cost: "pd.Series[float]", title: str) -> Figure | None:

@@ -252,21 +252,23 @@ class Frames:
         """The measured values of all tables."""
         return pd.concat([table.metrics for table in self.tables], ignore_index=True)
 
-    @cached_property
-    def ladder(self) -> pd.DataFrame:
-        """The points of all sizes: one rung is one table. Empty for an experiment without `sizes`.
-
-        Rungs are the tables that share text, match and budget with the first.
-        """
+    @property
+    def rungs(self) -> list[TableFrames]:
+        """The sizes of a ladder: the tables that share text, match and budget with the first."""
+        if not self.plan.experiment.sizes:
+            return []
         first = self.table.plan
         of_first = (first.match, first.budget, first.text.fingerprint)
-        rungs = [
+        return [
             table
             for table in self.tables
             if (table.plan.match, table.plan.budget, table.plan.text.fingerprint) == of_first
         ]
-        sizes = self.plan.experiment.sizes
-        points = [point for rung in rungs for point in _points(rung)] if sizes else []
+
+    @cached_property
+    def ladder(self) -> pd.DataFrame:
+        """The points of all sizes, a rung each. Empty for an experiment without `sizes`."""
+        points = [point for rung in self.rungs for point in _points(rung)]
         return pd.DataFrame(points, columns=list(_POINT))
 
 

@@ -18,6 +18,7 @@ from llama_ablate.report import (
     scaling,
     speed_up,
     stability,
+    transfer,
     tuning,
 )
 from llama_ablate.report.frames import Frames, TableFrames, spread
@@ -298,6 +299,19 @@ def _ladder(frames: Frames) -> Section | None:
         of the paired gap to the baseline per tenfold parameters: it grows or closes where its
         interval leaves out zero, holds where it lies within the stated margin, else undecided. What
         lies beyond the largest size is a projection of these lines and no measurement.""",
+    )
+
+
+@SECTIONS.register("transfer")
+def _transfer(frames: Frames) -> Section | None:
+    return _section(
+        "Best learning rate by size",
+        transfer.optima(frames),
+        cells.transfer,
+        """The rate of each size's lowest mean validation loss over the seeds, and by how many
+        points of the grid it stands above (+) or below (-) that of the first size. At an end of the
+        grid (*) the best may lie beyond it. Rates that stay need to be tuned at the smallest size
+        alone (Yang et al. 2022, arXiv:2203.03466).""",
     )
 
 

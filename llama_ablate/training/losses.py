@@ -20,7 +20,7 @@ from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.model.initialisation import INITS, drawing_from, fill
+from llama_ablate.model.initialisation import drawing_from, fill
 from llama_ablate.model.linear import Linear
 from llama_ablate.model.norms import RMSNorm
 
@@ -101,6 +101,7 @@ class MultiToken(nn.Module):
                 device=targets.device,
                 losses=losses,
                 dropout=dropout,
+                parametrization=model.parametrization,
             ).at(model.spec.layers + k - 1, scheme)
             x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
             total = total + cross_entropy(model.logits(read_BTD), targets[:, k:])
@@ -143,7 +144,7 @@ class Objective(nn.Module):
 
     def __init__(self, model: Decoder, choices: Sequence[Choice] = (), seed: int = 0) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.parametrization = model, model.parametrization
         self.losses = nn.ModuleDict()
         self._calls: dict[str, tuple[Loss, list[str]]] = {}
         device = model.embedding.weight.device
@@ -158,7 +159,7 @@ class Objective(nn.Module):
         if self.losses and device.type != "meta":
             own = nn.Module()  # so that names begin as they do in this module's state
             own.losses = self.losses
-            fill(own, INITS.build(model.spec.init, **model.spec.sizes), seed)
+            fill(own, model.spec, model.parametrization, seed)
         self.losses.to(device)
 
     def forward(

@@ -7,7 +7,7 @@ what the train config supplies, its keyword-only ones what YAML may set. Every p
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -18,8 +18,9 @@ from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import build
+from llama_ablate.model.decoder import Decoder, build
 from llama_ablate.model.linear import decayed, kinds
+from llama_ablate.model.parametrization import Scale, Update
 from llama_ablate.training.losses import Objective
 
 Group = dict[str, Any]
@@ -36,8 +37,8 @@ class Weight:
     #: Whether it is the matrix of a linear layer inside the model: not of the embedding or the
     #: head, and no table of numbers such as the filters of a convolution.
     hidden: bool
-    #: The factor of its learning rate, as a parametrization has it.
-    scale: float = 1.0
+    #: The parametrization's factors of rate, weight decay and epsilon, for a kind of step.
+    scale: Callable[[Update], Scale] = lambda _update: Scale()
 
 
 class Optimizer(Protocol):
@@ -65,7 +66,7 @@ OPTIMIZERS = Registry(
 )
 
 
-def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
+def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
     """Return the optimizer that a train config names, for the parameters of a model.
 
     Raises ConfigError for options that do not fit each other.
@@ -82,7 +83,7 @@ def make_optimizer(model: nn.Module, train: Train) -> Optimizer:
     return optimizer
 
 
-def weights_of(model: nn.Module) -> list[Weight]:
+def weights_of(model: Decoder | Objective) -> list[Weight]:
     """Return the parameters of a model, with what an optimizer needs to know of each."""
     decays, kind = decayed(model), kinds(model)
     return [
@@ -91,6 +92,7 @@ def weights_of(model: nn.Module) -> list[Weight]:
             parameter,
             decays=decays[name],
             hidden=kind[name] in ("hidden", "out"),
+            scale=partial(model.parametrization.scale, kind[name]),
         )
         for name, parameter in model.named_parameters()
     ]
@@ -126,20 +128,29 @@ def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ..
 
 
 def groups(
-    weights: Iterable[Weight], weight_decay: float, *, moments: int, scale: float = 1.0
+    weights: Iterable[Weight],
+    weight_decay: float,
+    *,
+    moments: int,
+    update: Update = "adaptive",
+    scale: float = 1.0,
+    eps: float | None = None,
 ) -> list[Group]:
-    """Return parameter groups for torch's optimizers, each of one weight decay and rate scale.
+    """Return parameter groups for torch's optimizers, each of one rate scale, weight decay and eps.
 
-    `moments` is how many tensors of a parameter's size the optimizer keeps for it; `scale` is
-    multiplied with that of each weight.
+    `moments` is how many tensors of a parameter's size the optimizer keeps for it, `update` what
+    its steps are proportional to. The rate's `scale`, weight decay and, where the optimizer has
+    one, `eps` are multiplied with what the parametrization has for each weight.
     """
-    shared: dict[tuple[float, float], list[nn.Parameter]] = {}
+    shared: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for weight in weights:
-        key = (weight_decay if weight.decays else 0.0, scale * weight.scale)
-        shared.setdefault(key, []).append(weight.parameter)
+        own = weight.scale(update)
+        decay = weight_decay * own.decay if weight.decays else 0.0
+        shared.setdefault((decay, scale * own.rate, own.eps), []).append(weight.parameter)
     return [
         {"params": parameters, "weight_decay": decay, "scale": rate, "moments": moments}
-        for (decay, rate), parameters in shared.items()
+        | ({} if eps is None else {"eps": eps * factor})
+        for (decay, rate, factor), parameters in shared.items()
     ]
 
 
@@ -152,8 +163,8 @@ def adamw(
     eps: float,
 ) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
-    of_all = groups(weights, weight_decay, moments=2)
-    return torch.optim.AdamW(of_all, lr=lr, betas=betas, eps=eps, fused=True)
+    of_all = groups(weights, weight_decay, moments=2, eps=eps)
+    return torch.optim.AdamW(of_all, lr=lr, betas=betas, fused=True)
 
 
 @OPTIMIZERS.register("muon")
@@ -179,6 +190,7 @@ def muon(
     """
     hidden = [weight for weight in weights if weight.hidden]
     rest = [weight for weight in weights if not weight.hidden]
+    step: Update = "rms" if adjust == "match_rms_adamw" else "spectral"
 
     def matrices(own: list[Group]) -> Optimizer:
         return torch.optim.Muon(
@@ -186,11 +198,11 @@ def muon(
         )
 
     def others(own: list[Group]) -> Optimizer:
-        return torch.optim.AdamW(own, lr, betas, eps, fused=True)
+        return torch.optim.AdamW(own, lr, betas, fused=True)
 
     return Joint(
-        (matrices, groups(hidden, weight_decay, moments=1)),
-        (others, groups(rest, weight_decay, moments=2, scale=adam_lr)),
+        (matrices, groups(hidden, weight_decay, moments=1, update=step)),
+        (others, groups(rest, weight_decay, moments=2, scale=adam_lr, eps=eps)),
     )
 
 
@@ -209,7 +221,7 @@ def sgd(
     """
     if nesterov and not momentum:
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
-    of_all = groups(weights, weight_decay, moments=1 if momentum else 0)
+    of_all = groups(weights, weight_decay, moments=1 if momentum else 0, update="gradient")
     return torch.optim.SGD(of_all, lr, momentum, nesterov=nesterov, fused=True)
 
 

@@ -19,7 +19,7 @@ def context(length, kernel="math"):
 class Masked:
     """A context whose mask is given."""
 
-    kernel, maps = "math", None
+    kernel, maps, scores = "math", None, 1.0
 
     def __init__(self, mask):
         self._mask = mask

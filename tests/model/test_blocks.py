@@ -1,8 +1,14 @@
+import pytest
 import torch
 from torch import nn
 
 from llama_ablate.model.blocks import ParallelBlock, PostNorm, PreNorm, SandwichNorm
+from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.parametrization import Parametrization
+from llama_ablate.model.positions import Position
+
+PLAIN = Context(0, 1, Position())
 
 
 class Twice(nn.Module):
@@ -18,26 +24,44 @@ class Halve(nn.Module):
 def test_pre_norm_adds_to_an_untouched_stream():
     """x=8: 8 + 2*(8/2) = 16, then 16 + 2*(16/2) = 32."""
     block = PreNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0), None) == 32
+    assert block(torch.tensor(8.0), PLAIN) == 32
 
 
 def test_post_norm_normalises_the_stream_itself():
     """x=8: (8 + 2*8)/2 = 12, then (12 + 2*12)/2 = 18."""
     block = PostNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0), None) == 18
+    assert block(torch.tensor(8.0), PLAIN) == 18
 
 
 def test_sandwich_norm_normalises_what_enters_and_what_leaves():
     """x=8: 8 + (2*(8/2))/2 = 12, then 12 + (2*(12/2))/2 = 18."""
     block = SandwichNorm(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0), None) == 18
+    assert block(torch.tensor(8.0), PLAIN) == 18
 
 
 def test_the_parallel_block_gives_both_sub_layers_the_same_input():
     """x=8: 8 + 2*(8/2) + 2*(8/2) = 24; it has one norm."""
     block = ParallelBlock(Twice(), Twice(), Halve)
-    assert block(torch.tensor(8.0), None) == 24
+    assert block(torch.tensor(8.0), PLAIN) == 24
     assert [name for name, _ in block.named_children()] == ["attn", "ffn", "attn_norm"]
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        # x=8, each addition halved: 8 + 8/2 = 12, then 12 + 12/2 = 18.
+        (PreNorm, 18),
+        # (8 + 16/2)/2 = 8, twice.
+        (PostNorm, 8),
+        # 8 + 4/2 = 10, then 10 + 5/2 = 12.5: what is added is halved behind its norm.
+        (SandwichNorm, 12.5),
+        # 8 + 8/2 + 8/2.
+        (ParallelBlock, 16),
+    ],
+)
+def test_every_block_scales_what_it_adds_to_the_stream(block, expected):
+    ctx = Context(0, 1, Position(), parametrization=Parametrization(depth=2))
+    assert block(Twice(), Twice(), Halve)(torch.tensor(8.0), ctx) == expected
 
 
 def test_every_block_but_post_norm_needs_a_norm_after_the_last_one(spec):

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from torch import nn
 from llama_ablate.config.experiment import Train
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.parametrization import Scale
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.optimizers import (
@@ -202,7 +204,8 @@ def test_a_weights_scale_is_a_factor_of_its_rate(name):
     """A weight of scale 0.5 is stepped as one alone at half the rate."""
     scaled = alone(START)
     plain = alone(START)
-    scaled = Weight(scaled.name, scaled.parameter, decays=True, hidden=True, scale=0.5)
+    half = Scale(rate=0.5)
+    scaled = replace(scaled, scale=lambda _update: half)
     train = {"lr": 1.0, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8}
     for weight, rate in ((scaled, 0.02), (plain, 0.01)):
         optimizer = OPTIMIZERS.build(OPTIMIZERS.resolve(name), weights=[weight], **train)

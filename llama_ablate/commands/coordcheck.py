@@ -1,0 +1,120 @@
+"""The command `coordcheck`: whether activations keep their size over widths."""
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.options import count
+from llama_ablate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llama_ablate.evidence.widths import Trend
+
+HELP = "draw activations against width over a few training steps: does the parametrization hold?"
+EXAMPLE = "coordcheck experiments/width_transfer.yaml --widths 32,64,128,256 --steps 5"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the experiment, the widths, and how long each is trained."""
+    shared.add_experiment(parser)
+    parser.add_argument(
+        "--widths",
+        type=_widths,
+        default=[32, 64, 128, 256],
+        metavar="N,N,...",
+        help="dims to compare (default: 32,64,128,256)",
+    )
+    parser.add_argument("--steps", type=count, default=5, metavar="N", help="to train (default: 5)")
+    parser.add_argument(
+        "--seeds", type=count, default=2, metavar="N", help="to average over (default: 2)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("coordcheck"),
+        metavar="DIR",
+        help="where the figure and the numbers go (default: coordcheck)",
+    )
+
+
+def _widths(text: str) -> list[int]:
+    """Read two or more widths."""
+    if not re.fullmatch("[0-9]{1,6}(,[0-9]{1,6})+", text):
+        raise ArgumentTypeError(f"'{text}' is not two or more whole numbers, as 32,64,128")
+    widths = sorted({int(one) for one in text.split(",")})
+    if len(widths) < 2 or widths[0] < 1:
+        raise ArgumentTypeError(f"'{text}': two or more different widths of 1 or more")
+    return widths
+
+
+def run(options: Namespace) -> Answer:
+    """Train models of several widths for a few steps, and fit how their activations follow it."""
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from llama_ablate.config import experiment
+    from llama_ablate.design import plan, widths
+    from llama_ablate.evidence.widths import FLAT
+    from llama_ablate.files import disk
+    from llama_ablate.launch.progress import Bar
+    from llama_ablate.measure.coordinates import over_widths
+    from llama_ablate.report import coordinates, drawing, tables
+
+    source = experiment.load(options.file, tuple(options.sets))
+    try:
+        text = plan.first_text(source.experiment)
+        specs = widths.over_widths(source.experiment, options.widths, text.vocab)
+    except ConfigError as error:
+        raise source.locate(error) from None
+    with Bar("coordcheck, steps") as bar:
+        activations = pd.DataFrame(
+            over_widths(
+                specs,
+                text,
+                source.experiment.train,
+                steps=options.steps,
+                seeds=options.seeds,
+                report=bar.update,
+            )
+        )
+    trends = coordinates.trends(activations)
+    files = drawing.save(coordinates.figure(activations), options.out / "coordcheck")
+    files.append(options.out / "coordcheck.csv")
+    disk.replace(files[-1], activations.to_csv(index=False).encode())
+    values: dict[str, Any] = {
+        "widths": options.widths,
+        "steps": options.steps,
+        "seeds": options.seeds,
+        "bound": FLAT,
+        "parametrizations": [
+            {
+                "name": name,
+                "entry": next(iter(specs[name].values())).parametrization.entry(),
+                "flat": all(trend.verdict == "flat" for trend in of_places),
+                "tensors": [asdict(trend) | {"verdict": trend.verdict} for trend in of_places],
+            }
+            for name, of_places in trends.items()
+        ],
+        "files": [str(path) for path in files],
+    }
+    lines = [
+        tables.text(coordinates.cells(trends)),
+        "",
+        f"Exponents of width {options.widths[0]} to {options.widths[-1]}, the furthest from 0 of "
+        f"{options.steps} steps: of mean |x| (size), and of mean |x - x before training| (change).",
+        f"Flat: none grows faster than width^{FLAT:g}, and no change comes to shrink so fast.",
+        *(_sentence(name, of_places) for name, of_places in trends.items()),
+        *values["files"],
+    ]
+    code = 0 if all(own["flat"] for own in values["parametrizations"][1:]) else 1
+    return Answer("\n".join(lines), values, code)
+
+
+def _sentence(name: str, trends: "Sequence[Trend]") -> str:
+    moving = [f"{trend.place} {trend.verdict}" for trend in trends if trend.verdict != "flat"]
+    return f"{name}: {'; '.join(moving) if moving else 'flat'}"

@@ -1,0 +1,158 @@
+"""Parametrizations: how initial weights, multipliers and rates follow the width and the depth.
+
+A rate that was tuned on a small model is the best one of a wider or deeper model only where the
+parametrization says how. What `model.parametrization` may name is a function of the model's sizes
+and of those of a base model, at which every factor is 1: there it is the standard parametrization.
+All widths (feed-forward network, heads times their width) are taken to grow in step with `dim`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.linear import Kind
+
+#: What an optimizer's step is proportional to: nothing of the gradient's size, as in Adam, Lion or
+#: any step by signs; the gradient, as in SGD; or it has a spectral norm of 1 for a square matrix,
+#: or, by its mean square, that of a matrix of ones, as Muon may be set to.
+Update = Literal["adaptive", "gradient", "spectral", "rms"]
+
+
+class Scale(NamedTuple):
+    """Factors of an optimizer's learning rate, weight decay and epsilon for one parameter."""
+
+    rate: float = 1.0
+    decay: float = 1.0
+    eps: float = 1.0
+
+
+@dataclass(frozen=True)
+class Parametrization:
+    """Factors that a model of some width and depth has beside its base model."""
+
+    #: The model's dim and layers, over the base model's.
+    width: float = 1.0
+    depth: float = 1.0
+    #: Of attention scores, beside 1/sqrt(head width).
+    scores: float = 1.0
+    #: Whether the optimizer's weight decay and epsilon follow as well.
+    complete: bool = False
+
+    @property
+    def logits(self) -> float:
+        """The factor of the logits."""
+        return 1 / self.width
+
+    @property
+    def residual(self) -> float:
+        """The factor of what each sub-layer adds to the residual stream."""
+        return 1 / self.depth
+
+    def start(self, kind: Kind) -> float:
+        """Return the factor of initial weights, beside what the base model begins with."""
+        return self.width**-0.5 if kind in _MATRICES else 1.0
+
+    def scale(self, kind: Kind, update: Update = "adaptive") -> Scale:
+        """Return the factors of a parameter's rate, weight decay and epsilon."""
+        gradient = self._gradient(kind)
+        matrix = kind in _MATRICES
+        rate = {
+            "adaptive": 1 / self.width if matrix else 1.0,
+            "gradient": (1 / self.width if matrix else 1.0) / gradient,
+            "spectral": 1.0,
+            "rms": self.width**-0.5 if matrix else 1.0,
+        }[update]
+        return Scale(rate, 1 / rate, gradient) if self.complete else Scale(rate)
+
+    def _gradient(self, kind: Kind) -> float:
+        """Return the size of a gradient's numbers beside the base model's."""
+        return self.logits * (self.residual if kind in _OF_BLOCKS else 1.0)
+
+
+#: Weights that have a width on both sides.
+_MATRICES = ("hidden", "out")
+_OF_BLOCKS = ("hidden", "out", "vector")
+
+PARAMETRIZATIONS = Registry("parametrization", sizes=SIZES, interface=Parametrization)
+
+
+@PARAMETRIZATIONS.register("standard")
+def standard() -> Parametrization:
+    """Use one rate and one rule of initial weights at every width: what torch does by itself."""
+    return Parametrization()
+
+
+@PARAMETRIZATIONS.register("mup")
+def mup(
+    dim: int, head_dim: int, *, base_dim: int = 64, base_head_dim: int | None = None
+) -> Parametrization:
+    """Keep the best rate over widths: maximal update (Yang et al. 2022, arXiv:2203.03466).
+
+    With m = dim / base_dim, as their Table 8 has it for Adam (in brackets SGD):
+
+    ============================ ================ ========== ===================
+    weights                      initial variance multiplier learning rate
+    ============================ ================ ========== ===================
+    embeddings, biases and gains as the base      1          1 (m)
+    hidden matrices              1/m              1          1/m (1)
+    output head                  as the base      1/m        1 (m)
+    ============================ ================ ========== ===================
+
+    Attention scores are scaled by 1/E instead of 1/sqrt(E) (Definition 4.1), so that they are the
+    base model's at E = base_head_dim; unless given, that is the model's own head width, for ladders
+    whose heads grow in number. A step of Muon has a spectral norm that does not depend on the
+    gradient: its rate is the same at every width where that norm is 1 (Yang et al. 2023,
+    arXiv:2310.17813), and falls with 1/sqrt(m) where its mean square is fixed.
+    """
+    return Parametrization(
+        width=dim / _base("base_dim", base_dim), scores=_scores(head_dim, base_head_dim)
+    )
+
+
+@PARAMETRIZATIONS.register("completep")
+def completep(
+    dim: int,
+    layers: int,
+    head_dim: int,
+    *,
+    base_dim: int = 64,
+    base_layers: int = 2,
+    base_head_dim: int | None = None,
+) -> Parametrization:
+    """Keep the best rate over widths and depths: CompleteP (Dey et al. 2025, arXiv:2505.01618).
+
+    With m = dim / base_dim and n = layers / base_layers, as their Table 1 has it for alpha = 1:
+
+    ============================ ================ ========== ==== ============ ===================
+    weights                      initial variance multiplier rate weight decay epsilon of AdamW
+    ============================ ================ ========== ==== ============ ===================
+    embeddings                   as the base      1          1    1            1/m
+    hidden matrices              1/m              1          1/m  m            1/(m n)
+    biases and gains             as the base      1          1    none         1/(m n)
+    output head                  as the base      1/m        1    1            1/m
+    ============================ ================ ========== ==== ============ ===================
+
+    Each sub-layer adds 1/n of its output to the residual stream. A rule of initial weights that
+    scales with depth sees the base model's layers. Epsilon follows the size of the gradient. Of
+    SGD, for which they have no table, the rate is divided by that size, which gives mup's rows.
+    """
+    return Parametrization(
+        width=dim / _base("base_dim", base_dim),
+        depth=layers / _base("base_layers", base_layers),
+        scores=_scores(head_dim, base_head_dim),
+        complete=True,
+    )
+
+
+def _base(name: str, size: int) -> int:
+    if size < 1:
+        raise ConfigError(f"{name} {size} must be 1 or more", (name,))
+    return size
+
+
+def _scores(head_dim: int, base_head_dim: int | None) -> float:
+    """Return what makes of 1/sqrt(E) the scale 1/E, and changes nothing at the base's E."""
+    base = head_dim if base_head_dim is None else _base("base_head_dim", base_head_dim)
+    return float((base / head_dim) ** 0.5)
