@@ -237,19 +237,27 @@ def _steps(
 
 
 def _split(documents: Sequence[tuple[str, str]], splits: Sequence[float]) -> Corpus:
-    """Split (key, text) pairs by the hash of their keys; a single document by position."""
-    bad = len(splits) != 3 or abs(sum(splits) - 1) > 1e-9 or min(splits) < 0 or splits[0] == 0
+    """Split (key, text) pairs by the hash of their keys; a single document by position.
+
+    Where the shares add to less than 1, the rest is left out.
+    """
+    bad = len(splits) != 3 or sum(splits) > 1 + 1e-9 or min(splits) < 0 or splits[0] == 0
     if bad:
         raise ConfigError(
-            f"splits {list(splits)}: must be three shares (train, validation, test) that add to 1"
+            f"splits {list(splits)}: must be three shares (train, validation, test) that add to 1, "
+            "or to less"
         )
+    end = sum(splits) if sum(splits) < 1 - 1e-9 else 1.0
     if len(documents) == 1:
         text = documents[0][1]
         first, second = int(len(text) * splits[0]), int(len(text) * (splits[0] + splits[1]) + 1e-6)
-        return Corpus(text[:first], text[first:second], text[second:] if splits[2] else "")
+        last = int(len(text) * end) if splits[2] else second
+        return Corpus(text[:first], text[first:second], text[second:last])
     texts: dict[str, list[str]] = {name: [] for name in SPLITS}
     for key, text in documents:
         share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "little") / 2**48
+        if share >= end:
+            continue
         name = SPLITS[(share >= splits[0]) + (share >= splits[0] + splits[1])]
         texts[name if splits[SPLITS.index(name)] else "train"].append(text)
     return Corpus(**{name: SEPARATOR.join(parts) for name, parts in texts.items()})

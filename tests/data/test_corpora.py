@@ -294,3 +294,25 @@ def test_a_pattern_names_what_pathlib_says_in_its_order(tmp_path, monkeypatch, p
 def test_every_corpus_is_documented():
     assert all(len(CORPORA.summary(name)) > 20 for name in CORPORA)
     assert sys.version_info >= (3, 11)
+
+
+def test_shares_that_add_to_less_than_1_leave_the_rest_out(tmp_path, stdlib):
+    book = tmp_path / "book.txt"
+    book.write_text("".join(chr(ord("a") + i // 100) for i in range(1000)), "utf-8")
+    corpus = files(path=str(book), splits=[0.2, 0.1, 0.1])
+    assert corpus.splits == {
+        "train": "a" * 100 + "b" * 100,
+        "validation": "c" * 100,
+        "test": "d" * 100,
+    }
+    assert files(path=str(book), splits=[0.2, 0.1, 0.0]).splits == {
+        "train": "a" * 100 + "b" * 100,
+        "validation": "c" * 100,
+    }
+    part = python_stdlib(splits=[0.1, 0.1, 0.05])
+    everything = sum(len(text) for text in stdlib.splits.values())
+    held = {split: len(text) / everything for split, text in part.splits.items()}
+    for split, share in zip(held, (0.1, 0.1, 0.05), strict=True):
+        assert held[split] == pytest.approx(share, abs=0.04)
+    with pytest.raises(ConfigError, match="that add to 1, or to less"):
+        files(path=str(book), splits=[0.9, 0.1, 0.1])
