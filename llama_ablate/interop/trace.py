@@ -51,8 +51,10 @@ def trace(model: Decoder, tokens: Sequence[int]) -> list[Traced]:
     if not 0 < len(tokens) <= context:
         raise ConfigError(f"the prompt has {len(tokens):,} tokens; allowed: 1 to {context:,}")
     batch = torch.tensor([list(tokens)], device=model.embedding.weight.device)
-    with torch.inference_mode(), _running(model) as path, _Recording(path) as recording:
-        model(batch, maps=[])
+    with torch.inference_mode(), _running(model) as path:
+        recording = _Recording(path)
+        with recording:
+            model(batch, maps=[])
     return recording.rows
 
 
