@@ -156,7 +156,8 @@ def every_parameter_learns_and_the_loss_falls(model):
         first = loss.item() if first is None else first
         loss.backward()
         for name, parameter in model.named_parameters():
-            if parameter.grad is None and _scheme_without_attention(model, name):
+            if parameter.grad is None and _biases_no_scores(model, name):
+                learned.add(name)
                 continue
             assert parameter.grad is not None, f"{name} has no gradient"
             assert parameter.grad.isfinite().all(), name
@@ -170,8 +171,8 @@ def every_parameter_learns_and_the_loss_falls(model):
     assert loss.item() < first
 
 
-def _scheme_without_attention(model, name):
-    """Whether this is a scheme that biases scores, in a model whose mixers have no scores."""
+def _biases_no_scores(model, name):
+    """Whether a parameter is of the position scheme, and no mixer has scores for it to bias."""
     scores = any(isinstance(block.attn, Attention) for block in model.blocks)
     return name.startswith("position.") and not scores
 

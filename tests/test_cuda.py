@@ -25,6 +25,7 @@ from llama_ablate.training.loop import train
 
 from . import laws
 from .commands import PYTHON, command
+from .conftest import LLAMA
 from .laws import ALONE, COMPONENTS, TOKENS, model_of, name_of
 from .reliability.test_resume import same, untimed
 
@@ -82,6 +83,28 @@ def test_the_laws_hold_on_a_gpu(law, combination, monkeypatch):
     monkeypatch.setattr(laws, "TOKENS", TOKENS.cuda())
     with torch.device("cuda"):
         law(model)
+
+
+@pytest.mark.parametrize("mixer", ["gated_delta", "mamba2"])
+def test_the_kernels_of_flash_linear_attention_compute_what_plain_torch_does(mixer):
+    """Forward, backward and from a state; where the extra `fla` is installed."""
+    pytest.importorskip("fla")
+    tokens = torch.randint(0, 256, (2, 200), generator=torch.Generator().manual_seed(0)).cuda()
+    model = HALF.prepare(model_of(LLAMA | {"attention": mixer}, **LARGE))
+    results = []
+    for kernel in ("math", "fused"):
+        model.kernel = kernel
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = model(tokens)
+            logits.float().logsumexp(-1).mean().backward()
+            with torch.no_grad():
+                state = model.new_state(2, 200)
+                pieces = torch.cat([model(part, state) for part in tokens.split(100, 1)], 1)
+        grads = torch.cat([p.grad.flatten() for p in model.parameters()])
+        results.append((logits.detach().float(), pieces.float(), grads))
+    for plain, fused in zip(*results, strict=True):
+        assert (fused - plain).norm() < 0.03 * plain.norm()
 
 
 @pytest.mark.parametrize("compute", COMPUTES, ids=compute_name)
