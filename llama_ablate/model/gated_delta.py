@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
-from llama_ablate.model.convolution import ShortConvolution
 from llama_ablate.model.delta_rule import gated_delta_rule, products
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
@@ -48,9 +47,15 @@ class GatedDelta(Recurrent):
         if inner % value:
             raise ConfigError(f"value_dim {value}: must divide heads x head_dim, {inner}")
         own = inner // value
-        convolved = ShortConvolution(own * (2 * key + value), conv, bias=False)
-        # Kept from a rate of 0, whose logarithm is infinite.
-        super().__init__(heads=own, key=key, value=value, conv=convolved, slowest=0.01)
+        super().__init__(
+            heads=own,
+            key=key,
+            value=value,
+            channels=own * (2 * key + value),
+            conv=conv,
+            conv_bias=False,
+            slowest=0.01,  # the paper's code has 0, whose logarithm is infinite
+        )
         self.q = Linear(dim, own * key, bias=bias)
         self.k = Linear(dim, own * key, bias=bias)
         self.v = Linear(dim, own * value, bias=bias)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
-from llama_ablate.model.convolution import ShortConvolution
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
@@ -50,8 +49,15 @@ class Mamba2(Recurrent):
         own = inner // value
         if own % groups:
             raise ConfigError(f"{own} heads of {value} do not divide into {groups} groups")
-        convolved = ShortConvolution(inner + 2 * groups * key, conv, bias=conv_bias)
-        super().__init__(heads=own, key=key, value=value, conv=convolved, slowest=1.0)
+        super().__init__(
+            heads=own,
+            key=key,
+            value=value,
+            channels=inner + 2 * groups * key,
+            conv=conv,
+            conv_bias=conv_bias,
+            slowest=1.0,
+        )
         self.groups = groups
         self.x = Linear(dim, inner, bias=bias)
         self.b = Linear(dim, groups * key, bias=bias)

@@ -39,14 +39,24 @@ class Recurrent(nn.Module, ABC):
     out: Linear
 
     def __init__(
-        self, *, heads: int, key: int, value: int, conv: ShortConvolution, slowest: float
+        self,
+        *,
+        heads: int,
+        key: int,
+        value: int,
+        channels: int,
+        conv: int,
+        conv_bias: bool,
+        slowest: float,
     ) -> None:
         super().__init__()
-        self.heads, self.key, self.value, self.conv = heads, key, value, conv
+        self.heads, self.key, self.value = heads, key, value
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(slowest, 16.0).log())
         shortest, longest = map(math.log, _STEPS)
         step_H = torch.empty(heads).uniform_(shortest, longest).exp()
         self.dt_bias = nn.Parameter(step_H + torch.log(-torch.expm1(-step_H)))  # softplus inverted
+        # Drawn last: another convolution leaves the rates and steps as they are.
+        self.conv = ShortConvolution(channels, conv, bias=conv_bias)
 
     @property
     @abstractmethod
