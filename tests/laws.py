@@ -6,19 +6,23 @@ each of them catches something.
 
 import itertools
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.config.spec import SLOTS
+from llama_ablate.config.spec import SLOTS, DropoutRates
 from llama_ablate.model import laws
 from llama_ablate.model.attention import Attention
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Embedding, Linear
+from llama_ablate.training.compute import Compute
+from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import make_optimizer
 
 from .conftest import LLAMA, SMALL, make_spec
@@ -194,6 +198,10 @@ def rewound_equals_full(model):
     obeys(model, "rewound_equals_full", close=1e-5)
 
 
+def counted_bytes(model):
+    obeys(model, "counted_bytes")
+
+
 @torch.no_grad()
 def no_token_sees_the_future_and_each_sees_its_past(model):
     changed = TOKENS.clone()
@@ -332,8 +340,8 @@ def initial_values_are_those_declared(spec):
 @torch.no_grad()
 def only_what_is_declared_decays(model, optimizer="adamw"):
     """Where every gradient is zero, a step shrinks the matrices that no module exempts."""
-    train = Train.check({"steps": 1, "lr": 1e-2, "weight_decay": 0.5, "optimizer": optimizer})
-    stepped = make_optimizer(model, train)
+    config = Train.check({"steps": 1, "lr": 1e-2, "weight_decay": 0.5, "optimizer": optimizer})
+    stepped = make_optimizer(model, config)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -345,3 +353,52 @@ def only_what_is_declared_decays(model, optimizer="adamw"):
         wrong = f"{name} {'decays' if left == 1 else 'does not decay as the others do'}"
         torch.testing.assert_close(parameter, left * before[name], msg=wrong)
     model.zero_grad()
+
+
+class Recording(Dropout):
+    """Dropout that keeps the masks that it is asked for."""
+
+    masks: ClassVar[dict] = {}
+
+    def mask(self, place, shape, like):
+        """Return the mask of a place, for which nothing else may ask."""
+        drawn = super().mask(place, shape, like)
+        assert place not in self.masks, f"'{place}' is dropped twice: both share a mask"
+        self.masks[place] = None if drawn is None else drawn[0]
+        return drawn
+
+
+def dropout_masks(model, tokens, dropout):
+    """Return the masks of a forward pass, by place."""
+    Recording.masks.clear()
+    model(tokens, dropout=Recording(**vars(dropout)))
+    return dict(Recording.masks)
+
+
+@torch.no_grad()
+def no_two_places_share_a_dropout_mask(model):
+    """Each place of each layer is dropped once, by a mask of its own."""
+    masks = dropout_masks(model, TOKENS, Dropout(DropoutRates.of(0.3), 0, 0, len(TOKENS)))
+    layers = range(len(model.blocks))
+    places = {"embedding"} | {f"blocks.{i}.{part}" for i in layers for part in ("attn", "ffn")}
+    assert places <= set(masks), f"nothing is dropped at {places - set(masks)}"
+    for (a, one), (b, other) in itertools.combinations(masks.items(), 2):
+        assert one.shape != other.shape or not torch.equal(one, other), f"{a} has the mask of {b}"
+
+
+def held_out_loss_is_cross_entropy_alone(spec, text, **keys):
+    """What a run minimises beside cross-entropy is no part of the held-out loss of its curve."""
+    model = init_weights(build(spec), 0)
+    config = Train.check({"steps": 2, "batch": 2, "evals": 1, **keys})
+    compute = Compute("cpu", 1, "float32", "math")
+    done = train(model, text, config, steps=2, seed=0, compute=compute)
+    tokens = torch.from_numpy(text.split("validation").astype("int64"))
+    nats = []
+    for start in range(0, len(tokens) - 1, spec.context):
+        window = tokens[start : start + spec.context + 1]
+        with torch.no_grad():
+            log_TV = model(window[None, :-1])[0].log_softmax(-1)
+        nats.append(-log_TV.gather(1, window[1:, None]).double())
+    held_out, expected = done.curve[-1]["validation_loss_nats"], torch.cat(nats).mean().item()
+    wrong = f"a held-out loss of {held_out:.4f} where cross-entropy is {expected:.4f}"
+    assert abs(held_out - expected) < 1e-4, wrong

@@ -79,7 +79,7 @@ def test_a_state_that_was_kept_and_rewound_goes_on_as_the_full_forward_pass(comb
 
 @pytest.mark.parametrize("combination", MIXERS, ids=name_of)
 def test_state_bytes_are_those_of_the_live_tensors_fresh_and_full(combination):
-    laws.obeys(model_of(combination), "counted_bytes")
+    laws.counted_bytes(model_of(combination))
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=name_of)
@@ -204,6 +204,11 @@ def test_building_draws_no_random_number_and_weights_depend_on_seed_and_name_alo
 @pytest.mark.parametrize(("slot", "name"), COMPONENTS)
 def test_initial_values_are_as_declared_under_every_rule(slot, name):
     laws.initial_values_are_those_declared(make_spec(**LLAMA | {slot: name}))
+
+
+@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
+def test_no_two_places_share_a_dropout_mask(slot, name):
+    laws.no_two_places_share_a_dropout_mask(model_of(LLAMA | {slot: name}))
 
 
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)
