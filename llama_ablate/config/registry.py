@@ -284,10 +284,11 @@ def _lacks(part: object, name: str) -> bool:
 
 def _check_call(name: str, call: Callable[..., Any], method: object) -> None:
     """Raise TypeError for a component's method that cannot be called as the model calls it."""
-    if not inspect.isfunction(method):
+    wanted = inspect.signature(call).parameters.values()
+    asks = any(p.kind is p.VAR_POSITIONAL for p in wanted)  # it gets what its own parameters name
+    if asks or not inspect.isfunction(method):
         return
     signature = inspect.signature(method)
-    wanted = inspect.signature(call).parameters.values()
     positional = [p.name for p in wanted if p.kind is p.POSITIONAL_OR_KEYWORD]
     keywords = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
     try:

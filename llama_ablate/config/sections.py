@@ -56,9 +56,8 @@ class Model(Section):
     @classmethod
     def _no_list(cls, value: object) -> object:
         if isinstance(value, list):
-            raise ValueError(
-                f"{shown(value)} is a list: components over depth are written {{pattern: [...]}}"
-            )
+            how = "components over depth are written {pattern: [...]}"
+            raise at(f"{shown(value)} is a list: {how}")
         return value
 
 
