@@ -5,16 +5,25 @@ each of them catches something.
 """
 
 import itertools
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.config.spec import SLOTS
+from llama_ablate.config.experiment import Train
+from llama_ablate.config.spec import SLOTS, DropoutRates
 from llama_ablate.model import laws
 from llama_ablate.model.attention import Attention
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.dropout import Dropout
+from llama_ablate.model.initialisation import INITS
+from llama_ablate.model.linear import Embedding, Linear
+from llama_ablate.training.compute import Compute
+from llama_ablate.training.loop import train
+from llama_ablate.training.optimizers import make_optimizer
 
 from .conftest import LLAMA, SMALL, make_spec
 
@@ -146,6 +155,9 @@ def model_of(combination, seed=0, **sizes):
 def every_parameter_learns_and_the_loss_falls(model):
     # Two steps, because an exact zero in one (an unused bias, an expert of no token) may be chance.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    scores = any(isinstance(block.attn, Attention) for block in model.blocks)
+    # Where there are no scores, a scheme that biases them has no part in anything.
+    named = {n: p for n, p in model.named_parameters() if scores or not n.startswith("position")}
     first, learned = None, set()
     for _ in range(2):
         optimizer.zero_grad()
@@ -155,44 +167,39 @@ def every_parameter_learns_and_the_loss_falls(model):
         loss = F.cross_entropy(logits.flatten(0, 1), TOKENS[:, 1:].flatten())
         first = loss.item() if first is None else first
         loss.backward()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is None and _biases_no_scores(model, name):
-                learned.add(name)
-                continue
+        for name, parameter in named.items():
             assert parameter.grad is not None, f"{name} has no gradient"
             assert parameter.grad.isfinite().all(), name
             if parameter.grad.abs().max() > 0:
                 learned.add(name)
         optimizer.step()
-    for name, _ in model.named_parameters():
-        # Softmax does not see what is added to all its scores: k's bias may rest at zero.
-        assert name in learned or name.endswith("attn.k.bias"), f"{name} never learns"
+    # Softmax does not see what is added to all its scores: k's bias may rest at zero.
+    never = [n for n in named if n not in learned and not n.endswith("attn.k.bias")]
+    assert not never, f"{never[0]} never learns"
     assert torch.isfinite(loss)
     assert loss.item() < first
 
 
-def _biases_no_scores(model, name):
-    """Whether a parameter is of the position scheme, and no mixer has scores for it to bias."""
-    scores = any(isinstance(block.attn, Attention) for block in model.blocks)
-    return name.startswith("position.") and not scores
+def obeys(model, law, **options):
+    """Hold a model to a law of `llama_ablate.model.laws`, which plug-ins are held to as well."""
+    with torch.no_grad():
+        assert (broken := getattr(laws, law)(model, TOKENS, **options)) is None, broken
 
 
-@torch.no_grad()
 def cached_equals_full(model):
-    assert (broken := laws.cached_equals_full(model, TOKENS, close=1e-5)) is None, broken
+    obeys(model, "cached_equals_full", close=1e-5)
 
 
-@torch.no_grad()
 def padding_changes_nothing(model):
-    """A sequence padded on the left, beside a longer one, gets the logits it gets alone."""
-    pad = torch.tensor([0, 5])
-    batch = torch.stack([TOKENS[0], torch.cat([torch.zeros(5, dtype=torch.long), TOKENS[1, :19]])])
-    alone = model(TOKENS[1:, :19])[0]
-    torch.testing.assert_close(model(batch, pad_B=pad)[1, 5:], alone, rtol=1e-5, atol=1e-5)
-    cache = model.new_state(batch=2, capacity=24)
-    pieces = [model(batch[:, :9], cache, pad_B=pad)]
-    pieces += [model(batch[:, t : t + 1], cache, pad_B=pad) for t in range(9, 24)]
-    torch.testing.assert_close(torch.cat(pieces, 1)[1, 5:], alone, rtol=1e-5, atol=1e-5)
+    obeys(model, "padding_changes_nothing", close=1e-5)
+
+
+def rewound_equals_full(model):
+    obeys(model, "rewound_equals_full", close=1e-5)
+
+
+def counted_bytes(model):
+    obeys(model, "counted_bytes")
 
 
 @torch.no_grad()
@@ -202,8 +209,8 @@ def no_token_sees_the_future_and_each_sees_its_past(model):
     before, after = model(TOKENS), model(changed)
     assert torch.equal(before[:, :12], after[:, :12])
     # With a window a change travels that far a layer, and no further.
-    window = getattr(model.blocks[0].attn, "window", None) or 24
-    reached = min(24, 12 + (window - 1) * SMALL["layers"] + 1)
+    windows = [getattr(block.attn, "window", None) or 24 for block in model.blocks]
+    reached = min(24, 12 + sum(window - 1 for window in windows) + 1)
     assert (before[:, 12:reached] - after[:, 12:reached]).abs().amax((0, 2)).min() > 0
     assert torch.equal(before[:, reached:], after[:, reached:])
 
@@ -282,3 +289,116 @@ def training_touches_no_cache(model):
     grown = {n for n in after if n not in buffers or after[n].shape != buffers[n].shape}
     assert all(torch.equal(after[n], b) for n, b in buffers.items() if n not in grown)
     assert all(n.startswith("position.") for n in grown), "only position tables may grow"
+
+
+@torch.no_grad()
+def each_layer_computes_what_it_does_alone(model):
+    """In a model whose layers differ, each has the mask, the scheme and the parts of its own.
+
+    What enters a layer is given to a model of that layer alone.
+    """
+    spec, seen = model.spec, []
+    hooks = [
+        block.register_forward_hook(lambda _block, inputs, out: seen.append((inputs[0], out)))
+        for block in model.blocks
+    ]
+    model(TOKENS)
+    for hook in hooks:
+        hook.remove()
+    for layer, (entered, left) in enumerate(seen):
+        slots = {slot: getattr(spec, slot).choices for slot in SLOTS}
+        own = {slot: choices[layer % len(choices)] for slot, choices in slots.items()}
+        wrong = f"layer {layer} is not what the pattern says: {', '.join(map(str, own.values()))}"
+        alone, scheme = Decoder(replace(spec, layers=1, **own)), model.schemes[layer]
+        for one, other in (
+            (alone.blocks[0], model.blocks[layer]),
+            (alone.position, getattr(model, scheme)),
+        ):
+            kinds = [[type(part) for part in both.modules()] for both in (one, other)]
+            assert kinds[0] == kinds[1], wrong
+            one.load_state_dict(other.state_dict())
+        alone.position.reach(TOKENS.shape[1])
+        ctx = Context(0, TOKENS.shape[1], alone.position, kernel="math")
+        torch.testing.assert_close(alone.blocks[0](entered, ctx), left, msg=wrong)
+
+
+def initial_values_are_those_declared(spec):
+    """Under every rule of `model.init`, what waits for no rule is what its constructor gives."""
+    for rule in INITS:
+        ruled = replace(spec, init=INITS.resolve(rule))
+        model, constructed = init_weights(build(ruled), 3), Decoder(ruled, 3)
+        for name, parameter in model.named_parameters():
+            path, _, part = name.rpartition(".")
+            module = model.get_submodule(path)
+            waits = isinstance(module, Linear | Embedding) and module.start is None
+            assert parameter.isfinite().all(), f"{rule} leaves {name} unfilled"
+            if not (waits and part in ("weight", "bias")):
+                same = torch.equal(parameter, constructed.get_parameter(name))
+                assert same, f"{rule} overwrites {name}"
+
+
+@torch.no_grad()
+def only_what_is_declared_decays(model, optimizer="adamw"):
+    """Where every gradient is zero, a step shrinks the matrices that no module exempts."""
+    config = Train.check({"steps": 1, "lr": 1e-2, "weight_decay": 0.5, "optimizer": optimizer})
+    stepped = make_optimizer(model, config)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    stepped.step()
+    for name, parameter in model.named_parameters():
+        path, _, part = name.rpartition(".")
+        exempt = part in getattr(model.get_submodule(path), "undecayed", ())
+        left = 1.0 if parameter.dim() < 2 or exempt else 1 - 1e-2 * 0.5
+        wrong = f"{name} {'decays' if left == 1 else 'does not decay as the others do'}"
+        torch.testing.assert_close(parameter, left * before[name], msg=wrong)
+    model.zero_grad()
+
+
+class Recording(Dropout):
+    """Dropout that keeps the masks that it is asked for."""
+
+    masks: ClassVar[dict] = {}
+
+    def mask(self, place, shape, like):
+        """Return the mask of a place, for which nothing else may ask."""
+        drawn = super().mask(place, shape, like)
+        assert place not in self.masks, f"'{place}' is dropped twice: both share a mask"
+        self.masks[place] = None if drawn is None else drawn[0]
+        return drawn
+
+
+def dropout_masks(model, tokens, dropout):
+    """Return the masks of a forward pass, by place."""
+    Recording.masks.clear()
+    model(tokens, dropout=Recording(**vars(dropout)))
+    return dict(Recording.masks)
+
+
+@torch.no_grad()
+def no_two_places_share_a_dropout_mask(model):
+    """Each place of each layer is dropped once, by a mask of its own."""
+    masks = dropout_masks(model, TOKENS, Dropout(DropoutRates.of(0.3), 0, 0, len(TOKENS)))
+    layers = range(len(model.blocks))
+    places = {"embedding"} | {f"blocks.{i}.{part}" for i in layers for part in ("attn", "ffn")}
+    assert places <= set(masks), f"nothing is dropped at {places - set(masks)}"
+    for (a, one), (b, other) in itertools.combinations(masks.items(), 2):
+        assert one.shape != other.shape or not torch.equal(one, other), f"{a} has the mask of {b}"
+
+
+def held_out_loss_is_cross_entropy_alone(spec, text, **keys):
+    """What a run minimises beside cross-entropy is no part of the held-out loss of its curve."""
+    model = init_weights(build(spec), 0)
+    config = Train.check({"steps": 2, "batch": 2, "evals": 1, **keys})
+    compute = Compute("cpu", 1, "float32", "math")
+    done = train(model, text, config, steps=2, seed=0, compute=compute)
+    tokens = torch.from_numpy(text.split("validation").astype("int64"))
+    nats = []
+    for start in range(0, len(tokens) - 1, spec.context):
+        window = tokens[start : start + spec.context + 1]
+        with torch.no_grad():
+            log_TV = model(window[None, :-1])[0].log_softmax(-1)
+        nats.append(-log_TV.gather(1, window[1:, None]).double())
+    held_out, expected = done.curve[-1]["validation_loss_nats"], torch.cat(nats).mean().item()
+    wrong = f"a held-out loss of {held_out:.4f} where cross-entropy is {expected:.4f}"
+    assert abs(held_out - expected) < 1e-4, wrong

@@ -13,6 +13,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.model import attention as attention_module
 from llama_ablate.model import kernels
 from llama_ablate.model.decoder import REGISTRIES, spec_from
+from llama_ablate.training.optimizers import OPTIMIZERS
 
 from . import laws
 from .conftest import LLAMA, SMALL, make_spec
@@ -27,6 +28,9 @@ from .laws import (
     model_of,
     name_of,
 )
+
+#: Every mixer, and every option of one.
+MIXERS = [c for c in ALONE if c == LLAMA or c["attention"] != LLAMA["attention"]]
 
 
 def test_all_240_combinations_of_the_first_components_can_be_built_and_are_counted_right():
@@ -66,6 +70,16 @@ def test_cached_decoding_equals_the_full_forward_pass(combination):
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)
 def test_left_padding_changes_nothing(combination):
     laws.padding_changes_nothing(model_of(combination))
+
+
+@pytest.mark.parametrize("combination", MIXERS, ids=name_of)
+def test_a_state_that_was_kept_and_rewound_goes_on_as_the_full_forward_pass(combination):
+    laws.rewound_equals_full(model_of(combination))
+
+
+@pytest.mark.parametrize("combination", MIXERS, ids=name_of)
+def test_state_bytes_are_those_of_the_live_tensors_fresh_and_full(combination):
+    laws.counted_bytes(model_of(combination))
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=name_of)
@@ -185,6 +199,28 @@ def test_building_draws_no_random_number_and_weights_depend_on_seed_and_name_alo
         assert torch.equal(parameter, again.get_parameter(name)), name
         if parameter.dim() >= 2:
             assert not torch.equal(parameter, second.get_parameter(name)), name
+
+
+@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
+def test_initial_values_are_as_declared_under_every_rule(slot, name):
+    laws.initial_values_are_those_declared(make_spec(**LLAMA | {slot: name}))
+
+
+@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
+def test_no_two_places_share_a_dropout_mask(slot, name):
+    laws.no_two_places_share_a_dropout_mask(model_of(LLAMA | {slot: name}))
+
+
+@pytest.mark.parametrize("combination", ALONE, ids=name_of)
+def test_weight_decay_shrinks_what_is_declared_and_nothing_else(combination):
+    model = model_of(combination)
+    laws.obeys(model, "exempts_what_it_has")
+    laws.only_what_is_declared_decays(model)
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_every_optimizer_decays_what_is_declared_and_nothing_else(optimizer):
+    laws.only_what_is_declared_decays(model_of(LLAMA), optimizer)
 
 
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)

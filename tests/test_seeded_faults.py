@@ -1,4 +1,4 @@
-"""The faults of the source documents' own code, each put into a copy of ours and caught by a law.
+"""Faults put into our code, each caught by a law: those of the source documents' code, and others.
 
 A law that catches nothing is decoration; so each of these first holds for the sound model.
 """
@@ -9,14 +9,27 @@ import pytest
 import torch
 from torch import nn
 
+from llama_ablate.config.patterns import Pattern
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
+from llama_ablate.model import convolution, decoder
+from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
+from llama_ablate.model.dropout import Dropout
+from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import attend
+from llama_ablate.model.linear import decayed
+from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.model.norms import LayerNorm
-from llama_ablate.model.state import DecoderState
+from llama_ablate.model.recurrent import Recurrent
+from llama_ablate.model.state import DecoderState, KVState, RecurrentState
+from llama_ablate.training import evaluation, loop, optimizers
+from llama_ablate.training import laws as optimizer_laws
 
 from . import laws
-from .conftest import LLAMA
+from .conftest import LLAMA, make_spec
 from .laws import model_of
 
 
@@ -179,3 +192,220 @@ def test_the_first_cache_of_the_primer_fails_at_its_second_step_and_ours_does_no
 def test_an_attention_that_cannot_share_its_heads_is_refused_before_any_training():
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3 kv_heads"):
         model_of(LLAMA | {"attention": {"name": "gqa", "kv_heads": 3}})
+
+
+GATED_DELTA = LLAMA | {"attention": "gated_delta"}
+MOE = LLAMA | {"feedforward": "moe"}
+WINDOWS = LLAMA | {"attention": {"pattern": [{"name": "mha", "window": w} for w in (3, 5)]}}
+SCHEMES = LLAMA | {"position": {"pattern": ["rope", {"name": "rope", "theta": 100.0}]}}
+KINDS = LLAMA | {"attention": {"pattern": ["mha", "mqa"]}}
+
+
+def no_length(self, tokens, *, _real=RecurrentState.advance, **tensors):
+    """Take in the tensors, and count none of the tokens."""
+    _real(self, 0 * tokens, **tensors)
+
+
+def no_length_of_keys(self, *new, _real=KVState.update):
+    """Return what is seen, and count none of the tokens."""
+    before = self.length
+    seen = _real(self, *new)
+    self.length = before
+    return seen
+
+
+def tail_of_a_token_before(x_BTD, weight_DW, *rest, _real=convolution.causal_convolution):
+    """Keep for the next chunk what ends a token early."""
+    y_BTD, tail = _real(x_BTD, weight_DW, *rest)
+    return y_BTD, tail.roll(1, 1)
+
+
+def narrower_after_the_first_chunk(self, window, held, _real=Context._mask):
+    """Let a later chunk see one token less far back."""
+    return _real(self, window - bool(held), held)
+
+
+def all_that_is_no_norm(model, _real=decayed):
+    """Let weight decay take all but norms."""
+    return {name: "norm" not in name for name in _real(model)}
+
+
+def every_matrix(model, init, seed, _real=fill):
+    """Draw whatever has two axes, as every parameter of such a shape once was."""
+    _real(model, init, seed)
+    for parameter in model.parameters():
+        if parameter.dim() >= 2:
+            torch.nn.init.normal_(parameter, std=0.02)
+
+
+def detached(self, x_MD, _real=MixtureOfExperts.scores):
+    """Weigh experts by scores that no gradient goes through."""
+    return _real(self, x_MD).detach()
+
+
+def of_the_first_layer(self, x, place):
+    """Drop by the mask of the first layer."""
+    return x if self.dropout is None else self.dropout(x, f"blocks.0.{place}")
+
+
+def of_the_step(self, place, shape, like, _real=Dropout.mask):
+    """Drop by one mask for all places of a kind."""
+    return _real(self, place.rpartition(".")[2], shape, like)
+
+
+def padding_counts(self, *arguments, _real=Context.__init__, **options):
+    """Say nothing of padding to those that ask for it."""
+    _real(self, *arguments, **options)
+    self.valid_BT = None
+
+
+def any_window(self, window, visible, _real=Context.mask):
+    """Keep one mask for all windows."""
+    first = self._masks.setdefault("window", window)
+    return _real(self, first, visible)
+
+
+def first_scheme(self, layer, position, _real=Context.at):
+    """Rotate by the first layer's scheme in every layer."""
+    del position
+    return _real(self, layer, self.position)
+
+
+def next_component(self, layer):
+    """Give each layer what the next one is to have."""
+    return self.choices[(layer + 1) % len(self.choices)]
+
+
+def first_part_alone(self, state_dict):
+    """Restore the state of the first of several optimizers."""
+    self._parts[0].load_state_dict(state_dict["parts"][0])
+    self._gather()
+
+
+def with_all_parts(model, cut, compute):
+    """Count in a held-out loss what components add to the loss of training."""
+    nats, parts = evaluation.losses(model, cut, compute), {}
+    with torch.no_grad():
+        model.hidden(torch.from_numpy(cut[0][:, :-1]), losses=parts)
+    return nats + sum(parts.values()).item()
+
+
+def held_by_reference(self):
+    """Keep what is overwritten afterwards."""
+    self._kept = self.length, self._tensors
+
+
+def without_its_tail(self, context, dtype):
+    """Forget the convolution's tail in counting."""
+    del context, dtype
+    return 4 * self.heads * self.key * self.value
+
+
+#: What is wrong, whose attribute stands for what, the law, the model it is held to, what it says.
+FAULTS = {
+    "a recurrence does not count what it reads": (
+        (RecurrentState, "advance", no_length),
+        (laws.cached_equals_full, GATED_DELTA, "counts 0 tokens where it has read 7"),
+    ),
+    "keys and values are not counted": (
+        (KVState, "update", no_length_of_keys),
+        (laws.cached_equals_full, LLAMA, "counts 0 tokens where it has read 7"),
+    ),
+    "the boundary of a chunk is off by one in a convolution": (
+        (convolution, "causal_convolution", tail_of_a_token_before),
+        (laws.cached_equals_full, GATED_DELTA, "decodes with a state to other logits"),
+    ),
+    "the boundary of a chunk is off by one in a mask": (
+        (Context, "_mask", narrower_after_the_first_chunk),
+        (laws.cached_equals_full, WINDOWS, "decodes with a state to other logits"),
+    ),
+    "a gate's bias decays": (
+        (optimizers, "decayed", all_that_is_no_norm),
+        (laws.only_what_is_declared_decays, GATED_DELTA, r"attn\.A_log decays"),
+    ),
+    "initial values are overwritten": (
+        (decoder, "fill", every_matrix),
+        (laws.initial_values_are_those_declared, GATED_DELTA, r"overwrites .*attn\.conv\.weight"),
+    ),
+    "the router's gradient is cut": (
+        (MixtureOfExperts, "scores", detached),
+        (laws.every_parameter_learns_and_the_loss_falls, MOE, r"ffn\.router\.weight has no grad"),
+    ),
+    "layers share a dropout mask by their name": (
+        (Context, "drop", of_the_first_layer),
+        (laws.no_two_places_share_a_dropout_mask, LLAMA, r"'blocks\.0\.attn' is dropped twice"),
+    ),
+    "layers share a dropout mask by its seed": (
+        (Dropout, "mask", of_the_step),
+        (
+            laws.no_two_places_share_a_dropout_mask,
+            LLAMA,
+            r"blocks\.0\.weights has the mask of blocks\.1",
+        ),
+    ),
+    "padding leaks into a recurrence": (
+        (Context, "__init__", padding_counts),
+        (laws.padding_changes_nothing, GATED_DELTA, "lets padding change the sequence"),
+    ),
+    "a layer has the mask of another's window": (
+        (Context, "mask", any_window),
+        (laws.each_layer_computes_what_it_does_alone, WINDOWS, "layer 1 is not what the pattern"),
+    ),
+    "a layer has the positions of another": (
+        (Context, "at", first_scheme),
+        (laws.each_layer_computes_what_it_does_alone, SCHEMES, "layer 1 is not what the pattern"),
+    ),
+    "a pattern is shifted by one layer": (
+        (Pattern, "at", next_component),
+        (laws.each_layer_computes_what_it_does_alone, KINDS, "layer 0 is not what the pattern"),
+    ),
+    "a window is kept by reference": (
+        (KVState, "keep", held_by_reference),
+        (laws.rewound_equals_full, WINDOWS, "kept and rewound to other logits"),
+    ),
+    "the bytes of a state lack a convolution's tail": (
+        (Recurrent, "state_bytes", without_its_tail),
+        (laws.counted_bytes, GATED_DELTA, "bytes for 1 tokens, and keeps"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_seeded_fault_is_caught_by_a_law_that_sound_code_obeys(what, monkeypatch):
+    (owner, name, fault), (law, combination, words) = FAULTS[what]
+
+    def hold():
+        count.cache_clear()
+        if law is laws.initial_values_are_those_declared:
+            law(make_spec(**combination))
+        else:
+            law(model_of(combination, init_std=0.3))
+
+    hold()
+    monkeypatch.setattr(owner, name, fault)
+    with pytest.raises(AssertionError, match=words):
+        hold()
+    monkeypatch.undo()
+    count.cache_clear()
+
+
+def test_an_optimizers_state_that_is_not_restored_is_caught_by_going_on_from_it(monkeypatch):
+    muon = optimizers.OPTIMIZERS.resolve("muon")
+    assert optimizer_laws.goes_on_from_its_state(muon) is None
+    monkeypatch.setattr(optimizers.Joint, "load_state_dict", first_part_alone)
+    assert "to other numbers" in optimizer_laws.goes_on_from_its_state(muon)
+
+
+def test_a_part_of_the_loss_in_the_held_out_loss_is_caught(monkeypatch, text):
+    spec, losses = make_spec(**MOE, vocab=256), [{"name": "z_loss", "weight": 0.1}]
+    laws.held_out_loss_is_cross_entropy_alone(spec, text, losses=losses)
+    monkeypatch.setattr(loop, "losses", with_all_parts)
+    with pytest.raises(AssertionError, match=r"held-out loss of .* where cross-entropy is"):
+        laws.held_out_loss_is_cross_entropy_alone(spec, text, losses=losses)
+
+
+@pytest.fixture
+def text(book):
+    """The tokens of a small text."""
+    corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+    return store.prepare(corpus, TOKENIZERS.resolve("bytes"))

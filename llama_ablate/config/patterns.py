@@ -13,7 +13,7 @@ from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.validation import shown
 from llama_ablate.errors import ConfigError, Where, nearest
 
-_KEYS = ("pattern", "layers", "label")
+_KEYS = ("pattern", "layers")
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,8 @@ def resolve(registry: Registry, entry: Entry, layers: int, where: Where = ()) ->
     if not isinstance(period, Sequence) or isinstance(period, str) or not period:
         raise ConfigError(f"a pattern is a list of components, not {shown(period)}", at)
     if len(period) > layers:
-        raise ConfigError(
-            f"a pattern of {len(period)} components is longer than {layers} layers", at
-        )
+        deep = f"{layers} layer{'s' if layers > 1 else ''}"
+        raise ConfigError(f"a pattern of {len(period)} components is longer than {deep}", at)
     chosen = [registry.resolve(one, (*at, i)) for i, one in enumerate(period)]
     by_layer = [chosen[layer % len(chosen)] for layer in range(layers)]
     for layer, choice in _single(registry, entry.get("layers", {}), layers, (*where, "layers")):
@@ -109,6 +108,13 @@ def label(registry: Registry, entry: Entry, where: Where = ()) -> str:
     single = entry.get("layers", {}).items()
     names += [f"{layer}={registry.label(one, (*where, 'layers'))}" for layer, one in single]
     return "/".join(names)
+
+
+def unlabelled(entry: Any) -> Any:
+    """Return a value of an axis without the label that a pattern may have there."""
+    if isinstance(entry, dict) and _is_pattern(entry):
+        return {key: value for key, value in entry.items() if key != "label"}
+    return entry
 
 
 def _is_pattern(entry: Entry) -> bool:

@@ -85,8 +85,9 @@ class Registry:
     """The components of one slot, by name, and the interface that each of them must have.
 
     `sizes` are the positional parameters that the model can supply; None where any will do.
-    `interface` is a Protocol: its methods are looked for when a component is registered, what it
-    merely annotates when one is made. `options` are those that every component must have.
+    `interface` is a Protocol: its methods are looked for when a component is registered, its
+    properties and what it annotates when one is made. `options` are those that every component must
+    have.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class Registry:
         self.slot = slot
         self._allowed = None if sizes is None else tuple(sizes)
         members = vars(interface) if interface else {}
-        self._methods = [name for name in members if not name.startswith("_")]
-        self._calls = {k: v for k, v in members.items() if inspect.isfunction(v) and k[0] != "_"}
-        self._attributes = list(members.get("__annotations__", ()))
+        public = {name: member for name, member in members.items() if not name.startswith("_")}
+        self._methods = {k: v for k, v in public.items() if inspect.isfunction(v)}
+        self._attributes = {*public, *members.get("__annotations__", ())} - {*self._methods}
         self._needed = tuple(options)
         self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
         self._components: dict[str, Callable[..., Any]] = {}
@@ -164,9 +165,15 @@ class Registry:
 
         Raises ConfigError for an unknown name or option, or a wrong type.
         """
-        named = {"name": entry} if isinstance(entry, str) else dict(entry)
+        named = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(named, dict):
+            what = f"a name or a mapping, not {shown(entry)}"
+            raise ConfigError(f"{self._one} is {what}", where)
+        if "pattern" in named and "name" not in named:
+            raise ConfigError(f"{self._one} is one component here, not a pattern", where)
         if "name" not in named:
             raise ConfigError(f"{self._one} is a name, or a mapping that has the key 'name'", where)
+        named = dict(named)
         name = named.pop("name")
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
@@ -188,7 +195,7 @@ class Registry:
         wanted = _sizes(component)
         part = component(*(sizes[name] for name in wanted), **dict(choice.options))
         interface = [*self._methods, *self._attributes]
-        if missing := [name for name in interface if not hasattr(part, name)]:
+        if missing := [name for name in interface if _lacks(part, name)]:
             raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
         return part
 
@@ -204,11 +211,11 @@ class Registry:
             raise TypeError(f"it needs the option {_quoted(missing)}")
         if inspect.isclass(component):  # what a function makes is looked at when it is made
             abstract = getattr(component, "__abstractmethods__", ())
-            lacking = {name for name in self._methods if not hasattr(component, name)}
+            lacking = {name for name in self._methods if _lacks(component, name)}
             if missing := lacking | set(abstract):
                 raise TypeError(f"it has no {_quoted(missing)}")
-            for name, call in self._calls.items():
-                _check_call(name, call, vars(component).get(name))
+            for name, call in self._methods.items():
+                _check_call(name, call, inspect.getattr_static(component, name))
 
 
 def entry_text(entry: Any, *, options: bool = True) -> str:
@@ -269,12 +276,19 @@ def _declarations(component: Callable[..., Any]) -> Iterator[Callable[..., Any]]
                 return
 
 
+def _lacks(part: object, name: str) -> bool:
+    """Whether a part has no such attribute; torch's placeholder for `forward` is none."""
+    member = getattr(part, name, None)
+    return not hasattr(part, name) or getattr(member, "__name__", "") == "_forward_unimplemented"
+
+
 def _check_call(name: str, call: Callable[..., Any], method: object) -> None:
-    """Raise TypeError for a component's own method that cannot be called as the model calls it."""
-    if not inspect.isfunction(method):
+    """Raise TypeError for a component's method that cannot be called as the model calls it."""
+    wanted = inspect.signature(call).parameters.values()
+    asks = any(p.kind is p.VAR_POSITIONAL for p in wanted)  # it gets what its own parameters name
+    if asks or not inspect.isfunction(method):
         return
     signature = inspect.signature(method)
-    wanted = inspect.signature(call).parameters.values()
     positional = [p.name for p in wanted if p.kind is p.POSITIONAL_OR_KEYWORD]
     keywords = {p.name: None for p in wanted if p.kind is p.KEYWORD_ONLY}
     try:

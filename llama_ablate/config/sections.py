@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.config.registry import Entry
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Section, at, shown
 
 #: A decay rate of AdamW's running means.
@@ -50,6 +51,14 @@ class Model(Section):
     dropout: Rate | Dropout = 0.0
     #: How initial weights, multipliers and rates follow width and depth.
     parametrization: Entry = "standard"
+
+    @field_validator(*SLOTS, mode="before")
+    @classmethod
+    def _no_list(cls, value: object) -> object:
+        if isinstance(value, list):
+            how = "components over depth are written {pattern: [...]}"
+            raise at(f"{shown(value)} is a list: {how}")
+        return value
 
 
 class About(Section):

@@ -189,6 +189,9 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
         _check_key(key, at)
         if not levels:
             raise ConfigError("an axis needs at least one value", at)
+        for i, value in enumerate(levels):
+            if key in SLOTS and patterns.unlabelled(value) != value:
+                _check_label(value["label"], (*at, i, "label"))
         axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
     for i, entry in enumerate(section.entries):
         at = ("variants", "entries", i)
@@ -231,7 +234,7 @@ def _spec(
         if change.key != "label" and not change.key.startswith(_TRAIN):
             value = change.value
             if change.key in (*SLOTS, *RULES):
-                value = laid_over(values[change.key], value)
+                value = laid_over(values[change.key], patterns.unlabelled(value))
             values[change.key], at[change.key] = value, change.where
 
     def located(error: ConfigError) -> ConfigError:

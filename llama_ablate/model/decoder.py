@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from llama_ablate.config import patterns
-from llama_ablate.config.registry import Choice
+from llama_ablate.config.registry import Choice, entry_text
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, LayerSpec, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import gated_delta, mamba2, mixture, rope  # noqa: F401  they register
@@ -233,8 +233,13 @@ def _parametrization(spec: ModelSpec) -> Parametrization:
 def _part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:
     try:
         part: nn.Module = REGISTRIES[slot].build(choice, **{**spec.sizes, **sizes})
-    except ConfigError as error:  # of a norm that another part is made with, `norm` is the place
-        raise (error if error.where[:1] == ("norm",) else error.under(slot)) from None
+    except ConfigError as error:
+        if error.where[:1] == ("norm",):  # that the part is made with
+            raise
+        if len(getattr(spec, slot).choices) > 1:
+            which = entry_text(choice.shortest())
+            error = ConfigError(f"'{which}' of the pattern: {error.message}", error.where)
+        raise error.under(slot) from None
     return part
 
 

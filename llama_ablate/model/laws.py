@@ -4,16 +4,17 @@ The tests hold this package's components to them; `check` holds a plug-in's comp
 a grid starts.
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.config.spec import DropoutRates, ModelSpec
+from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
@@ -22,6 +23,7 @@ from llama_ablate.model.dropout import Dropout
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
 _CHANGED = 12  # the token that is changed to see which logits depend on it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
+_PADDED = 5  # tokens of padding to the left of a sequence
 _CLOSE = 1e-4
 _ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
 _SHRINKS = 1.2  # between no scale at all and the square root of two
@@ -43,38 +45,96 @@ def finite(model: Decoder, tokens_BT: Tensor) -> str | None:
 
 
 def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that a token changes no logits of the tokens before it."""
+    """Hold that a token changes no logits of the tokens before it, in training neither."""
     changed_BT = tokens_BT.clone()
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
-    moved_BT = (model(tokens_BT) - model(changed_BT)).abs().amax(-1)
-    if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
-        return "lets a token see tokens that come after it"
+    for training in ({}, {"losses": dict[str, Tensor]()}):
+        moved_BT = (model(tokens_BT, **training) - model(changed_BT, **training)).abs().amax(-1)
+        if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
+            return "lets a token see tokens that come after it"
     return None
 
 
 def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
     """Hold that prefill, a chunk, then single tokens give the logits of one pass over all."""
     B, T = tokens_BT.shape
-    state = model.new_state(batch=B, capacity=T)
-    parts = tokens_BT.split([7, 6, *[1] * (T - 13)], dim=1)  # type: ignore[no-untyped-call]
-    pieces = [model(part, state) for part in parts]
-    if not torch.allclose(torch.cat(pieces, 1), model(tokens_BT), rtol=close, atol=close):
+    state, pieces = model.new_state(batch=B, capacity=T), []
+    for part in _pieces(tokens_BT, 7, 6):
+        pieces.append(model(part, state))
+        lengths = [layer.length for layer in state.layers]
+        if wrong := [length for length in lengths if length != state.length]:
+            return f"has a state that counts {wrong[0]} tokens where it has read {state.length}"
+    if not _alike(torch.cat(pieces, 1), model(tokens_BT), close):
         return "decodes with a state to other logits than without"
     return None
 
 
-def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
-    """Hold that the bytes counted for a state are those of its live tensors, at any context."""
+def padding_changes_nothing(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
+    """Hold that a sequence padded on the left has the logits that it has alone.
+
+    In one pass, and with a state, of whose pieces the first is nothing but padding.
+    """
     T = tokens_BT.shape[1]
-    for length, dtype in itertools.product((1, 2, T), (torch.float32, torch.bfloat16)):
-        state = model.new_state(batch=1, capacity=length, dtype=dtype)
-        if dtype == model.embedding.weight.dtype:
-            model(tokens_BT[:1, :length], state)
-        counted = model.state_bytes(length, dtype)
-        if state.nbytes != counted:
-            return f"counts {counted:,} bytes for {length} tokens, and keeps {state.nbytes:,}"
+    short_BT = tokens_BT[1:2, : T - _PADDED]
+    batch_BT = torch.cat([tokens_BT[:1], F.pad(short_BT, (_PADDED, 0))])
+    pad_B = torch.tensor([0, _PADDED])
+    state = model.new_state(batch=2, capacity=T)
+    pieces = [model(part, state, pad_B=pad_B) for part in _pieces(batch_BT, 3, 6)]
+    alone_TV = model(short_BT)[0]
+    for logits_BTV in (model(batch_BT, pad_B=pad_B), torch.cat(pieces, 1)):
+        if not _alike(logits_BTV[1, _PADDED:], alone_TV, close):
+            return "lets padding change the sequence after it: what ctx.valid_BT says is none"
+    return None
+
+
+def rewound_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
+    """Hold that a state goes back to where it was kept, as often as it is asked to.
+
+    What is read from there has the logits of one pass over all.
+    """
+    B, T = tokens_BT.shape
+    state, kept = model.new_state(batch=B, capacity=T), T // 3
+    model(tokens_BT[:, :kept], state)
+    state.keep()
+    expected_BTV = model(tokens_BT)[:, kept:]
+    for first in (5, 1):
+        model(tokens_BT[:, : T - kept - 1], state)  # other tokens than those that follow
+        state.rewind(kept)
+        pieces = [model(part, state) for part in _pieces(tokens_BT[:, kept:], first)]
+        if not _alike(torch.cat(pieces, 1), expected_BTV, close):
+            return "goes on from a state that was kept and rewound to other logits"
+        state.rewind(kept)
+    return None
+
+
+def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that the bytes counted for a state are those of its live tensors.
+
+    At several contexts and in both precisions, before anything is read and when it is full.
+    """
+    B, T = tokens_BT.shape
+    narrow = copy.deepcopy(model).to(torch.bfloat16)
+    for length, one in itertools.product((1, 2, T // 2, T), (model, narrow)):
+        dtype: torch.dtype = one.embedding.weight.dtype
+        state = one.new_state(batch=B, capacity=length)
+        counted = one.state_bytes(length, dtype)
+        for _ in range(2):
+            if state.nbytes != B * counted:
+                return f"counts {counted:,} bytes for {length} tokens, and keeps {state.nbytes:,}"
+            if not state.length:
+                one(tokens_BT[:, :length], state)
     if (total := count(replace(model.spec, context=T)).state_bytes) != counted:
         return f"counts {total:,} bytes of state for the model, and keeps {counted:,}"
+    return None
+
+
+def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that what a module's `undecayed` names are parameters of that module."""
+    del tokens_BT
+    for path, module in model.named_modules():
+        for name in getattr(module, "undecayed", ()):
+            if not isinstance(getattr(module, name, ""), nn.Parameter | None):
+                return f"exempts '{path}.{name}' from weight decay, and has no such parameter"
     return None
 
 
@@ -132,6 +192,16 @@ def starts_smaller_with_depth(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
+def _pieces(tokens_BT: Tensor, *sizes: int) -> list[Tensor]:
+    """Cut tokens into pieces of these sizes, then into single ones."""
+    single = [1] * (tokens_BT.shape[1] - sum(sizes))
+    return list(tokens_BT.split_with_sizes([*sizes, *single], 1))
+
+
+def _alike(some: Tensor, others: Tensor, close: float) -> bool:
+    return torch.allclose(some, others, rtol=close, atol=close)
+
+
 def _inputs(model: Decoder, name: str, tokens_BT: Tensor) -> tuple[Any, ...]:
     """Return what the first layer gives to one of its parts."""
     seen: list[tuple[Any, ...]] = []
@@ -170,7 +240,10 @@ LAWS: tuple[Law, ...] = (
     drawn_from_the_seed,
     causal,
     cached_equals_full,
+    padding_changes_nothing,
+    rewound_equals_full,
     counted_bytes,
+    exempts_what_it_has,
     starts_smaller_with_depth,
     drops_sublayers,
     every_parameter_learns,
@@ -190,6 +263,8 @@ def check(spec: ModelSpec, slot: str) -> None:
         # Around zero most activations are alike, far from it most softmaxes are saturated.
         tie=False,
         init_std=max(spec.init_std, spec.dim**-0.5),
+        # What a layer adds starts smaller with depth under the default rule alone.
+        **{f.name: f.default for f in fields(ModelSpec) if f.name in RULES},
     )
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)

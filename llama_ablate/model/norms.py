@@ -1,6 +1,6 @@
 """Normalisation of each token's vector: `f(x_BTD) -> x_BTD`."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,15 @@ from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 
-NORMS = Registry("norm", sizes=(*SIZES, "layer"))
+
+class NormInterface(Protocol):
+    """What the model asks of a norm."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return the normalised vectors, of any width."""
+
+
+NORMS = Registry("norm", sizes=(*SIZES, "layer"), interface=NormInterface)
 
 
 def _not_negative(eps: float) -> float:

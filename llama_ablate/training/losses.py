@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,16 @@ from llama_ablate.model.norms import RMSNorm
 #: the output head reads, `tokens` (B, T) that the model reads, the `model`; and, to run layers of
 #: its own, the `losses` that components add to, by name, and `dropout`.
 ASKED = ("logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
-LOSSES = Registry("loss", sizes=ASKED)
+
+
+class LossModule(Protocol):
+    """What training asks of a loss that is a class, built from the sizes that it names."""
+
+    def forward(self, *asked: Any) -> Tensor:
+        """Return the loss, its weight in it, of what the parameters' names ask for."""
+
+
+LOSSES = Registry("loss", sizes=ASKED, interface=LossModule)
 
 #: The name of the part that is not in the registry.
 CROSS_ENTROPY = "cross_entropy"

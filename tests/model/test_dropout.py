@@ -24,6 +24,7 @@ from llama_ablate.training.compute import Compute, loss_of, update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.ranks import Ranks
 from tests.conftest import LLAMA, make_spec
+from tests.laws import dropout_masks
 
 TOKENS = torch.randint(0, 61, (4, 13), generator=torch.Generator().manual_seed(1))
 PLACES = ("embedding", "blocks.0.attn", "blocks.0.ffn", "blocks.0.weights", "blocks.1.attn")
@@ -41,24 +42,8 @@ def model_of(**changes):
     return init_weights(build(make_spec(**{"init_std": 0.3} | changes)), 0)
 
 
-class Recording(Dropout):
-    """Keeps the masks that are asked for, by place."""
-
-    def mask(self, place, shape, like):
-        drawn = super().mask(place, shape, like)
-        assert place not in MASKS, f"'{place}' is asked for twice: both would share a mask"
-        MASKS[place] = None if drawn is None else drawn[0]
-        return drawn
-
-
-MASKS = {}
-
-
 def masks_of(model, **changes):
-    MASKS.clear()
-    values = dropout(**changes)
-    model(TOKENS, dropout=Recording(**vars(values)))
-    return dict(MASKS)
+    return dropout_masks(model, TOKENS, dropout(**changes))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

@@ -12,8 +12,10 @@ from llama_ablate.model import laws
 from llama_ablate.model.attention import MHA
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.feedforward import SwiGLU
+from llama_ablate.model.initialisation import INITS
 from llama_ablate.model.linear import Linear, OutLinear
 from llama_ablate.model.norms import RMSNorm
+from llama_ablate.model.state import RecurrentState
 from tests.conftest import LLAMA
 from tests.laws import COMPONENTS
 
@@ -125,16 +127,117 @@ class FromZero(MHA):
         return super().forward(x_BTD, from_zero, state)
 
 
+class NextTokenInTraining(SwiGLU):
+    """See the token that comes next while training."""
+
+    def forward(self, x_BTD, ctx):
+        x_BTD = x_BTD if ctx.losses is None else x_BTD.roll(-1, 1)
+        return super().forward(x_BTD, ctx)
+
+
+class Mean(nn.Module):
+    """Mix tokens by their mean: about the least that has a recurrent state."""
+
+    rotated = 0
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim, self.out = dim, OutLinear(dim, dim)
+
+    def new_state(self, batch, capacity, *, dtype, device):
+        del capacity
+        shapes = {"sum": (batch, self.dim), "count": (batch, 1)}
+        at = {"dtype": dtype, "device": device}
+        return RecurrentState({k: torch.zeros(shape, **at) for k, shape in shapes.items()})
+
+    def state_bytes(self, context, dtype):
+        del context
+        return (self.dim + 1) * dtype.itemsize
+
+    def flops(self, context):
+        del context
+        return 2 * self.out.weight.numel()
+
+    def valid(self, x_BTD, ctx):
+        """Return 1 for a token, and 0 for padding."""
+        valid_BT1 = torch.ones_like(x_BTD[..., :1])
+        return valid_BT1 if ctx.valid_BT is None else valid_BT1 * ctx.valid_BT[..., None]
+
+    def forward(self, x_BTD, ctx, state=None):
+        valid_BT1 = self.valid(x_BTD, ctx)
+        sum_BTD, count_BT1 = (x_BTD * valid_BT1).cumsum(1), valid_BT1.cumsum(1)
+        if state is not None:
+            sum_BTD = sum_BTD + state["sum"][:, None]
+            count_BT1 = count_BT1 + state["count"][:, None]
+            state.advance(x_BTD.shape[1], sum=sum_BTD[:, -1], count=count_BT1[:, -1])
+        return self.out(sum_BTD / count_BT1.clamp(min=1))
+
+
+class Leaking(Mean):
+    """Let padding into the recurrence."""
+
+    def valid(self, x_BTD, ctx):
+        del ctx
+        return torch.ones_like(x_BTD[..., :1])
+
+
+class Uncounted(RecurrentState):
+    """Take in what is new, and count no tokens."""
+
+    def advance(self, tokens, **tensors):
+        super().advance(0 * tokens, **tensors)
+
+
+class Unkept(RecurrentState):
+    """Go back in the count alone."""
+
+    def rewind(self, length):
+        self.length = length
+
+
+class Unable(RecurrentState):
+    """Go back to nothing but the present length."""
+
+    def holds(self, length):
+        return length == self.length
+
+
+class Growing(RecurrentState):
+    """Keep more with each token."""
+
+    def advance(self, tokens, **tensors):
+        super().advance(tokens, **tensors)
+        self._live[f"before {self.length}"] = tensors["sum"].clone()
+
+
+def with_state(kind):
+    """Return the mean with another kind of state."""
+
+    class Other(Mean):
+        def new_state(self, batch, capacity, **options):
+            state = super().new_state(batch, capacity, **options)
+            state.__class__ = kind
+            return state
+
+    return Other
+
+
+class Misspelt(Mean):
+    """Exempt from weight decay what is not there."""
+
+    undecayed = frozenset({"decay"})
+
+
 @pytest.fixture
 def check(monkeypatch, spec):
     """Register a component as `theirs`, and hold it to the laws."""
 
-    def held(slot, component):
+    def held(slot, component, **changes):
         registry = REGISTRIES[slot]
         for kind in ("_components", "_schemas"):
             monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
         registry.register("theirs")(component)
-        laws.check(spec(**LLAMA | {slot: "theirs"}), slot)
+        laws.check(spec(**LLAMA | {slot: "theirs"} | changes), slot)
 
     return held
 
@@ -152,7 +255,14 @@ def check(monkeypatch, spec):
         ("attention", Unmarked, "('attn'): make its output projection an OutLinear"),
         ("feedforward", Crashing, "fails where 'finite' is checked: KeyError: torch.float32"),
         ("feedforward", Another, "computes what 'swiglu' does"),
-        ("attention", Forgetful, "decodes with a state to other logits"),
+        ("feedforward", NextTokenInTraining, "lets a token see tokens that come after it"),
+        ("attention", Forgetful, "has a state that counts 0 tokens where it has read 7"),
+        ("attention", with_state(Uncounted), "counts 0 tokens where it has read 7"),
+        ("attention", with_state(Unkept), "goes on from a state that was kept and rewound to"),
+        ("attention", with_state(Unable), "layer 0 cannot go back from 23 tokens to 8"),
+        ("attention", Leaking, "lets padding change the sequence after it"),
+        ("attention", with_state(Growing), "counts 264 bytes for 1 tokens, and keeps 1,040"),
+        ("attention", Misspelt, "exempts 'blocks.0.attn.decay' from weight decay"),
         ("attention", FromZero, "decodes with a state to other logits"),
     ],
 )
@@ -171,6 +281,16 @@ def test_the_components_of_this_package_pass(spec, slot, name):
 
 def test_an_output_that_starts_at_zero_needs_no_scale(check):
     check("feedforward", FromZeroOn)
+
+
+def test_a_recurrence_that_obeys_every_law_is_let_in(check):
+    check("attention", Mean)
+
+
+@pytest.mark.parametrize("rule", list(INITS))
+def test_a_component_is_checked_under_the_default_rule_of_initial_weights(check, rule):
+    """Under the others what a layer adds does not start smaller with depth, as is their right."""
+    check("attention", Mean, init=rule)
 
 
 def test_bytes_that_are_counted_wrong_are_caught(spec, monkeypatch):

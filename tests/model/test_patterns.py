@@ -90,16 +90,26 @@ def test_a_scheme_that_is_added_to_the_embeddings_is_no_part_of_a_pattern(spec):
     assert caught.value.where == ("position",)
 
 
-@pytest.mark.parametrize("law", ["causal", "cached_equals_full", "counted_bytes", "finite"])
-@torch.no_grad()
+#: But for the one that compares with a model of another depth.
+LAWS = [law.__name__ for law in laws.laws.LAWS if law.__name__ != "starts_smaller_with_depth"]
+
+
+@pytest.mark.parametrize("law", LAWS)
 def test_a_model_whose_layers_all_differ_obeys_the_laws(law):
-    model = model_of(MIXED, layers=6, init_std=0.3)
-    assert (broken := getattr(laws.laws, law)(model, TOKENS)) is None, broken
+    laws.obeys(model_of(MIXED, layers=6, init_std=0.3), law)
 
 
-def test_a_model_whose_layers_all_differ_learns_pads_and_is_counted(spec):
+@pytest.mark.parametrize("position", [MIXED["position"], {"pattern": ["t5", "none", "alibi"]}])
+def test_each_layer_of_a_pattern_computes_what_it_does_alone(position):
+    laws.each_layer_computes_what_it_does_alone(
+        model_of(MIXED | {"position": position}, layers=6, init_std=0.5)
+    )
+
+
+def test_a_model_whose_layers_all_differ_learns_decays_as_declared_and_is_counted(spec):
     laws.every_parameter_learns_and_the_loss_falls(model_of(MIXED, layers=6))
-    laws.padding_changes_nothing(model_of(MIXED, layers=6))
+    laws.only_what_is_declared_decays(model_of(MIXED, layers=6))
+    laws.initial_values_are_those_declared(spec(layers=6, **MIXED))
     mixed = spec(layers=6, **MIXED)
     assert spec_from(mixed.to_dict()) == mixed
     model, counts = build(mixed), count(mixed)
