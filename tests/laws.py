@@ -51,6 +51,7 @@ OPTIONS = {
         {"name": "rope", "fraction": 0.5},
         {"name": "rope", "fraction": 0.5, "layout": "interleaved"},
         {"name": "rope", "nope_every": 2},
+        {"name": "rope", "values": True},
         {"name": "rope", "scaling": "linear", "factor": 4.0},
         {"name": "rope", "scaling": "ntk", "factor": 4.0},
         {

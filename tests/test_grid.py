@@ -7,6 +7,7 @@ from llama_ablate.design import grid, matching, runs
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.model.feedforward import llama_width
 from tests.quiet import within
 
 SIZES = {"dim": 32, "layers": 2, "heads": 4, "context": 16}
@@ -64,6 +65,18 @@ def test_initial_weights_may_be_scaled_with_the_width_and_are_the_number_that_st
     assert labels(of("one-at-a-time", axes={"init_std": ["1/sqrt(dim)"]}))[1] == (
         "init_std=1/sqrt(dim)"
     )
+
+
+@pytest.mark.parametrize("dim", [32, 96, 512])
+def test_a_cost_that_grows_with_the_square_of_the_width_is_matched_too(dim):
+    """The gate of this GLU is as wide as it is high."""
+    model = {"dim": dim, "feedforward": "swiglu"}
+    axes = {"feedforward": [{"name": "glu", "gate_reads": "hidden"}]}
+    base, glu = of("one-at-a-time", model, lambda spec: count(spec).parameters, axes=axes)
+    assert abs(count(glu.spec).parameters / count(base.spec).parameters - 1) <= 0.005
+    # width^2 + 2 x dim x width = 3 x dim x SwiGLU's width, rounded to a multiple of 8.
+    exact = (dim**2 + 3 * dim * llama_width(dim, 8)) ** 0.5 - dim
+    assert glu.spec.feedforward["width"] == pytest.approx(exact, abs=4)
 
 
 def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():

@@ -7,13 +7,14 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 
 TOLERANCE = 0.005  # how far a matched budget may be off
+_SECANTS = 20  # a quadratic cost takes five or six
 
 Cost = Callable[[ModelSpec], int]
 
 
 @dataclass(frozen=True)
 class Knob:
-    """A size that a cost is affine in, and the multiples that it is rounded to, coarsest first."""
+    """A size that a cost grows with, and the multiples that it is rounded to, coarsest first."""
 
     name: str
     turned: Callable[[ModelSpec, int], ModelSpec]
@@ -50,15 +51,13 @@ def knob_for(match: str, spec: ModelSpec) -> Knob:
 def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
     """Return the spec with the size at which it costs the target.
 
-    Two counts give an affine cost; the size is rounded to the coarsest multiple that stays within
-    the tolerance. A spec whose own size does as well keeps it. Raises ConfigError where none
-    does.
+    The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose own
+    size does as well keeps it. Raises ConfigError where none does.
     """
     own = cost(spec) / target - 1
     if own == 0:
         return Solved(spec, own)
-    low, high = (cost(knob.turned(spec, size)) for size in (8, 16))
-    exact = 8 + (target - low) * 8 / (high - low)
+    exact = _exact(lambda size: cost(knob.turned(spec, size)), target, knob.multiples[-1])
     for multiple in knob.multiples:
         size = max(multiple, round(exact / multiple) * multiple)
         candidate = knob.turned(spec, size)
@@ -71,3 +70,22 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
         f"cannot be matched to the baseline within {TOLERANCE:.1%}: {knob.name} {size} leaves "
         f"{residual:+.1%}"
     )
+
+
+def _exact(cost: Callable[[int], int], target: int, multiple: int) -> float:
+    """Return the size at which a cost is the target, by the secant method.
+
+    Two counts give that of an affine cost. A matrix that is as high as it is wide makes it
+    quadratic.
+    """
+    (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
+    for _ in range(_SECANTS):
+        size = a + (target - cost_a) * (b - a) / (cost_b - cost_a)
+        c = max(multiple, round(size / multiple) * multiple)
+        if c in (a, b):
+            break
+        cost_c = cost(c)
+        if (cost_c - cost_a) * (b - a) == (cost_b - cost_a) * (c - a):  # on the line
+            break
+        a, cost_a, b, cost_b = b, cost_b, c, cost_c
+    return size

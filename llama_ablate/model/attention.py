@@ -111,6 +111,8 @@ class SharedHeads(Attention):
     al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
     """
 
+    #: Its values can be rotated by position.
+    rotates_values: bool = True
     #: How often each key/value head is copied before the product; 1 for no copy.
     copies: int = 1
 
@@ -145,6 +147,7 @@ class SharedHeads(Attention):
         q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
         # A norm's gains may be of higher precision than what autocast projects to.
         q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
+        v_BKTE = ctx.rotate_values(v_BKTE)
         k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
         if self.copies > 1:
             k_BKSE, v_BKSE = (x.repeat_interleave(self.copies, dim=1) for x in (k_BKSE, v_BKSE))

@@ -59,6 +59,10 @@ class Context:
         """Return queries and keys rotated by position, as this layer's scheme does."""
         return self.position.rotate(q_BHTE, k_BKTE, pos_T)
 
+    def rotate_values(self, v_BKTE: Tensor) -> Tensor:
+        """Return values rotated by position, where this layer's scheme does that."""
+        return self.position.rotate_values(v_BKTE, self.pos_T)
+
     def mask(self, window: int | None, visible: int) -> tuple[Tensor | None, bool]:
         """Return what is added to the scores over `visible` keys, S, the newest of all.
 

@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         spec, names = self.spec, dict[tuple[Choice, int | None], str]()
         rotated = [block.attn.rotated for block in self.blocks]
         usual = next(filter(None, rotated), spec.head_dim)
-        for layer, width in zip(built, rotated, strict=True):
+        for layer, width, block in zip(built, rotated, self.blocks, strict=True):
             choice = spec.position.at(layer)
             rotates = "head_dim" in POSITIONS.sizes(choice.name)
             key = choice, (width or usual) if rotates else None
@@ -81,6 +81,12 @@ class Decoder(nn.Module):
                 with drawing_from(seed, names[key]):
                     part = _part(spec, "position", choice, head_dim=width or usual)
                 self.add_module(names[key], part)
+            values = getattr(self.get_submodule(names[key]), "rotates_values", False)
+            if values and width and not getattr(block.attn, "rotates_values", False):
+                name = spec.attention.at(layer).name
+                raise ConfigError(
+                    f"'{name}' has no values that position could rotate", ("position",)
+                )
             self.schemes.append(names[key])
         if len(names) > 1:
             for choice, _width in names:

@@ -6,7 +6,6 @@ instance: two thetas in one process never share one.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,9 @@ class Position(nn.Module):
     """
 
     #: Attention scores depend on positions only through their differences.
-    relative: ClassVar[bool] = True
+    relative: bool = True
+    #: It rotates values too, which attention alone can do.
+    rotates_values: bool = False
 
     def reach(self, end: int) -> None:
         """Make ready for positions 0 to `end - 1`. Raises ValueError where the scheme ends."""
@@ -38,6 +39,11 @@ class Position(nn.Module):
         """Return queries and keys rotated by position."""
         del pos_T
         return q_BHTE, k_BKTE
+
+    def rotate_values(self, v_BKTE: Tensor, pos_T: Tensor) -> Tensor:
+        """Return values rotated by position."""
+        del pos_T
+        return v_BKTE
 
     def bias(self, pos_T: Tensor, pos_S: Tensor) -> Tensor | None:
         """Return what is added to the scores, (H, T, S) or (B, H, T, S), or None."""

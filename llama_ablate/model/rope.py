@@ -20,6 +20,9 @@ class RoPE(Position):
     layer without: the pattern of n - 1 times `rope` and `none` (Yang et al. 2025,
     arXiv:2501.18795).
 
+    `values` turns values as well, which the paper does not: what a token reads then depends on its
+    own position, and not on distances alone.
+
     `scaling` stretches it by `factor`. `linear` divides all frequencies (Chen et al. 2023,
     arXiv:2306.15595). `ntk` raises theta so that the slowest is divided and the fastest kept
     (bloc97 2023). `llama3` divides those that turn less than `low_freq` times within
@@ -38,6 +41,7 @@ class RoPE(Position):
         layout: Literal["half", "interleaved"] = "half",
         fraction: float = 1.0,
         nope_every: int | None = None,
+        values: bool = False,
         scaling: Literal["none", "linear", "ntk", "llama3"] = "none",
         factor: float = 1.0,
         low_freq: float = 1.0,
@@ -74,6 +78,7 @@ class RoPE(Position):
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
         del nope_every  # a pattern over depth, which config.patterns makes of it
         self.theta, self.layout = theta, layout
+        self.rotates_values, self.relative = values, not values
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context
         self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
@@ -118,6 +123,10 @@ class RoPE(Position):
         cos_1TR = self.cos_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
         sin_1TR = self.sin_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
         return self._turn(q_BHTE, cos_1TR, sin_1TR), self._turn(k_BKTE, cos_1TR, sin_1TR)
+
+    def rotate_values(self, v_BKTE: Tensor, pos_T: Tensor) -> Tensor:
+        """Return v turned as keys are, where `values` says so."""
+        return self.rotate(v_BKTE, v_BKTE[:, :0], pos_T)[0] if self.rotates_values else v_BKTE
 
     def _turn(self, x: Tensor, cos_1TR: Tensor, sin_1TR: Tensor) -> Tensor:
         R = self.rotated

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.rope import RoPE
 
 
@@ -206,3 +207,26 @@ def test_every_nth_layer_without_rotation_sees_its_keys_as_a_set(spec):
 def test_rotations_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         RoPE(8, **options)
+
+
+@torch.no_grad()
+def test_values_are_turned_as_keys_are_and_not_turned_back(spec):
+    """The output is the weights times values at their positions: it moves when all move."""
+    model = init_weights(build(spec(layers=1, position={"name": "rope", "values": True})), 0)
+    attention, rope = model.blocks[0].attn, model.position
+    seen = []
+    attention.out.register_forward_pre_hook(lambda _part, inputs: seen.append(inputs[0]))
+    maps, tokens = [], torch.arange(9)[None]
+    model(tokens, maps=maps)
+    v = attention.v(model.blocks[0].attn_norm(model.embedding(tokens))).view(1, 9, 4, 8)
+    turned, _ = rope.rotate(v.transpose(1, 2), v.transpose(1, 2), torch.arange(9))
+    expected = (maps[0].weights @ turned).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-6)
+    assert not rope.relative
+    assert RoPE(8).relative
+
+
+def test_an_attention_that_keeps_no_values_refuses_to_rotate_them(spec):
+    with pytest.raises(ConfigError, match="'mla' has no values that position could rotate"):
+        build(spec(position={"name": "rope", "values": True}, attention="mla"))
+    build(spec(position={"name": "rope", "values": True}, attention="mamba2"))  # rotates nothing
