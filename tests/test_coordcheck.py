@@ -10,7 +10,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.widths import at_width
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.widths import FLAT, Trend, slope
+from llama_ablate.evidence.widths import GROWS, SHRINKS, Trend, slope
 from llama_ablate.report import coordinates
 
 WIDTHS = (32, 64, 128, 256)
@@ -34,12 +34,13 @@ def test_what_is_nowhere_is_flat_and_what_is_not_finite_grows():
         ((0.0, 0.1), (0.1,), "flat"),
         ((0.6, 0.0), (0.0,), "grows"),  # before the first step
         ((0.0, 0.0, 0.0), (0.6, 0.0), "grows"),  # at one step of several
-        ((0.0, 0.0, 0.0), (-0.6, -0.2), "flat"),  # at first: of random initial weights
-        ((0.0, 0.0, 0.0), (-0.2, -0.6), "shrinks"),
+        ((0.0, 0.0, 0.0), (-0.5, -0.5), "flat"),  # of random initial weights
+        ((0.0, 0.0, 0.0), (-1.0, -0.2), "flat"),  # at first, and not at the last step
+        ((0.0, 0.0, 0.0), (-0.2, -0.8), "shrinks"),
     ],
 )
 def test_a_tensor_is_flat_where_it_grows_at_no_step_and_learns_at_the_last(size, change, verdict):
-    assert FLAT == 0.5
+    assert (GROWS, SHRINKS) == (0.5, -0.75)
     assert Trend("stream 0", size, change).verdict == verdict
 
 

@@ -59,7 +59,7 @@ def run(options: Namespace) -> Answer:
 
     from llama_ablate.config import experiment
     from llama_ablate.design import plan, widths
-    from llama_ablate.evidence.widths import FLAT
+    from llama_ablate.evidence.widths import GROWS, SHRINKS
     from llama_ablate.files import disk
     from llama_ablate.launch.progress import Bar
     from llama_ablate.measure.coordinates import over_widths
@@ -90,7 +90,7 @@ def run(options: Namespace) -> Answer:
         "widths": options.widths,
         "steps": options.steps,
         "seeds": options.seeds,
-        "bound": FLAT,
+        "bounds": [SHRINKS, GROWS],
         "parametrizations": [
             {
                 "name": name,
@@ -107,7 +107,7 @@ def run(options: Namespace) -> Answer:
         "",
         f"Exponents of width {options.widths[0]} to {options.widths[-1]}, the furthest from 0 of "
         f"{options.steps} steps: of mean |x| (size), and of mean |x - x before training| (change).",
-        f"Flat: none grows faster than width^{FLAT:g}, and no change comes to shrink so fast.",
+        f"Flat: none grows faster than width^{GROWS:g}, no change at last faster than width^{SHRINKS:g}.",
         *(_sentence(name, of_places) for name, of_places in trends.items()),
         *values["files"],
     ]

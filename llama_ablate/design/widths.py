@@ -46,8 +46,9 @@ def over_widths(
 def at_width(model: Model, width: int, vocab: int) -> ModelSpec:
     """Return an architecture with another `dim`, and what grows in step with it.
 
-    Feed-forward networks keep their ratio to it. Heads grow in number or, where the parametrization
-    names a `base_head_dim`, in width. Raises ConfigError where a size would be no whole number.
+    Feed-forward networks keep their ratio to it, as does a latent whose width is given. Heads grow
+    in number or, where the parametrization names a `base_head_dim`, in width. Raises ConfigError
+    where a size would be no whole number.
     """
     base = grid.resolve(model, REGISTRIES)
     wider = dict(base.parametrization.options).get("base_head_dim") is not None
@@ -61,10 +62,17 @@ def at_width(model: Model, width: int, vocab: int) -> ModelSpec:
     heads, head_dim = (base.heads, size) if wider else (size, base.head_dim)
     changes = {"dim": width, "heads": heads, "head_dim": head_dim}
     spec = grid.resolve(model.model_copy(update=changes), REGISTRIES)
-    choices = [_widened(choice, width / base.dim) for choice in spec.feedforward.choices]
-    return replace(spec, vocab=vocab, feedforward=patterns.over_depth(choices))
+    ratio = width / base.dim
+    feedforward, attention = (
+        patterns.over_depth([_widened(choice, ratio) for choice in slot.choices])
+        for slot in (spec.feedforward, spec.attention)
+    )
+    return replace(spec, vocab=vocab, feedforward=feedforward, attention=attention)
 
 
 def _widened(choice: Choice, ratio: float) -> Choice:
-    width = dict(choice.options).get("width")
-    return choice if width is None else choice.with_options(width=round(width * ratio))
+    """Return a component with the widths that it was given grown in step."""
+    given = dict(choice.options)
+    widths = {key: given.get(key) for key in ("width", "latent")}
+    grown = {key: round(size * ratio) for key, size in widths.items() if size is not None}
+    return choice.with_options(**grown)
