@@ -28,6 +28,7 @@ def steps(
     taken: a step is hundreds of operations, and as steady as they are together.
     """
     cases = {name: _step(changes, setup) for name, changes in swaps.items()}
+    context = swaps[against].get("context", _MODEL["context"])
     again = _step(swaps[against], setup)
     # A layer costs time where arithmetic is what takes it, and where launching kernels is.
     deeper = _step({**swaps[against], "layers": _MODEL["layers"] + 1}, setup)
@@ -37,7 +38,7 @@ def steps(
         replace(setup, rounds=max(2, setup.rounds // 3)),
         against=against,
         controls=Controls(against, again, deeper, "one layer more"),
-        note=f"4 layers of 256, {_BATCH} x 256 tokens, AdamW unless swapped, {setup.dtype}",
+        note=f"4 layers of 256, {_BATCH} x {context} tokens, AdamW unless swapped, {setup.dtype}",
     )
 
 
