@@ -635,7 +635,7 @@ MISTAKES = [
     ("    layers: [2]", "    train.lr: [fast]", "'fast' (text)"),
     ("    layers: [2]", "    train.weight_decay: [0.3]", "is tuned, so 'weight_decay=0.3' cannot"),
     ("    layers: [2]", "    train.steps: [9]", "'train.steps' cannot vary"),
-    ("  match: [none]", "  match: size", "'size' is not allowed here; allowed: flops"),
+    ("  match: [none]", "  match: size", "'size' is not allowed here; allowed: active_parameters"),
     ("  match: [none]", "  match: []", "[] is empty: name one or more"),
     ("  match: [none]", "  entries: [{norm: dyt}]", "takes 'axes', not 'entries'"),
     ("  baseline: baseline", "  baseline: base", "no variant is called 'base'"),
@@ -739,6 +739,23 @@ MISTAKES = [
         2,
     ),
     ("  - kv_cache", "  - kv_cache\nseed: 3", "did you mean 'seeds'?", 1),
+    (
+        "      - relu",
+        "      - {name: moe, experts: 4, top_k: 5}",
+        "top_k 5: must be from 1 to the 4 experts",
+    ),
+    ("      - relu", "      - {name: moe, inner: swigl}", "did you mean 'swiglu'?"),
+    ("      - relu", "      - {name: moe, inner: moe}", "no network that an expert can be"),
+    ("      - relu", "      - {name: moe, capacity: 0}", "capacity 0: must be above 0"),
+    ("  steps: 60", "  steps: 60\n  losses: [z_los]", "did you mean 'z_loss'?", 1),
+    ("  steps: 60", "  steps: 60\n  losses: [z_loss, z_loss]", "names 'z_loss' twice", 1),
+    (
+        "  steps: 60",
+        "  steps: 60\n  losses: [{name: multi_token, depth: 16}]",
+        "train.losses[0]: depth 16: must be from 1 to 15",
+        1,
+    ),
+    ("  match: [none]", "  match: [active]", "did you mean 'active_parameters'?"),
     ("  - kv_cache", "  - kv_cache\n---", "a second document begins here", 1),
 ]
 
