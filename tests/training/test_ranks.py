@@ -16,6 +16,8 @@ from tests.quiet import until
 from tests.reliability.harness import there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
+#: With dropout, of which each process has the rows that it trains on.
+MODEL = "{dim: 16, layers: 1, heads: 2, context: 16, dropout: 0.2}"
 #: A checkpoint after every step, to go on from long before the run is over.
 OFTEN = ("--checkpoint-every", "0.001")
 
@@ -32,14 +34,14 @@ def curve(root):
 def two(experiment_file, tmp_path):
     """The file of a run on two processes, which has been done under "two"."""
     file = experiment_file(
-        "{}", train=TRAIN, seeds="1", measure="[perplexity]", parallel="{data: 2}"
+        "{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]", parallel="{data: 2}"
     )
     assert run_in_process(file, tmp_path / "two") == 0
     return file
 
 
 def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
-    one = experiment_file("{}", train=TRAIN, seeds="1", measure="[perplexity]")
+    one = experiment_file("{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]")
     assert one == two  # the same file, written anew: what "two" holds is done
     assert run_in_process(one, tmp_path / "one") == 0
     alone, shared = curve(tmp_path / "one" / "tiny"), curve(tmp_path / "two" / "tiny")
