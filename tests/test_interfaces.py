@@ -44,7 +44,7 @@ class Theirs(nn.Module):
 """
 INIT = """
 class Theirs:
-    def weight(self, weight, kind, draw): ...
+    def weight(self, weight, kind, inputs, draw): ...
     def bias(self, bias, inputs, draw): ...
 """
 LOSS = """
@@ -129,7 +129,7 @@ def line(text, word):
         (BLOCKS, BLOCK, "attn, ffn", "attention, ffn", "supplies no size 'attention'"),
         (POSITIONS, NORM, "", "", "it has no 'bias', 'embed', 'reach', 'rotate'"),
         (INITS, INIT, "def bias", "def biases", "it has no 'bias'"),
-        (INITS, INIT, "weight, kind, draw", "weight", f"{CALLED}weight(weight, kind, "),
+        (INITS, INIT, "weight, kind, inputs, draw", "weight", f"{CALLED}weight(weight, kind, "),
         (LOSSES, LOSS, "def forward", "def loss", "it has no 'forward'"),
         (LOSSES, LOSS, "model", "modle", "supplies no size 'modle'"),
         (LOSSES, "def Theirs(logit): return logit", "", "", "did you mean 'logits'?"),

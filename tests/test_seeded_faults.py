@@ -230,9 +230,9 @@ def all_that_is_no_norm(model, _real=decayed):
     return {name: "norm" not in name for name in _real(model)}
 
 
-def every_matrix(model, init, seed, _real=fill):
+def every_matrix(model, *rest, _real=fill):
     """Draw whatever has two axes, as every parameter of such a shape once was."""
-    _real(model, init, seed)
+    _real(model, *rest)
     for parameter in model.parameters():
         if parameter.dim() >= 2:
             torch.nn.init.normal_(parameter, std=0.02)

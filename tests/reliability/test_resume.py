@@ -13,6 +13,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training import checkpoint
 from llama_ablate.training.loop import train
+from llama_ablate.training.optimizers import OPTIMIZERS
 
 from .harness import COMPUTE
 
@@ -22,7 +23,11 @@ RECIPE = Train.check(
     {"steps": STEPS, "batch": 2, "lr": 3e-3, "warmup": 0.2, "evals": 2, "average": 3}
 )
 COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
-COMPONENTS.append(("dropout", 0.3))
+COMPONENTS += [("dropout", 0.3), ("feedforward", {"name": "moe", "balance": "bias"})]
+COMPONENTS += [("losses", ["z_loss", "multi_token"])]
+#: The last one of each slot.
+FEW = [*{slot: (slot, entry) for slot, entry in COMPONENTS}.values(), ("optimizer", "muon")]
+COMPONENTS += [("optimizer", name) for name in OPTIMIZERS]
 
 
 @pytest.fixture
@@ -31,14 +36,16 @@ def trained(book, spec):
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     text = store.prepare(corpus, TOKENIZERS.resolve("bytes"))
 
-    def work(slot, name, saved, stop_at=None):
+    def work(slot, entry, saved, stop_at=None):
         saved.mkdir(exist_ok=True)
-        model = init_weights(build(spec(vocab=256, **{slot: name})), 0)
+        own = {slot: entry}
+        changes, recipe = ({}, own) if slot in Train.model_fields else (own, {})
+        model = init_weights(build(spec(vocab=256, **changes)), 0)
         asked = count(checkpoint.latest(saved))
         done = train(
             model,
             text,
-            RECIPE,
+            RECIPE.with_changes(recipe),
             steps=STEPS,
             seed=0,
             compute=COMPUTE,
@@ -85,20 +92,19 @@ def test_every_component_goes_on_from_any_step_with_the_same_bits(trained, tmp_p
     """Weights, optimizer, losses and sums before the last step; weights and curve after it."""
     chance, trials, wrong = random.Random(0), 0, []
     every = range(1, STEPS - 1)
-    few = list({slot: (slot, name) for slot, name in COMPONENTS}.values())  # one of each slot
-    components = volume(few, COMPONENTS, COMPONENTS)
-    for slot, name in components:
-        unstopped = tmp_path / f"{slot}-{name}"
-        trained(slot, name, unstopped, stop_at=STEPS - 1)
-        before, after = state(unstopped), trained(slot, name, tmp_path / "none")
+    components = volume(FEW, COMPONENTS, COMPONENTS)
+    for i, (slot, entry) in enumerate(components):
+        unstopped = tmp_path / f"{i}"
+        trained(slot, entry, unstopped, stop_at=STEPS - 1)
+        before, after = state(unstopped), trained(slot, entry, tmp_path / "none")
         for step in volume(chance.sample(every, 1), chance.sample(every, 1), every):
-            saved = tmp_path / f"{slot}-{name}-{step}"
-            trained(slot, name, saved, stop_at=step)
-            trained(slot, name, saved, stop_at=STEPS - 1)
-            equal = same(state(saved), before), same(trained(slot, name, saved), after)
+            saved = tmp_path / f"{i}-{step}"
+            trained(slot, entry, saved, stop_at=step)
+            trained(slot, entry, saved, stop_at=STEPS - 1)
+            equal = same(state(saved), before), same(trained(slot, entry, saved), after)
             trials += 1
             if not all(equal):
-                wrong.append((slot, name, step, *equal))
+                wrong.append((slot, entry, step, *equal))
     print(wrong)
     tally(
         "R13",
