@@ -211,7 +211,7 @@ EVIDENCE = (
     Mutant(
         "a matched width is not rounded",
         "design/matching.py",
-        "solve",
+        "_solved",
         "max(multiple, round(exact / multiple) * multiple)",
         "max(multiple, round(exact))",
         (GRID,),
@@ -219,7 +219,7 @@ EVIDENCE = (
     Mutant(
         "a budget may be off by a tenth",
         "design/matching.py",
-        "solve",
+        "_solved",
         "abs(residual) <= TOLERANCE",
         "abs(residual) <= 20 * TOLERANCE",
         (GRID,),

@@ -85,7 +85,7 @@ def test_a_matched_width_is_the_roundest_that_stays_within_the_tolerance():
     def cost(one):
         return 10 * (one.feedforward["width"] or 5)
 
-    solved = matching.solve(spec, 10_030, cost, matching.WIDTH)  # 1003 exactly
+    solved = matching.solve(spec, 10_030, cost, [matching.WIDTH])  # 1003 exactly
     assert solved.spec.feedforward["width"] == 1000
     assert solved.residual == pytest.approx(-0.003, abs=1e-4)
 

@@ -1,13 +1,17 @@
 """From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
 
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.model.counts import count
+from llama_ablate.model.counts import count, states
+from llama_ablate.model.decoder import build
+from llama_ablate.results.plan import CONTEXTS
 from llama_ablate.training import compute
 
 FFN = "{axes: {feedforward: [relu]}}"
@@ -76,6 +80,80 @@ def test_the_latent_of_mla_is_what_matches_its_cache(planned):
     mla = by_label(plan.tables[0])["mla"]
     assert mla.solved.startswith("latent ")
     assert count(mla.spec).kv_bytes_per_token == count(plan.baseline.spec).kv_bytes_per_token
+
+
+def test_the_bytes_of_a_state_are_matched_across_kinds_of_mixers(planned):
+    """Each by a size of its own: a recurrence by its keys, a window by its tokens or its heads."""
+    plan = planned(
+        """{axes: {attention: [
+          gated_delta, mamba2, mla, mqa,
+          {label: hybrid, pattern: [gated_delta, mha]},
+          {name: mha, window: 32},
+          ]}, match: state_bytes}""",
+        model="{dim: 64, layers: 2, heads: 4, context: 128}",
+    )
+    of = by_label(plan.tables[0])
+    (target,) = states(plan.baseline.spec, (128,))
+    solved = {label: variant.solved.rpartition(" ")[0] for label, variant in of.items()}
+    assert solved.pop("baseline") == ""
+    assert solved == {
+        "gated_delta": "key_dim",
+        "mamba2": "state",
+        "mla": "latent",
+        "mqa": "head_dim",
+        "hybrid": "key_dim",
+        "mha-window=32": "head_dim",  # a window as long as the context would hide nothing
+    }
+    for label, variant in of.items():
+        (live,) = (build(variant.spec).new_state(1, 128, dtype=torch.float16).nbytes,)
+        assert live == pytest.approx(target, rel=0.005), label
+        assert count(variant.spec).state_bytes == live
+
+
+def test_states_are_matched_at_the_context_that_the_file_names(planned):
+    """A window is as long as what is kept: at four times the context, a quarter of the heads'."""
+    plan = planned(
+        "{axes: {attention: [gated_delta]}, match: state_bytes, match_context: 512}",
+        model="{dim: 64, layers: 2, heads: 4, context: 128}",
+    )
+    base, other = plan.tables[0].variants
+    assert other.solved.startswith("key_dim ")
+    (target,), (own,) = (states(v.spec, (512,)) for v in (base, other))
+    assert target == 4 * count(base.spec).state_bytes
+    assert own == pytest.approx(target, rel=0.005)
+
+
+def test_a_state_that_no_size_reaches_is_refused_with_what_each_leaves(planned):
+    """Two of three tokens need heads of 3 for heads of 2, and a rotation even ones."""
+    message = (
+        "'mha-window=2' cannot be matched to the baseline within 0.5%: a window of 8 hides nothing "
+        "of 3 tokens; head_dim 4 leaves +33.3%"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        planned(
+            "{axes: {attention: [{name: mha, window: 2}]}, match: state_bytes}",
+            model="{dim: 8, layers: 1, heads: 4, context: 3}",
+        )
+
+
+def test_a_context_to_match_at_is_for_states(planned):
+    with pytest.raises(ConfigError, match="'match_context' is for match: state_bytes"):
+        planned("{axes: {norm: [layernorm]}, match: flops, match_context: 64}")
+
+
+def test_a_plan_knows_how_states_grow(planned):
+    """Keys and values by the token, a window until it is full, a recurrence not at all."""
+    plan = planned(
+        "{axes: {attention: [gated_delta, {name: mha, window: 256}]}}",
+        model="{dim: 64, layers: 2, heads: 4, context: 128}",
+    )
+    growth = {v.label: v.state_growth for v in plan.tables[0].planned().variants}
+    full = growth["baseline"]
+    assert all(full[2 * n] == 2 * full[n] for n in CONTEXTS[:-1])
+    assert len(set(growth["gated_delta"].values())) == 1
+    window = growth["mha-window=256"]
+    assert window[128] == full[128]
+    assert set(list(window.values())[1:]) == {full[256]}
 
 
 def test_several_texts_are_several_tables(planned, book):

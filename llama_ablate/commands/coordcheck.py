@@ -107,7 +107,7 @@ def run(options: Namespace) -> Answer:
         "",
         f"Exponents of width {options.widths[0]} to {options.widths[-1]}, the furthest from 0 of "
         f"{options.steps} steps: of mean |x| (size), and of mean |x - x before training| (change).",
-        f"Flat: none grows faster than width^{GROWS:g}, no change at last faster than width^{SHRINKS:g}.",
+        f"Flat: none grows faster than width^{GROWS:g}, no change ends below width^{SHRINKS:g}.",
         *(_sentence(name, of_places) for name, of_places in trends.items()),
         *values["files"],
     ]

@@ -46,7 +46,7 @@ def _without_size(value: object) -> object:
     return value
 
 
-Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "none"]
+Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"]
 Budget = Literal["tokens", "flops", "seconds"]
 #: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]
@@ -60,6 +60,8 @@ class Variants(Section):
     entries: list[dict[str, Any]] = Field(default_factory=list)
     #: What is held equal by solving a size for it. Of several, each makes a table of its own.
     match: list[Match] = Field(default=["none"])
+    #: The context at which `state_bytes` are counted; the model's unless given.
+    match_context: int | None = Field(None, gt=0, le=1 << 30)
     baseline: Named | None = None
 
     _one_match = field_validator("match", mode="before")(_listed)
@@ -71,6 +73,8 @@ class Variants(Section):
             raise ValueError("design 'list' takes 'entries' (a list of mappings) and no 'axes'")
         if self.design == "path" and self.baseline:
             raise at("a path starts at its baseline: it takes no 'baseline'", "baseline")
+        if self.match_context and "state_bytes" not in self.match:
+            raise at("'match_context' is for match: state_bytes", "match_context")
         if self.design != "list" and self.entries:
             raise at(f"design '{self.design}' takes 'axes', not 'entries'", "entries")
         return self

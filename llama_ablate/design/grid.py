@@ -13,7 +13,7 @@ from llama_ablate.config.registry import laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
-from llama_ablate.design.matching import Cost, knob_for, solve
+from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
@@ -308,7 +308,7 @@ def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     """Solve a variant's size so that it costs what the baseline costs."""
     counted(variant, cost)
     try:
-        solved = solve(variant.spec, target, cost, knob_for(match, variant.spec))
+        solved = solve(variant.spec, target, cost, knobs_for(match, variant.spec))
     except ConfigError as error:
         raise ConfigError(f"'{variant.label}' {error.message}", variant.where) from None
     return replace(variant, spec=solved.spec, residual=solved.residual, solved=solved.change)

@@ -1,8 +1,10 @@
 """Matched budgets: solve one size of a variant so that it costs what the baseline costs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from llama_ablate.config.patterns import over_depth
+from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 
@@ -33,31 +35,76 @@ class Solved:
 
 WIDTH = Knob("feed-forward width", lambda spec, size: spec.with_width(size), (8, 4, 2, 1))
 HEAD_DIM = Knob("head_dim", lambda spec, size: replace(spec, head_dim=size), (8, 4, 2))
-LATENT = Knob(
-    "latent",
-    lambda spec, size: replace(spec, attention=spec.attention.with_options(latent=size)),
-    (8, 4, 2, 1),
-)
 
 
-def knob_for(match: str, spec: ModelSpec) -> Knob:
-    """Return the size that is solved for a budget: head_dim for the cache, else the width."""
-    if match != "kv_bytes":
-        return WIDTH
-    latent = any("latent" in dict(choice.options) for choice in spec.attention.choices)
-    return LATENT if latent else HEAD_DIM
+def _option(name: str) -> Knob:
+    """Return the knob of a mixer's option, in every layer that has a value for it or a default."""
+
+    def turned(spec: ModelSpec, size: int) -> ModelSpec:
+        if name == "window" and size >= spec.context:
+            raise ConfigError(f"a window of {size} hides nothing of {spec.context} tokens")
+        choices = (
+            choice.with_options(**{name: size}) if _has(choice, name) else choice
+            for choice in spec.attention.choices
+        )
+        return replace(spec, attention=over_depth(list(choices)))
+
+    return Knob(name, turned, (8, 4, 2, 1))
 
 
-def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
-    """Return the spec with the size at which it costs the target.
+def _has(choice: Choice, option: str) -> bool:
+    """Return whether a component has a size of this name: without a window, none is put in."""
+    options = dict(choice.options)
+    return option in options and (option != "window" or options[option] is not None)
+
+
+#: What a mixer keeps grows with: a latent, the keys of a recurrence (Gated DeltaNet, Mamba-2), and
+#: the tokens of a window.
+_OF_STATES = {name: _option(name) for name in ("latent", "key_dim", "state", "window")}
+
+
+def knobs_for(match: str, spec: ModelSpec) -> list[Knob]:
+    """Return the sizes that may be solved for a budget, in the order in which they are tried.
+
+    For the cache the latent, or head_dim where there is none; for the state what its mixers have of
+    latent, width of a recurrence's keys, and window, then head_dim; else the feed-forward width.
+    """
+    if match not in ("kv_bytes", "state_bytes"):
+        return [WIDTH]
+    own = [
+        knob
+        for name, knob in _OF_STATES.items()
+        if any(_has(choice, name) for choice in spec.attention.choices)
+    ]
+    if match == "state_bytes":
+        return [*own, HEAD_DIM]
+    return own[:1] if own[:1] == [_OF_STATES["latent"]] else [HEAD_DIM]
+
+
+def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> Solved:
+    """Return the spec with a size at which it costs the target: the first knob that can do it.
 
     The size is rounded to the coarsest multiple that stays within the tolerance. A spec whose own
-    size does as well keeps it. Raises ConfigError where none does.
+    size does as well keeps it. Raises ConfigError where no knob reaches the target, with what each
+    leaves.
     """
+    if cost(spec) == target:
+        return Solved(spec, 0.0)
+    failed = []
+    for knob in knobs:
+        try:
+            return _solved(spec, target, cost, knob)
+        except ConfigError as error:
+            failed.append(error.message)
+    raise ConfigError(
+        f"cannot be matched to the baseline within {TOLERANCE:.1%}: {'; '.join(failed)}"
+    )
+
+
+def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
+    """Solve for one knob. Raises ConfigError where no size does."""
     own = cost(spec) / target - 1
-    if own == 0:
-        return Solved(spec, own)
-    exact = _exact(lambda size: cost(knob.turned(spec, size)), target, knob.multiples[-1])
+    exact = _exact(knob, lambda size: cost(knob.turned(spec, size)), target)
     for multiple in knob.multiples:
         size = max(multiple, round(exact / multiple) * multiple)
         candidate = knob.turned(spec, size)
@@ -66,20 +113,20 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
             return Solved(spec, own)
         if abs(residual) <= TOLERANCE:
             return Solved(candidate, residual, f"{knob.name} {size}")
-    raise ConfigError(
-        f"cannot be matched to the baseline within {TOLERANCE:.1%}: {knob.name} {size} leaves "
-        f"{residual:+.1%}"
-    )
+    raise ConfigError(f"{knob.name} {size} leaves {residual:+.1%}")
 
 
-def _exact(cost: Callable[[int], int], target: int, multiple: int) -> float:
+def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
     """Return the size at which a cost is the target, by the secant method.
 
     Two counts give that of an affine cost. A matrix that is as high as it is wide makes it
-    quadratic.
+    quadratic. Raises ConfigError where the size does not change the cost.
     """
+    multiple = knob.multiples[-1]
     (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
     for _ in range(_SECANTS):
+        if cost_a == cost_b:
+            raise ConfigError(f"{knob.name} changes nothing of it")
         size = a + (target - cost_a) * (b - a) / (cost_b - cost_a)
         c = max(multiple, round(size / multiple) * multiple)
         if c in (a, b):

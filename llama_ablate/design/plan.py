@@ -22,7 +22,7 @@ from llama_ablate.design.runs import Run
 from llama_ablate.design.table import Table
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.model import laws
-from llama_ablate.model.counts import count
+from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
@@ -39,6 +39,14 @@ _COSTS: dict[str, Cost] = {
     "flops": lambda spec: count(spec).flops_per_token,
     "kv_bytes": lambda spec: count(spec).kv_bytes_per_token,
 }
+
+
+def _cost(match: str, experiment: Experiment) -> Cost | None:
+    """Return what counts a budget that is held equal; None for `none`."""
+    if match == "state_bytes":
+        context = experiment.variants.match_context or experiment.model.context
+        return lambda spec: states(spec, (context,))[0]
+    return _COSTS.get(match)
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(at, registries, text.vocab, _COSTS.get(match), match)
+            variants = grid.variants(at, registries, text.vocab, _cost(match, at), match)
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None

@@ -14,9 +14,9 @@ from llama_ablate.design import train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.runs import Run, runs
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.counts import Counts, count
+from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.results.plan import CONTEXTS, PlannedTable, PlannedText, PlannedVariant
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -151,6 +151,7 @@ class Table:
             covers=list(variant.covers),
             train=dict(variant.train),
             model=variant.spec.to_dict(),
+            state_growth=dict(zip(CONTEXTS, states(variant.spec, CONTEXTS), strict=True)),
             **self.counts[variant.id].to_dict(),
         )
 

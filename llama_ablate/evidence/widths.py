@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 #: Slopes beyond which a tensor grows with the width, or its change shrinks. Where a change follows
-#: the width itself its slope is 1, and where it does not 0: the bound lies halfway. One that shrinks
+#: the width itself its slope is 1, and where it does not 0: the bound lies halfway. To shrink
 #: with the root of the width is let through: that is what a head's random initial weights leave of
 #: the logits until they have learned, and the bound lies between that and 1/width. Measured over
 #: five steps at widths of 32 to 256 (2 layers, AdamW at 1e-3, heads of 16): changes of the standard
@@ -24,7 +24,7 @@ class Trend:
     """How one tensor follows the width: the exponent of a power law for each step of training."""
 
     place: str
-    #: Of its size, from before the first step on, and of its change, from the first step on.
+    #: Of its size, from before the first step on; of its change, from the first step on.
     size: tuple[float, ...]
     change: tuple[float, ...]
 

@@ -139,6 +139,24 @@ def count(spec: ModelSpec) -> Counts:
     )
 
 
+@lru_cache(maxsize=100_000)
+def states(
+    spec: ModelSpec, contexts: tuple[int, ...], dtype: torch.dtype = torch.float16
+) -> tuple[int, ...]:
+    """Return the bytes of the state of one sequence, over all layers, at each of some contexts.
+
+    Raises ConfigError where the components do not fit the sizes.
+    """
+    times = distinct(spec)
+    with torch.device("meta"):
+        mixers = [block.attn for block in Decoder(spec, layers=list(times)).blocks]
+    layers = list(zip(times.values(), mixers, strict=True))
+    return tuple(
+        sum(n * int(mixer.state_bytes(context, dtype)) for n, mixer in layers)
+        for context in contexts
+    )
+
+
 def distinct(spec: ModelSpec) -> dict[int, int]:
     """Return the first layer of each kind and how many there are, the last layer's kind last.
 

@@ -52,8 +52,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         if ratios.notna().any():
             bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
             shown[f"{name} speed"] = [times(*v) for v in zip(ratios, *bounds, strict=True)]
-    shown["KV bytes/token"] = [f"{v:,}" for v in frame["kv_bytes_per_token"]]
-    return shown
+    return shown.assign(**_state(frame))
 
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -299,6 +298,14 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
     for title, texts in columns.items():
         shown[f"{title} (variant)" if title in shown else title] = texts
     return shown
+
+
+def _state(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return what is kept between tokens; plans of older versions know what a token adds alone."""
+    columns = {"KV bytes/token": [f"{v:,}" for v in frame["kv_bytes_per_token"]]}
+    if frame["state_bytes"].notna().any():
+        columns["state bytes"] = [number(v, ",.0f") for v in frame["state_bytes"]]
+    return columns
 
 
 def _seeds(row: Any) -> str:

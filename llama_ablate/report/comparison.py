@@ -54,7 +54,7 @@ def compare(
     bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual, solved,
     flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high,
     decode_tokens_per_s, decode_speed_ratio, decode_speed_low, decode_speed_high,
-    kv_bytes_per_token, kv_measured_bytes_per_token, peak_memory_bytes`.
+    kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token, peak_memory_bytes`.
     `standings` have each variant's interval by its id, which a row's verdict is read from, and
     which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
     measured is NaN. A variant none of whose runs ended `ok` keeps its row; how its runs ended
@@ -102,6 +102,7 @@ def compare(
                 **_size(variant),
                 **_speed(speeds[id_], speeds[base]),
                 "kv_bytes_per_token": variant.kv_bytes_per_token,
+                "state_bytes": math.nan if variant.state_bytes is None else variant.state_bytes,
                 "kv_measured_bytes_per_token": speeds[id_]["kv_cache"].value,
                 "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
             }

@@ -26,6 +26,7 @@ from llama_ablate.report.drawing import (
 )
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
+from llama_ablate.results.plan import CONTEXTS
 from llama_ablate.terminal import visible
 
 _LEGEND = 48  # letters of a line in a legend of several labels
@@ -181,17 +182,18 @@ def quality_vs_kv_bytes(frames: Frames) -> Figure | None:
 
 @FIGURES.register("cache_growth")
 def cache_growth(frames: Frames) -> Figure | None:
-    """Draw the cache's size against the context; variants with equal caches share a line.
+    """Draw the bytes of the state against the context; variants with equal states share a line.
 
-    Computed from the bytes per token, which `kv_cache` checks on live tensors.
+    Keys and values grow with every token, those of a window until it is full, a recurrence does
+    not. Computed in closed form, which `kv_cache` checks on live tensors.
     """
-    frame = frames.table.comparison
     figure, axes = canvas(8, 4.2)
-    contexts = [2**n for n in range(7, 18)]
-    groups: dict[int, list[str]] = {}
-    for row in rows(frame.sort_values("kv_bytes_per_token")):
-        groups.setdefault(row.kv_bytes_per_token, []).append(row.label)
-    shown = list(groups.items())
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for variant in frames.table.plan.variants:
+        at = variant.state_growth  # plans of older versions know what a token adds alone
+        sizes = tuple(at.get(n, n * variant.kv_bytes_per_token) for n in CONTEXTS)
+        groups.setdefault(sizes, []).append(variant.label)
+    shown = sorted(groups.items(), key=lambda group: group[0][-1])
     if len(shown) > MANY:
         remark(
             axes,
@@ -199,21 +201,14 @@ def cache_growth(frames: Frames) -> Figure | None:
             "smallest and the largest",
         )
         shown = shown[: MANY // 2] + shown[-MANY // 2 :]
-    for colour, (size, labels) in zip(sns.color_palette("husl", len(shown)), shown, strict=True):
-        names = tables.listed(labels, 4)
-        axes.plot(
-            contexts,
-            [context * size for context in contexts],
-            "o-",
-            ms=3,
-            color=colour,
-            label=textwrap.fill(f"{size:,} B/token: {names}", _LEGEND),
-        )
+    for colour, (sizes, labels) in zip(sns.color_palette("husl", len(shown)), shown, strict=True):
+        most = f"{tables.size(sizes[-1])} at {CONTEXTS[-1]:,}: {tables.listed(labels, 4)}"
+        axes.plot(CONTEXTS, sizes, "o-", ms=3, color=colour, label=textwrap.fill(most, _LEGEND))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
     axes.yaxis.set_major_formatter(FuncFormatter(_binary))
-    axes.set(xlabel="context (tokens)", ylabel="KV cache of one sequence (16-bit)")
+    axes.set(xlabel="context (tokens)", ylabel="state of one sequence (16-bit)")
     legend(axes)
     return figure
 

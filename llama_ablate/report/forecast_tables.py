@@ -32,7 +32,8 @@ def text(forecast: Forecast) -> str:
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
     lines += [
         "",
-        "* baseline. FLOPs: forward, at the training context. KV bytes: 16-bit.",
+        "* baseline. FLOPs: forward, at the training context. Bytes: of 16-bit numbers; a state is "
+        "that of one sequence of the training context.",
         f"runs: {_range(forecast, lambda cost: str(cost.runs))}; "
         f"{_range(forecast, lambda cost: f'{cost.training_flops:.3g}')} training FLOPs",
         f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
@@ -68,11 +69,16 @@ def _cells(table: PlannedTable) -> pd.DataFrame:
         "non-embedding": [f"{v.non_embedding:,}" for v in variants],
         "FLOPs/token": [f"{v.flops_per_token:,}" for v in variants],
         "KV bytes/token": [f"{v.kv_bytes_per_token:,}" for v in variants],
+        "state bytes": [_known(v.state_bytes) for v in variants],
     }
     if table.match != "none":
         columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
         columns["solved"] = [v.solved or "own sizes" for v in variants]
     return pd.DataFrame(columns)
+
+
+def _known(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 def _active(variants: Sequence[PlannedVariant]) -> dict[str, list[str]]:

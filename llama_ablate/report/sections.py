@@ -105,7 +105,8 @@ def _comparison(frames: Frames) -> Section | None:
             f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds, and what
             each combination of the factors costs. One alone rests on its own few runs; the factors
             above rest on all of them, and are what is tested. Speeds are ratios to the baseline
-            from one interleaved pass; KV bytes are for a 16-bit cache.""",
+            from one interleaved pass; KV bytes and those of the state of one sequence of the
+            training context are for 16-bit numbers.""",
         )
     margin = frames.plan.experiment.margin
     equivalent = f" equivalent where it lies within {margin}," if margin else ""
@@ -123,7 +124,8 @@ def _comparison(frames: Frames) -> Section | None:
         noisier than they are keeps its own. The text's part is what other held-out documents would
         change. r is the correlation over seeds, and beside it how many times the runs an unpaired
         design would need. Speeds are ratios to the baseline from one interleaved pass over several
-        processes, with 95% intervals over these; KV bytes are for a 16-bit cache.""",
+        processes, with 95% intervals over these; KV bytes and those of the state of one sequence of
+        the training context are for 16-bit numbers.""",
     )
 
 

@@ -10,6 +10,8 @@ from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Of the layout of results: raised when other code would misread what is written.
 FORMAT = 3
+#: Lengths of the context at which the growth of a state is drawn.
+CONTEXTS = tuple(2**n for n in range(7, 18))
 
 
 class _Part(BaseModel):
@@ -43,6 +45,8 @@ class PlannedVariant(_Part):
     #: Unknown in plans of older versions.
     state_bytes: int | None = None
     active_parameters: int | None = None
+    #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
+    state_growth: dict[int, int] = Field(default_factory=dict)
 
     @property
     def active(self) -> int:
@@ -132,7 +136,7 @@ class PlanDocument(_Part):
         fingerprint of a text for its documents.
         """
         known: dict[str, Any] = {
-            "variants": {"__all__": {"model", "state_bytes", "active_parameters"}},
+            "variants": {"__all__": {"model", "state_bytes", "active_parameters", "state_growth"}},
             "runs": {"__all__": {"optimizer_bytes"}},
             "text": {"documents"},
         }
