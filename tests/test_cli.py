@@ -234,6 +234,122 @@ BAD_FILES = {
         "data.corpus: the train split has",
         "smaller than one",
     ),
+    "a pattern longer than the layers": (
+        "model: {layers: 2, attention: {pattern: [mha, mqa, gqa]}}",
+        ":7:32: model.attention.pattern: a pattern of 3 components is longer than 2 layers",
+        "",
+    ),
+    "a layer that there is not": (
+        "model: {layers: 2, attention: {pattern: [mha], layers: {2: mqa}}}",
+        ":7:60: model.attention.layers.2: layer '2': must be a whole number from -2 to 1",
+        "",
+    ),
+    "a layer set twice": (
+        "model: {layers: 2, attention: {pattern: [mha], layers: {1: mqa, -1: gqa}}}",
+        ":7:69: model.attention.layers.-1: layer -1 is set twice",
+        "",
+    ),
+    "a list in a slot": (
+        "model: {attention: [mha, mqa]}",
+        ":7:9: model.attention: ['mha', 'mqa'] is a list",
+        "components over depth are written {pattern: [...]}",
+    ),
+    "an option of a wrong type in the third component of a pattern": (
+        "model: {layers: 3, attention: {pattern: [mha, mqa, {name: gqa, kv_heads: two}]}}",
+        ":7:74: model.attention.pattern[2].kv_heads: 'two' (text) is not accepted",
+        "",
+    ),
+    "an option out of range in a component of a pattern": (
+        "model: {attention: {pattern: [mha, {name: mha, window: 0}]}}",
+        ":7:9: model.attention: 'mha window=0' of the pattern: window 0: a token sees itself",
+        "",
+    ),
+    "an option of a wrong type in a single layer": (
+        "model: {layers: 3, attention: {pattern: [mha], layers: {1: {name: gqa, kv_heads: two}}}}",
+        ":7:82: model.attention.layers.1.kv_heads: 'two' (text) is not accepted",
+        "",
+    ),
+    "a component of a pattern that is none": (
+        "model: {attention: {pattern: [mha, null]}}",
+        ":7:36: model.attention.pattern[1]: an attention is a name or a mapping, not None",
+        "",
+    ),
+    "a pattern in a pattern": (
+        "model: {attention: {pattern: [mha, {pattern: [mha, mqa]}]}}",
+        ":7:36: model.attention.pattern[1]: an attention is one component here, not a pattern",
+        "",
+    ),
+    "a pattern and a name": (
+        "model: {attention: {name: mha, pattern: [mha, mqa]}}",
+        ":7:32: model.attention.pattern: unknown key 'pattern'",
+        "",
+    ),
+    "a pattern for the rule of initial weights": (
+        "model: {init: {pattern: [normal, torch]}}",
+        ":7:9: model.init: an init is one component here, not a pattern",
+        "",
+    ),
+    "a pattern for the optimizer": (
+        "train: {steps: 2, optimizer: {pattern: [adamw, muon]}}",
+        ":7:19: train.optimizer: an optimizer is one component here, not a pattern",
+        "",
+    ),
+    "a label outside of an axis": (
+        "model: {attention: {label: local, pattern: [mha, mqa]}}",
+        ":7:28: model.attention.label: a pattern has no key 'label'; allowed: layers, pattern",
+        "",
+    ),
+    "a label of several words in a list": (
+        "variants: {axes: {attention: [{label: [a, b], pattern: [mha, mqa]}]}}",
+        ":7:32: variants.axes.attention[0].label: a label is one line",
+        "",
+    ),
+    "two levels that are one pattern": (
+        "variants: {axes: {attention: [{pattern: [mqa]}, mqa]}}",
+        ":7:49: variants.axes.attention[1]: 'mqa' is the same variant as 'mqa'",
+        "",
+    ),
+    "an axis that makes a pattern too long": (
+        "variants: {axes: {attention: [{pattern: [mha, mqa]}], layers: [1]}}",
+        ":7:32: variants.axes.attention[0].pattern: a pattern of 2 components is longer than 1 l",
+        "",
+    ),
+    "a scheme of the embeddings in a pattern": (
+        "model: {position: {pattern: [rope, sinusoidal]}}",
+        ":7:9: model.position: 'sinusoidal' is added to the embeddings, before the first layer",
+        "it cannot be one of a pattern",
+    ),
+    "more experts for a token than there are": (
+        "model: {feedforward: {name: moe, experts: 4, top_k: 5}}",
+        ":7:9: model.feedforward: top_k 5: must be from 1 to the 4 experts",
+        "",
+    ),
+    "tuning the optimizer by the key of an axis": (
+        "tune: {train.optimizer: [adamw, muon]}",
+        ":7:8: tune.train.optimizer: 'train.optimizer' is not a key of train that may vary",
+        "did you mean 'optimizer'?",
+    ),
+    "an optimizer that there is not": (
+        "tune: {optimizer: [adamw, muno]}",
+        ":7:27: tune.optimizer[1]: 'muno' is not an optimizer",
+        "did you mean 'muon'?",
+    ),
+    "a loss that there is not": (
+        "train: {steps: 2, losses: [zloss]}",
+        ":7:28: train.losses[0]: 'zloss' is not a loss",
+        "did you mean 'z_loss'?",
+    ),
+    "a loss of no depth": (
+        "train: {steps: 2, losses: [{name: multi_token, depth: 0}]}",
+        ":7:28: train.losses[0]: depth 0: must be from 1 to 15",
+        "",
+    ),
+    "a dropout of all": ("model: {dropout: 1.0}", ":7:18: model.dropout: 1.0 (float) is not", ""),
+    "heads of a recurrence that do not divide": (
+        "model: {attention: {name: mamba2, groups: 3}}",
+        ":7:9: model.attention: 8 heads of 32 do not divide into 3 groups",
+        "",
+    ),
     "a corpus that is empty": ("data: {corpus: {name: files, path: empty.txt}}", "is empty", ""),
     "a corpus that is binary": ("data: {corpus: {name: files, path: binary.bin}}", "is binary", ""),
 }
