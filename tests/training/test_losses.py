@@ -92,6 +92,9 @@ def test_a_sequential_layer_reads_the_hidden_state_and_the_next_tokens_embedding
     entry = {"name": "multi_token", "weight": 0.25, "depth": 2}
     loss = objective(spec, entry).double()
     model, depths = loss.model, loss.losses["multi_token"].depths
+    for name, gain in loss.losses.named_parameters():
+        if name.endswith("gain"):
+            gain.uniform_(0.5, 2.0)
 
     def rms(x, norm):
         return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.gain
