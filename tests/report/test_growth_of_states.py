@@ -1,0 +1,36 @@
+"""The figure of states against the context: what is flat is drawn flat."""
+
+from types import SimpleNamespace
+
+from llama_ablate.report import figures
+from llama_ablate.results.plan import CONTEXTS
+
+from .. import plans
+
+
+def drawn(*variants):
+    """Return the lines of the figure by their legend."""
+    frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(list(variants), [])))
+    axes = figures.cache_growth(frames).axes[0]
+    return {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+
+
+def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
+    full = {n: 64 * n for n in CONTEXTS}
+    window = {n: 64 * min(n, 1024) for n in CONTEXTS}
+    lines = drawn(
+        plans.variant("a", "mha", state_growth=full),
+        plans.variant("b", "window", state_growth=window),
+        plans.variant("c", "recurrent", kv_bytes_per_token=0, state_growth=dict.fromkeys(full, 9)),
+        plans.variant("d", "also mha", state_growth=full),
+    )
+    assert lines == {
+        "9 bytes at 131,072: recurrent": [9] * len(CONTEXTS),
+        "64 KiB at 131,072: window": list(window.values()),
+        "8 MiB at 131,072: mha, also mha": list(full.values()),
+    }
+
+
+def test_of_a_plan_that_does_not_know_it_the_state_grows_by_what_a_token_adds():
+    (line,) = drawn(plans.variant("a", "mha", kv_bytes_per_token=64)).values()
+    assert line == [64 * n for n in CONTEXTS]
