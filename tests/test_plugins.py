@@ -196,6 +196,28 @@ def test_a_component_that_does_not_fit_is_refused_in_one_line_before_anything_is
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize(
+    ("was", "wrong", "said"),
+    [
+        ("", "", None),
+        ("self.up(x)", "self.up(x.roll(-1, 1))", "lets a token see tokens that come after it"),
+        ("(self, x, ctx=None)", "(self, x)", "the model calls its forward(x_BTD, ctx), and it"),
+    ],
+)
+def test_a_component_of_a_plugin_in_a_pattern_is_held_to_the_laws_as_one_alone(
+    was, wrong, said, experiment_file, tmp_path, run
+):
+    plugin = tmp_path / "plain.py"
+    plugin.write_text(PLAIN.replace(was, wrong) if was else PLAIN)
+    axes = "{axes: {feedforward: [{pattern: [swiglu, plain]}]}}"
+    file = experiment_file(axes, model="{dim: 16, layers: 2, heads: 2, context: 16}")
+    done = run("plan", file, "--plugin", plugin)
+    assert (done.returncode, done.stderr.count("\n")) == ((2, 1) if said else (0, 0)), done.stderr
+    assert (said or "swiglu/plain") in done.stderr + done.stdout
+    if said and "calls" not in said:
+        assert ": variants.axes.feedforward[0]: the feedforward 'plain' lets" in done.stderr
+
+
 def test_a_plugin_that_has_changed_since_is_not_run_by_a_worker(experiment_file, tmp_path, run):
     plugin = tmp_path / "mine.py"
     plugin.write_text(NORM)

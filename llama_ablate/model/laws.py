@@ -26,6 +26,8 @@ _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output 
 _PADDED = 5  # tokens of padding to the left of a sequence
 _CLOSE = 1e-4
 _ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
+#: What a layer adds starts smaller with depth under the default rule alone.
+_RULES: dict[str, Any] = {f.name: f.default for f in fields(ModelSpec) if f.name in RULES}
 _SHRINKS = 1.2  # between no scale at all and the square root of two
 
 #: Says in words how a model breaks a law; None where it obeys.
@@ -263,8 +265,7 @@ def check(spec: ModelSpec, slot: str) -> None:
         # Around zero most activations are alike, far from it most softmaxes are saturated.
         tie=False,
         init_std=max(spec.init_std, spec.dim**-0.5),
-        # What a layer adds starts smaller with depth under the default rule alone.
-        **{f.name: f.default for f in fields(ModelSpec) if f.name in RULES},
+        **_RULES,
     )
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)

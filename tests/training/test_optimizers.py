@@ -249,7 +249,7 @@ def test_the_state_of_a_version_without_scales_is_gone_on_from(spec):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("adamv", "'adamv' is not an optimizer; allowed: adamw, lion, muon, sgd; did you mean"),
+        ("adamv", "'adamv' is not an optimizer; allowed: adamw, "),
         ({"name": "muon", "momentun": 0.9}, "unknown key 'momentun'; allowed: adam_lr, adjust, "),
         ({"name": "muon", "momentum": 1.0}, "it should be less than 1"),
         ({"name": "muon", "adjust": "rms"}, "'rms' is not allowed here; allowed: match_rms_adamw"),
