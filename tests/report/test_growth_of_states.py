@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from llama_ablate.report import figures
 from llama_ablate.results.plan import CONTEXTS
 
-from .. import plans
+from tests import plans
 
 
 def drawn(*variants):
