@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 from llama_ablate.report import figures
 from llama_ablate.results.plan import CONTEXTS
-
 from tests import plans
 
 
