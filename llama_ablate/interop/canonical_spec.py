@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, ModelSpec
+from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
 
 
@@ -53,4 +53,5 @@ def canonical(spec: ModelSpec, width: int) -> ModelSpec:
         feedforward=feedforward,
         position=position,
         init=DEPTH_SCALED,
+        dropout=DropoutRates(),
     )

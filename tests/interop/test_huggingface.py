@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.families import FAMILIES as OURS
+from llama_ablate.model.decoder import build, init_weights
 from tests.conftest import make_spec
 
 from .checkpoints import FAMILIES, ours, tokens, transformers_model
@@ -121,6 +122,7 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         ),
         ({"attention": {"name": "mha", "softcap": 3.0}}, "llama", "with softcap = 3.0"),
         ({"logit_softcap": 3.0}, "llama", "llama cannot express logit_softcap = 3.0"),
+        ({"parametrization": "mup"}, "llama", "llama cannot express parametrization = mup"),
         ({"position": {"name": "rope", "fraction": 0.5}}, "qwen2", "'rope' with fraction = 0.5"),
         (
             {"position": {"name": "rope", "nope_every": 2}},
@@ -221,3 +223,9 @@ def test_gpt2_with_heads_of_odd_width_is_written_though_no_rotation_could_be(tmp
         feedforward={"name": "gelu", "approximate": "tanh"},
     )
     assert huggingface.write(ours(spec), tmp_path / "x").family == "gpt2"
+
+
+@pytest.mark.parametrize("trained", [{"dropout": 0.1}, {"init": "torch"}])
+def test_how_a_model_was_trained_does_not_keep_it_from_being_written(spec, tmp_path, trained):
+    model = init_weights(build(spec(bias=False, **trained)), 0)
+    assert huggingface.write(model, tmp_path / "out").family == "llama"
