@@ -610,7 +610,7 @@ MISTAKES = [
     ("    multiple_of: 8", "    width: -8", "width -8: must be from 1", -2),
     ("    multiple_of: 8", "    multiple_of: 8, 16", "'8, 16' (text)"),
     ("  block: pre", "  block: per", "did you mean 'pre'?"),
-    ("  block: pre", "  block: [pre]", "block: ['pre'] (list)"),
+    ("  block: pre", "  block: [pre]", "block: ['pre'] is a list"),
     ("variants:", "variants: all", "not valid YAML", 1),
     ("variants:", "variant:", "did you mean 'variants'?"),
     ("  design: one-at-a-time", "  design: factorial", "'factorial' is not allowed here"),
