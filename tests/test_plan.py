@@ -242,6 +242,7 @@ def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned)
 
 SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
 LADDER = "{models: [{dim: 16}, {dim: 32}]}"
+GATED_DELTA = "{dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}"
 WRONG = [
     ({"tune": "{lrr: [1e-3, 1e-2]}"}, "tune.lrr: 'lrr' is not a key of train that may vary"),
     ({"tune": "{lr: [1e-3]}"}, "tune.lr: tuning 'lr' takes two values or more"),
@@ -364,6 +365,14 @@ WRONG = [
     ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
     ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
     ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
+    (
+        {"variants": "{axes: {train.losses: [[multi_token]]}}", "budget": "flops"},
+        "variants.axes.train.losses[0]: 'losses=multi_token' has other losses than the baseline",
+    ),
+    (
+        {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
+        "variants.axes.attention[0]: 'mha' cannot be matched: the baseline has nothing of what",
+    ),
 ]
 
 

@@ -49,7 +49,8 @@ class Pattern:
         """Return what is hashed: of each component the name, and what differs from its defaults.
 
         RoPE without rotation in every n-th layer is hashed as its own option, as it was before
-        there were patterns: finished runs keep their ids.
+        there were patterns: finished runs keep their ids. (Where n was beyond the depth it changed
+        nothing, and is `rope` alone now, another id.)
         """
         *others, last = self.choices
         if last.name == "none" and others[0].name == "rope" and len(set(others)) == 1:

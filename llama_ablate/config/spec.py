@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -94,6 +95,12 @@ class ModelSpec:
     def layer(self, index: int) -> LayerSpec:
         """Return the components of a layer, counted from 0."""
         return LayerSpec(**{slot: getattr(self, slot).at(index) for slot in SLOTS})
+
+    @property
+    def period(self) -> int:
+        """How many layers there are before they repeat: 1 where all are alike."""
+        lengths = (len(getattr(self, slot).choices) for slot in SLOTS)
+        return min(self.layers, math.lcm(*lengths))
 
     @property
     def sizes(self) -> dict[str, Any]:

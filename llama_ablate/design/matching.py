@@ -90,6 +90,8 @@ def solve(spec: ModelSpec, target: int, cost: Cost, knobs: Sequence[Knob]) -> So
     """
     if cost(spec) == target:
         return Solved(spec, 0.0)
+    if not target:
+        raise ConfigError("cannot be matched: the baseline has nothing of what is matched")
     failed = []
     for knob in knobs:
         try:

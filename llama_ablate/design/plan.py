@@ -119,6 +119,7 @@ def make(source: Source) -> Plan:
         _check_metrics(metrics, tables)
         _check_plugins(tables)
         _check_optimizers(experiment, tables)
+        _check_losses(tables)
         _check_hypotheses(experiment, tables)
         _check_seeds(experiment)
         _check_controls(experiment)
@@ -134,6 +135,18 @@ def _resolved(experiment: Experiment) -> Experiment:
     except ConfigError as error:
         raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
+
+
+def _check_losses(tables: tuple[Table, ...]) -> None:
+    """Refuse a budget of FLOPs where losses differ: what they compute is not counted."""
+    for table in (table for table in tables if table.budget == "flops"):
+        for variant in table.variants:
+            if variant.train.get("losses") != table.baseline.train.get("losses"):
+                raise ConfigError(
+                    f"'{variant.label}' has other losses than the baseline: what they compute is "
+                    "not counted, so 'budget' is tokens or seconds",
+                    variant.where,
+                )
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:

@@ -38,7 +38,8 @@ def canonical(spec: ModelSpec, width: int) -> ModelSpec:
     layer = spec.layer(0)
     attention = layer.attention
     if attention.name in ("mha", "gqa", "mqa"):
-        options = {k: v for k, v in attention.options if k != "kv_heads"}
+        # Whether heads are copied changes what a pass costs, and nothing that it computes.
+        options = {k: v for k, v in attention.options if k not in ("kv_heads", "repeat")}
         named = shared_heads(spec.heads, kv_heads_of(spec), options)
         if named.get("qkv_bias") == spec.bias:
             named["qkv_bias"] = None

@@ -68,9 +68,9 @@ def _sizes(
     """Train a new model; yield size and change of each tensor before the first step and after each.
 
     Its text is that of a run of this seed, in batches of at most 2,048 tokens; its rate is the peak
-    of the schedule in all steps, its loss plain cross-entropy, and nothing is dropped. What is
-    measured is the forward pass over a batch that no step trains on, in float32 (Yang et al. 2022,
-    arXiv:2203.03466, appendix D.1).
+    of the schedule in all steps, its loss cross-entropy and what its components add, and nothing is
+    dropped. What is measured is the forward pass over a batch that no step trains on, in float32
+    (Yang et al. 2022, arXiv:2203.03466, appendix D.1).
     """
     compute = Compute()
     model = compute.prepare(init_weights(build(spec), seed))

@@ -27,9 +27,9 @@ class Dropout:
     The number at i of a matrix (the last two axes) is `a + m * s_i` in 32 bits, and is dropped
     where that is below the rate's share of the range. The s_i are fixed random numbers; a, and an
     odd m, are drawn for each matrix of the whole batch from (seed, step, place). So masks of
-    different matrices are independent, and the numbers within one pairwise (multiply-add hashing:
-    Dietzfelbinger et al. 1997, A reliable randomized algorithm for the closest-pair problem). It
-    takes one pass over memory where torch's dropout takes several times as long.
+    different matrices are independent, and the numbers within one nearly so by pairs (multiply-add
+    hashing: Dietzfelbinger et al. 1997, A reliable randomized algorithm for the closest-pair
+    problem). It takes one pass over memory where torch's dropout takes several times as long.
     """
 
     rates: DropoutRates

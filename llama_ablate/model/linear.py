@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 #: What a weight is to the rules of initialisation and of learning rates.
-Kind = Literal["embedding", "hidden", "out", "head", "vector"]
+Kind = Literal["embedding", "hidden", "out", "head", "vector", "last"]
 #: Fills a weight in place.
 Start = Callable[[Tensor], object]
 
@@ -72,12 +72,16 @@ def kinds(model: nn.Module) -> dict[str, Kind]:
     """Return what each parameter of a model is, by name: its layer's kind, or a `vector`.
 
     A weight that is tied has its first name alone. Parameters of a component's own are vectors,
-    whatever their shape.
+    whatever their shape; those of the norm after the last block, which no depth scales, are `last`.
     """
-    return {
-        name: getattr(module, "kind", "vector") if part == "weight" else "vector"
-        for name, module, part in _parameters(model)
-    }
+    return {name: _kind(name, module, part) for name, module, part in _parameters(model)}
+
+
+def _kind(name: str, module: nn.Module, part: str) -> Kind:
+    if name.removeprefix("model.").startswith("norm."):
+        return "last"
+    kind: Kind = getattr(module, "kind", "vector")
+    return kind if part == "weight" else "vector"
 
 
 def decayed(model: nn.Module) -> dict[str, bool]:

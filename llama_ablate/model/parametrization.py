@@ -3,7 +3,8 @@
 A rate that was tuned on a small model is the best one of a wider or deeper model only where the
 parametrization says how. What `model.parametrization` may name is a function of the model's sizes
 and of those of a base model, at which every factor is 1: there it is the standard parametrization.
-All widths (feed-forward network, heads times their width) are taken to grow in step with `dim`.
+All widths (feed-forward network, heads times their width, a latent) are taken to grow in step with
+`dim`: latent attention needs its `latent` given, which by itself follows the heads' width alone.
 """
 
 from dataclasses import dataclass
@@ -104,7 +105,9 @@ def mup(
     base model's at E = base_head_dim; unless given, that is the model's own head width, for ladders
     whose heads grow in number. A step of Muon has a spectral norm that does not depend on the
     gradient: its rate is the same at every width where that norm is 1 (Yang et al. 2023,
-    arXiv:2310.17813), and falls with 1/sqrt(m) where its mean square is fixed.
+    arXiv:2310.17813), and falls with 1/sqrt(m) where its mean square is fixed. That holds of
+    matrices that grow on both sides: for a router, or keys and values of a fixed number of heads,
+    Muon's rate does not carry over.
     """
     return Parametrization(
         width=dim / _base("base_dim", base_dim), scores=_scores(head_dim, base_head_dim)

@@ -109,6 +109,8 @@ class KVState(State):
             for live, kept in zip(self._tensors, tensors, strict=True):
                 live[:, :, : self.held] = kept
         self.length = length
+        if self._kept is not None and length < self._kept[0]:
+            self._kept = None  # what is read from here is another text
 
 
 class RecurrentState(State):

@@ -161,21 +161,22 @@ def choose(
 ) -> Compute:
     """Return the fastest compute for a spec on this machine, measured once and cached.
 
-    Every allowed pair of precision and kernel takes turns at a training step of a one-layer model;
-    the best median wins. About half a second for small models. The choice is cached, so
-    that `plan` and `run` agree where two are close. Raises ConfigError where one layer does not fit
-    the memory.
+    Every allowed pair of precision and kernel takes turns at a training step of a model of one
+    layer, or of a pattern's layers once; the best median wins. About half a second for small
+    models. The choice is cached, so that `plan` and `run` agree where two are close. Raises
+    ConfigError where that model does not fit the memory.
     """
     settle(threads, device)
-    one = replace(spec, layers=1)
+    one = replace(spec, layers=spec.period)
     objective = Objective(build(one, "meta"), losses_of(train))
     # Weights and gradients, and what the optimizer keeps.
     needed = 2 * sum(parameter.nbytes for parameter in objective.parameters())
     needed += state_bytes(make_optimizer(objective, train))
     free = free_bytes(device)
     if needed > free:
+        layers = "one layer" if one.layers == 1 else f"{one.layers} layers"
         raise ConfigError(
-            f"training one layer needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
+            f"training {layers} needs {needed / 1e9:,.1f} GB of memory for weights, gradients and "
             f"the optimizer's state alone; {free / 1e9:,.1f} GB are free ({device})",
             ("model",),
         )
@@ -196,7 +197,7 @@ def choose(
 
 
 def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Compute:
-    """Time a training step of a one-layer model on every compute that is allowed."""
+    """Time a training step of a small model on every compute that is allowed."""
     batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS[device] // one.context))
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
     if len(kernels) > 1 and batch * one.heads * one.context**2 > _PROBE_SCORES:

@@ -1,6 +1,8 @@
 """Training losses: cross-entropy, those that `train.losses` names, and those of components.
 
-Held-out loss is cross-entropy alone, whatever is trained on.
+Held-out loss is cross-entropy alone, whatever is trained on. What a loss computes in layers of its
+own is in no count, neither in parameters nor in FLOPs: a budget of FLOPs takes the same losses for
+all variants.
 """
 
 import inspect

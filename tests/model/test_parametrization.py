@@ -17,7 +17,7 @@ from llama_ablate.training.losses import LOSSES, Objective
 from llama_ablate.training.optimizers import OPTIMIZERS, make_optimizer, weights_of
 
 MATRICES = ("hidden", "out")
-KINDS = ("embedding", *MATRICES, "head", "vector")
+KINDS = ("embedding", *MATRICES, "head", "vector", "last")
 TOKENS = torch.randint(0, 61, (4, 25), generator=torch.Generator().manual_seed(0))
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
@@ -55,6 +55,7 @@ def test_mup_has_the_rows_of_table_8(kind):
         "out": (1 / 4, 1 / 4, 1),
         "head": (1, 1, 4),
         "vector": (1, 1, 4),
+        "last": (1, 1, 4),
     }[kind]
     mup = chosen({"name": "mup", "base_dim": 16})
     assert mup.start(kind) ** 2 == variance
@@ -72,6 +73,7 @@ def test_completep_has_the_rows_of_table_1(kind):
         "out": (1 / 4, 1 / 4, 4, 1 / 12),
         "head": (1, 1, 1, 1 / 4),
         "vector": (1, 1, 1, 1 / 12),
+        "last": (1, 1, 1, 1 / 4),
     }[kind]
     complete = chosen({"name": "completep", "base_dim": 16, "base_layers": 2}, layers=6)
     assert complete.start(kind) ** 2 == variance

@@ -144,6 +144,27 @@ def test_a_state_goes_back_to_where_it_was_kept_and_nowhere_else():
     torch.testing.assert_close(again, once, rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_state_that_went_back_beyond_where_it_was_kept_no_longer_holds_that():
+    model = model_of({"attention": LOCAL})
+    state = model.new_state(batch=2, capacity=24)
+    model(TOKENS[:, :4], state)
+    state.keep()
+    state.rewind(1)
+    model(TOKENS[:, 8:20], state)
+    with pytest.raises(ValueError, match="cannot go back from 13 tokens to 4"):
+        state.rewind(4)
+
+
+def test_layers_repeat_after_the_least_common_multiple_of_the_patterns(spec):
+    assert spec(layers=12).period == 1
+    both = {
+        "attention": {"pattern": ["mha", "mqa"]},
+        "norm": {"pattern": ["rmsnorm"] * 2 + ["dyt"]},
+    }
+    assert [spec(layers=n, **both).period for n in (12, 6, 4)] == [6, 6, 4]
+
+
 def test_layers_share_weights_with_those_of_a_model_that_has_them_everywhere(spec):
     mixed = init_weights(build(spec(attention={"pattern": [LOCAL, "mqa"]})), 3)
     plain = init_weights(build(spec(attention="mqa")), 3)
