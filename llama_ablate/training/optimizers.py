@@ -5,7 +5,7 @@ what the train config supplies, its keyword-only ones what YAML may set. Every p
 `scale`, a factor of the schedule's rate, and `moments`, how many tensors it keeps a parameter.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
@@ -18,7 +18,8 @@ from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.decoder import Decoder, build
+from llama_ablate.model.counts import distinct
+from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import decayed, kinds
 from llama_ablate.model.parametrization import Scale, Update
 from llama_ablate.training.losses import Objective
@@ -105,10 +106,13 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get("scale", 1.0)
 
 
-def state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of the optimizer's state in closed form, without its counters of steps."""
+def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None = None) -> int:
+    """Return the bytes of the optimizer's state in closed form, without its counters of steps.
+
+    `times` says of parameters how many like them there are, where that is not one.
+    """
     return sum(
-        group["moments"] * parameter.numel() * parameter.element_size()
+        group["moments"] * parameter.nbytes * (times or {}).get(parameter, 1)
         for group in optimizer.param_groups
         for parameter in group["params"]
     )
@@ -121,10 +125,15 @@ def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ..
     That is what a checkpoint holds beside the model's weights, counted on the meta device. Raises
     ConfigError for options that do not fit each other.
     """
-    objective = Objective(build(spec, "meta"), losses)
+    times = distinct(spec)  # a model of a thousand layers would take seconds to build
+    with torch.device("meta"):
+        model = Decoder(spec, layers=list(times))
+    objective = Objective(model, losses)
     own = sum(parameter.nbytes for parameter in objective.losses.parameters())
     train = Train(steps=1, optimizer=optimizer.entry())
-    return own + state_bytes(make_optimizer(objective, train))
+    blocks = zip(model.blocks, times.values(), strict=True)
+    repeated = {parameter: n for block, n in blocks for parameter in block.parameters()}
+    return own + state_bytes(make_optimizer(objective, train), repeated)
 
 
 def groups(

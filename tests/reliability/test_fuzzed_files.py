@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
@@ -53,6 +54,12 @@ def cached_texts(folder, monkeypatch):
         return made[name, kind]
 
     monkeypatch.setattr(tokens, "prepare", prepare)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def optimizers_are_loaded():
+    """Let torch import what its first optimizer needs: a second, once a process."""
+    torch.optim.AdamW([torch.zeros(1)])
 
 
 @pytest.fixture

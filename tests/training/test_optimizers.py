@@ -264,3 +264,12 @@ def test_an_optimizer_that_there_is_not_is_refused_in_one_line(spec, entry, word
         make_optimizer(build(spec(), "meta"), train_config(optimizer=entry))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_bytes_counted_on_the_distinct_layers_are_those_of_the_whole_model(spec, optimizer):
+    """A tied head, and layers that differ: the first and the last are unlike the others."""
+    pattern = {"pattern": ["mha", "gated_delta"], "layers": {-1: "mqa"}}
+    deep = spec(layers=7, attention=pattern, tie=True)
+    whole = make_optimizer(Objective(build(deep)), train_config(optimizer=optimizer))
+    assert optimizer_bytes(deep, OPTIMIZERS.resolve(optimizer)) == state_bytes(whole)
