@@ -123,7 +123,7 @@ def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themse
 
 
 def test_a_component_laid_over_another_entry_of_its_name_stays_what_it_was():
-    """A second experiment states its variants over another base: defaults must be said there."""
+    """Written over another base, an entry must list its defaults, or the base's options stay."""
     base = Train(steps=1, optimizer={"name": "muon", "momentum": 0.5})
     whole = train_config.whole("optimizer", "muon", TRAINING)
     assert train_config.changed(base, "optimizer", whole, ("x",), TRAINING) == "muon"

@@ -34,7 +34,7 @@ class Linear(nn.Linear):
         super().__init__(size, out, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw nothing: what is not said here depends on the seed and its name alone."""
+        """Fill the weight by `start`; one without it is drawn later, from seed and name."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         if self.start is not None:
@@ -63,7 +63,7 @@ class Embedding(nn.Embedding):
         super().__init__(count, size)
 
     def reset_parameters(self) -> None:
-        """Draw nothing: what is not said here depends on the seed and its name alone."""
+        """Fill the weight by `start`; one without it is drawn later, from seed and name."""
         if self.start is not None:
             self.start(self.weight.detach())
 
