@@ -32,6 +32,7 @@ def write(results: "Results") -> Answer:
     from llama_ablate.files import disk
     from llama_ablate.report import page, tables
     from llama_ablate.report.frames import Frames
+    from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
     from llama_ablate.report.warnings import warnings
     from llama_ablate.terminal import in_one_line
@@ -62,6 +63,6 @@ def write(results: "Results") -> Answer:
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     values |= {"report": str(written), "warnings": notices}
-    text = "\n\n".join([*printed, f"{page.answer(frames)}\nreport: {written}"])
+    text = "\n\n".join([*printed, f"{headline(frames)}\nreport: {written}"])
     failed = not frames.runs["outcome"].isin(["ok", "pending"]).all()
     return Answer(text, values, code=1 if failed else 0)

@@ -14,22 +14,12 @@ import pandas as pd
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.report import contrasts, drawing, tables
+from llama_ablate.report import drawing, tables
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.frames import Frames, rows
+from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import Section
 
-#: Verdicts in the order in which the answer names them.
-_VERDICTS = (
-    "better",
-    "worse",
-    "equivalent",
-    "diverged",
-    "collapsed",
-    "inconclusive",
-    "failed",
-    "pending",
-)
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "loss (nats)": ("{split}_loss_nats", ".4f", 1, ""),
@@ -62,26 +52,6 @@ def write(
     page = folder / "report.html"
     write_text(page, _html(frames, sections, warnings, figures))
     return page
-
-
-def answer(frames: Frames) -> str:
-    """Say in a sentence what the first table shows: of a factorial design, its factors."""
-    effects = contrasts.factors(frames.table)
-    if len(effects):
-        return contrasts.answer(effects)
-    frame = frames.table.comparison
-    variants = frame[frame["role"] == ""].sort_values("difference_nats")
-    parts = []
-    for verdict in _VERDICTS:
-        named = [
-            str(row.label)
-            + ("" if math.isnan(row.difference_nats) else f" ({row.difference_nats:+.4f})")
-            for row in rows(variants[variants["verdict"] == verdict])
-        ]
-        if named:
-            parts.append(f"{verdict}: {tables.listed(named)}")
-    shown = "; ".join(parts) or "nothing yet"
-    return f"Against '{frames.table.plan.baseline.label}' (difference in nats): {shown}."
 
 
 def _draw(frames: Frames, folder: Path) -> list[Drawn]:
@@ -124,7 +94,7 @@ def _markdown(
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
-    for text in (experiment.question, answer(frames), _facts(frames)):
+    for text in (experiment.question, headline(frames), _facts(frames)):
         lines += [tables.literal(text), ""]
     lines += [f"> {tables.literal(warning)}" for warning in warnings]
     for section in sections:
@@ -147,7 +117,7 @@ def _html(
     return environment.get_template("page.html").render(
         name=experiment.name,
         question=experiment.question,
-        answer=answer(frames),
+        answer=headline(frames),
         facts=_facts(frames),
         warnings=warnings,
         sections=[_shown(section) for section in sections],

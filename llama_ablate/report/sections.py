@@ -42,6 +42,9 @@ class Section:
     printed: bool = True
     #: Whether it is folded away on the page.
     folded: bool = False
+    #: How many columns, from the left, the page shows before a reader chooses more; 0: all. Columns
+    #: stand in order of importance: a narrow terminal prints as many as it has room for.
+    short: int = 0
 
 
 SECTIONS = Parts[Section]("section")

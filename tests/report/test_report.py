@@ -29,6 +29,7 @@ from llama_ablate.report import (
 )
 from llama_ablate.report.figures import FIGURES, effects
 from llama_ablate.report.frames import Frames
+from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Record, Store
@@ -234,7 +235,7 @@ def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
 
 
 def test_the_answer_names_every_verdict(store):
-    told = page.answer(read(store))
+    told = headline(read(store))
     assert "better: rms<b>norm</b> & co (-0.1500)" in told
     assert "diverged: wild" in told
 
@@ -374,7 +375,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     more = f"{abs(together - alone):.4f} {'higher' if together > alone else 'lower'}"
     assert f"together {more} than the sum of each alone" in out
     assert set(table["verdict"]) == {"equivalent"}
-    answer = page.answer(frames)
+    answer = headline(frames)
     assert answer.startswith("On average over the other factors (difference in nats): equivalent:")
     assert f"rmsnorm with pre ({both['difference_nats']:+.4f})" in answer
     html = (store.report / "report.html").read_text("utf-8")
@@ -634,7 +635,7 @@ def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(s
     row = comparison(store).loc[LABELS["bb"]]
     assert row["verdict"] == "collapsed"  # of its other two runs both are better
     assert row["outcome"] == "2 ok, 1 collapsed"
-    assert "collapsed: rms<b>norm</b> & co" in page.answer(read(store))
+    assert "collapsed: rms<b>norm</b> & co" in headline(read(store))
     rates = next(s for s in sections(read(store)) if s.key == "stability")
     shown = rates.cells.set_index("variant")
     # Wilson's interval of 1 of 3 and 0 of 3, from the formula with z = 1.96.
@@ -752,7 +753,7 @@ def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
     frame = read(store).table.comparison
     verdict = "failed" if outcome else "pending"
     assert frame.set_index("label").loc[LABELS["bb"], "verdict"] == verdict
-    assert f"{verdict}: {LABELS['bb']}" in page.answer(read(store))
+    assert f"{verdict}: {LABELS['bb']}" in headline(read(store))
     html = written(store)
     assert f'<td class="{verdict} ' in html
 
