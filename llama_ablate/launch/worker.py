@@ -34,15 +34,17 @@ from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, lease_timeout
+from llama_ablate.results.live import LiveNote
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.processes import alive, myself
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, settle
-from llama_ablate.training.loop import Trained, train
+from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 
 _STOPPED = 75  # "try again" in sysexits.h
+_REPORT_S = 0.2  # between two reports to the launcher
 
 Report = Callable[[int, float], None]
 
@@ -131,32 +133,36 @@ def _run(
     peak = PeakMemory(compute.device)
     model: Decoder | None = None
     metrics: dict[str, Measurement] = {}
+    per_step = train_config.batch * variant.model["context"]
+    working = store.working(run_id)
+    noted = LiveNote(working, run_id, planned.steps, per_step) if lease else nullcontext()
     try:
         tokens = open_tokens(table.text)
         model = init_weights(build(spec_from(variant.model)), planned.init_seed)
-        trained = train(
-            model,
-            tokens,
-            train_config,
-            steps=planned.steps,
-            seed=planned.order_seed,
-            init_seed=planned.init_seed,
-            compute=compute,
-            saved=store.working(run_id),
-            checkpoint_s=plan.settings.checkpoint_s,
-            progress=_at_most_every(0.2, report),
-            stop=stop,
-            ranks=ranks,
-        )
-        if lease is None or trained.outcome == "cancelled":
-            return trained.outcome  # the first rank, or the next process, does the rest
-        memory = peak.read()
-        if trained.outcome in ("ok", "collapsed"):  # the weights are finite
-            subject = Subject(model, tokens, train_config, compute)
-            choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
-            metrics |= METRICS.measure_all(
-                [c for c in choices if METRICS.per(c.name) == "run"], subject
+        with noted as note:
+            trained = train(
+                model,
+                tokens,
+                train_config,
+                steps=planned.steps,
+                seed=planned.order_seed,
+                init_seed=planned.init_seed,
+                compute=compute,
+                saved=working,
+                checkpoint_s=plan.settings.checkpoint_s,
+                progress=_progress(report, note),
+                stop=stop,
+                ranks=ranks,
             )
+            if lease is None or trained.outcome == "cancelled":
+                return trained.outcome  # the first rank, or the next process, does the rest
+            memory = peak.read()
+            if trained.outcome in ("ok", "collapsed"):  # the weights are finite
+                subject = Subject(model, tokens, train_config, compute)
+                choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
+                metrics |= METRICS.measure_all(
+                    [c for c in choices if METRICS.per(c.name) == "run"], subject
+                )
         metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
     except _TakenOver:
@@ -165,7 +171,7 @@ def _run(
         if lease is None or is_lost(error):
             raise
         memory = peak.read()
-        trained = _failed(error, store.working(run_id))
+        trained = _failed(error, working)
     record = Record(
         id=run_id,
         label=variant.label,
@@ -174,7 +180,7 @@ def _run(
         outcome=trained.outcome,
         reason=trained.reason,
         steps_done=trained.steps_done,
-        tokens_done=trained.steps_done * train_config.batch * variant.model["context"],
+        tokens_done=trained.steps_done * per_step,
         train_s=trained.train_s,
         peak_memory_bytes=memory,
         model=variant.model,
@@ -261,16 +267,19 @@ def _orphaned(parent: int, spread: str) -> None:
         time.sleep(0.2)
 
 
-def _at_most_every(seconds: float, report: Report) -> Report:
+def _progress(report: Report, note: LiveNote | None) -> Progress:
+    """Return what the loop tells after every step: it is reported now and then, and noted."""
     last = 0.0
 
-    def maybe(step: int, loss: float) -> None:
+    def tell(step: int, loss: float, curve: Sequence[Point]) -> None:
         nonlocal last
-        if time.monotonic() - last > seconds:
+        if note:
+            note(step, loss, curve)
+        if time.monotonic() - last > _REPORT_S:
             last = time.monotonic()
             report(step, loss)
 
-    return maybe
+    return tell
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ plan-<sha256>.json                 an earlier plan, of finished runs that plan.j
 runs/<label>--s<seed>--<id>/       record.json curve.csv weights.safetensors manifest.json metrics/
 failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that is to be retried
 variants/<label>--<id>/            metrics/<metric>.json
-working/<id>/                      leases, checkpoints and log of a run that has not finished
+working/<id>/                      leases, checkpoints, log and live.json of an unfinished run
 damaged/                           files and folders whose content was not as written
 report/
 """
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def working(self) -> Path:
-        """The folders of work in progress: leases, checkpoints, logs."""
+        """The folders of work in progress: leases, checkpoints, logs, how far it is."""
         return self.root / "working"
 
     @property

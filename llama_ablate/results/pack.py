@@ -24,6 +24,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import plans, protocol
 from llama_ablate.results.layout import Layout
+from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
@@ -110,6 +111,10 @@ class Pack:
     def is_leased(self, _run: str) -> bool:
         """Return whether somebody is at work on a run: never on a packed one."""
         return False
+
+    def live(self, _runs: Iterable[str]) -> dict[str, Live]:
+        """Return how far runs are: none of a pack is at work."""
+        return {}
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Raise ConfigError for a link; nobody waits for a lease, as a pack has none."""

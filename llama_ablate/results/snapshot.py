@@ -12,6 +12,7 @@ from typing import Protocol
 
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.results.layout import Layout
+from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
@@ -55,6 +56,7 @@ class _Source(Protocol):
     def finished(self) -> Mapping[str, FinishedRun]: ...
     def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]: ...
     def is_leased(self, run: str, /) -> bool: ...
+    def live(self, runs: Iterable[str], /) -> dict[str, Live]: ...
     def lock_report(self) -> AbstractContextManager[object]: ...
 
 
@@ -117,6 +119,14 @@ class Results:
                 outcome = "running"
             statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason))
         return statuses
+
+    @cached_property
+    def live(self) -> Mapping[str, Live]:
+        """How far the planned runs are that are being trained, by id, as their workers noted it.
+
+        A run whose worker was killed may have a note too; `statuses` tells which are running.
+        """
+        return self._source.live(run for run in self.plan.runs if run not in self.finished)
 
     @cached_property
     def protocol(self) -> list[Version]:

@@ -9,10 +9,11 @@ from typing import Any
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.results import leases, plans, protocol
+from llama_ablate.results import leases, live, plans, protocol
 from llama_ablate.results.documents import Documents
 from llama_ablate.results.layout import EARLIER, PLAN, Layout, experiments_in
 from llama_ablate.results.leases import Lease
+from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.protocol import Version
@@ -229,6 +230,10 @@ class Store:
     def is_leased(self, run: str) -> bool:
         """Return whether somebody is at work on a run, as far as one look can tell."""
         return leases.taken(self.working(run))
+
+    def live(self, runs: Iterable[str]) -> dict[str, Live]:
+        """Return how far these runs are, as far as their workers have noted it."""
+        return live.read_all(self.layout.working, runs)
 
     def is_final(self, run: str) -> bool:
         """Return whether a run has a final record."""

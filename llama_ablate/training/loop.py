@@ -4,7 +4,7 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ _VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates 
 _CURVE_TOKENS = 8_192  # of the validation split, for the losses of the curve
 
 Point = dict[str, float]
-Progress = Callable[[int, float], None]
+#: Told after every step: the step, the loss of late, and the curve so far.
+Progress = Callable[[int, float, Sequence[Point]], None]
 Stop = Callable[[], bool]
 
 
@@ -81,7 +82,7 @@ def train(
     compute: Compute,
     saved: Path | None = None,
     checkpoint_s: float = 30.0,
-    progress: Progress = lambda _step, _loss: None,
+    progress: Progress = lambda _step, _loss, _curve: None,
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
@@ -120,11 +121,13 @@ def train(
         run.step(state)
         if state.step % run.point_every == 0 or state.step == steps:
             point = run.add_point(state)
-            progress(state.step, point["train_loss_nats"])
+            progress(state.step, point["train_loss_nats"], state.curve)
             if not all(math.isfinite(point[k]) for k in ("train_loss_nats", "grad_norm")):
                 return run.ended(
                     "diverged", f"loss or gradient not finite by step {state.step}", state
                 )
+        else:
+            progress(state.step, run.late_loss(state), state.curve)
     run.average(state)
     return run.ended(*run.outcome(state), state)
 
@@ -202,6 +205,11 @@ class _Run:
                 state.summed[name] = before + value
             state.summands += 1
         return point
+
+    def late_loss(self, state: _State) -> float:
+        """Return the mean loss of as many steps as lie between two points of the curve."""
+        late = state.losses[-self.point_every :]
+        return sum(late) / len(late)
 
     def average(self, state: _State) -> None:
         """Load the mean of the last points' weights (Kaddour 2022, arXiv:2209.14981)."""

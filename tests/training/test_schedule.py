@@ -165,7 +165,7 @@ def test_averaged_weights_are_the_mean_of_the_last_rows(spec, tokens):
         steps=20,
         seed=0,
         compute=COMPUTE,
-        progress=lambda step, _loss: (
+        progress=lambda step, _loss, _curve: (
             states.append({n: p.detach().clone() for n, p in model.named_parameters()})
             if step > 17
             else None

@@ -1,0 +1,124 @@
+"""How far a run is while its worker trains it: a note beside its lease, of which nothing depends.
+
+`working/<run id>/live.json` is written by the worker at most every two seconds, and removed when
+training has ended. It is for people who watch: never a source of truth, never flushed to the disk,
+and no failure to write it fails a run. So it does not go through `files.disk`, whose calls are
+those that results depend on.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import parse, to_line
+
+LIVE = "live.json"
+#: Seconds between two notes.
+EVERY_S = 2.0
+
+
+class Live(BaseModel):
+    """How far a run is: `step` of `steps`, `tokens` so far, its training loss in nats per token.
+
+    `tokens_per_s` is since this process took the run up, with all that it does beside training
+    steps; 0 where that is not known yet. `curve` are the points of the learning curve so far, with
+    the columns of `curve.csv`. `updated` is when the worker wrote it, in seconds since 1970 by the
+    clock of its machine.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run: str
+    step: int
+    steps: int
+    tokens: int
+    train_loss: float
+    tokens_per_s: float
+    curve: tuple[dict[str, float], ...]
+    updated: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds of training that are left at this pace; None where it is not known yet."""
+        if not self.tokens_per_s or not self.step:
+            return None
+        return (self.steps - self.step) * self.tokens / self.step / self.tokens_per_s
+
+
+class LiveNote:
+    """The worker's side: writes the note of a run while it trains, and removes it at the end."""
+
+    def __init__(self, folder: Path, run: str, steps: int, tokens_per_step: int) -> None:
+        """Write to the working folder of a run that is to train for so many steps."""
+        self._folder, self._run = folder, run
+        self._steps, self._tokens_per_step = steps, tokens_per_step
+        self._file, self._partial = folder / LIVE, folder / f"{disk.PARTIAL}{LIVE}"
+        self._began: tuple[int, float] | None = None
+        self._written = time.monotonic()
+        self._failed = False
+
+    def __enter__(self) -> "LiveNote":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in (self._file, self._partial):
+            with suppress(OSError):  # it was never there; else it goes with its folder
+                os.unlink(file)
+
+    def __call__(self, step: int, loss: float, curve: Sequence[Mapping[str, float]]) -> None:
+        """Note how far the run is, if the last note is old enough. Never raises OSError."""
+        now = time.monotonic()
+        self._began = began = self._began or (step, now)
+        if now - self._written < EVERY_S:
+            return
+        self._written = now
+        passed, done = now - began[1], step - began[0]
+        values = {
+            "run": self._run,
+            "step": step,
+            "steps": self._steps,
+            "tokens": step * self._tokens_per_step,
+            "train_loss": loss,
+            "tokens_per_s": done * self._tokens_per_step / passed if done else 0.0,
+            "curve": curve,
+            "updated": time.time(),
+        }
+        try:
+            self._partial.write_text(to_line(values) + "\n", "utf-8")
+            os.replace(self._partial, self._file)
+        except OSError as error:
+            if not self._failed:
+                sys.stderr.write(f"note: how far the run is cannot be shown: {error}\n")
+            self._failed = True
+
+
+def read(folder: Path) -> Live | None:
+    """Return what the worker of a run last noted in its working folder; None without a note.
+
+    The folder may go while it is read, and what cannot be read is no note.
+    """
+    file = folder / LIVE
+    try:
+        return Live.model_validate(parse(file.read_bytes(), file))
+    except (OSError, ConfigError, ValidationError):
+        return None
+
+
+def read_all(working: Path, runs: Iterable[str]) -> dict[str, Live]:
+    """Return the notes of runs below the folder of work in progress, by run."""
+    there = set(disk.names(working))
+    found = {run: read(working / run) for run in runs if run in there}
+    return {run: live for run, live in found.items() if live}

@@ -1,0 +1,97 @@
+"""What a worker notes of its progress is for those who watch, and nothing depends on it."""
+
+import math
+
+import pytest
+
+from llama_ablate.launch import worker
+from llama_ablate.results import Results, Store, live
+from llama_ablate.results.live import Live, LiveNote, read
+from tests.in_process import run_in_process
+from tests.plans import of_runs
+
+POINT = {"step": 2, "tokens": 64, "train_loss_nats": 3.5, "validation_loss_nats": math.nan}
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Every step is noted."""
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+
+
+def noted(folder, run="r1"):
+    """Write a note by hand."""
+    folder.mkdir(parents=True, exist_ok=True)
+    note = LiveNote(folder, run, steps=8, tokens_per_step=32)
+    note(1, 4.0, [])
+    note(2, 3.5, [POINT])
+    return note
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_note_is_read_back_as_written_and_is_gone_when_training_has_ended(tmp_path):
+    with noted(tmp_path):
+        found = read(tmp_path)
+        assert (found.run, found.step, found.steps, found.tokens) == ("r1", 2, 8, 64)
+        assert found.train_loss == 3.5
+        assert found.curve[0]["train_loss_nats"] == 3.5
+        assert math.isnan(found.curve[0]["validation_loss_nats"])
+        assert found.tokens_per_s > 0
+        assert found.seconds_left == pytest.approx(6 * 32 / found.tokens_per_s)
+    assert read(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_note_comes_after_two_seconds_so_that_a_short_run_writes_none(tmp_path):
+    noted(tmp_path)
+    assert live.EVERY_S == 2.0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_note_that_cannot_be_written_is_told_once_and_fails_nothing(tmp_path, capsys):
+    with LiveNote(tmp_path / "gone", "r1", steps=8, tokens_per_step=32) as note:
+        note(1, 4.0, [])
+        note(2, 3.5, [])
+    assert capsys.readouterr().err.count("how far the run is cannot be shown") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"run": "r1"}', '{"run": "r1", "run": "r2"}'])
+def test_what_cannot_be_read_is_no_note(tmp_path, content):
+    (tmp_path / live.LIVE).write_text(content, "utf-8")
+    assert read(tmp_path) is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_results_tell_how_far_their_planned_runs_are(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create(of_runs("r1", "r2", "r3"), "")
+    assert not Results(store).live
+    noted(store.working("r1"))
+    noted(store.working("elsewhere"))
+    store.working("r2").mkdir()
+    found = Results(store).live
+    assert list(found) == ["r1"]
+    assert isinstance(found["r1"], Live)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_worker_notes_the_curve_of_the_run_that_it_trains(experiment_file, tmp_path, monkeypatch):
+    seen, finish = [], worker.METRICS.measure_all
+
+    def look(choices, subject):
+        seen.extend(Results.open(tmp_path / "tiny").live.values())
+        return finish(choices, subject)
+
+    monkeypatch.setattr(worker.METRICS, "measure_all", look)
+    file = experiment_file(train="{steps: 3, batch: 2}", measure="[perplexity]", variants="{}")
+    assert run_in_process(file, tmp_path) == 0
+    assert [(note.step, note.steps) for note in seen] == [(3, 3)] * len(seen)
+    results = Results.open(tmp_path / "tiny")
+    assert [note.run for note in seen] == list(results.finished)
+    for note in seen:
+        assert [p["train_loss_nats"] for p in note.curve] == pytest.approx(
+            [p["train_loss_nats"] for p in results.curve(note.run)]
+        )
+    assert not list((tmp_path / "tiny" / "working").iterdir())
