@@ -1,8 +1,28 @@
-"""Escape control characters in text before it is printed."""
+"""What a terminal shows: its width, its colours, what is being done; control characters escaped."""
 
+import os
 import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from math import isfinite
 
 _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+#: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
+_COLOURS = {
+    "32": ("better", "supported", "holds", "ok"),
+    "33": ("worse", "refuted"),
+    "36": ("equivalent", "running"),
+    "31": ("diverged", "collapsed", "failed", "fails", "oom", "timeout", "error"),
+    "2": ("inconclusive", "undecided", "undecidable", "no verdict", "pending"),
+}
+_SGR = {word: code for code, words in _COLOURS.items() for word in words}
+# A cell of its own: two spaces stand before it, and two, a bracket or the line's end behind.
+_CELL = re.compile(rf"(?m)(?<=  )(?:{'|'.join(_SGR)})(?=  | \(|:|,|$)")
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=*#"
 
 
 def visible(text: str) -> str:
@@ -17,3 +37,98 @@ def in_one_line(text: str) -> str:
 
 def _spelled(character: str) -> str:
     return repr(character)[1:-1]
+
+
+def say(text: str) -> None:
+    """Say in a line on standard error what is being done, where that is a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{in_one_line(text)}\n")
+        sys.stderr.flush()
+
+
+def width() -> int | None:
+    """Return how many columns standard output has, or COLUMNS; None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def dumb() -> bool:
+    """Return whether the terminal knows no control sequences."""
+    return os.environ.get("TERM", "dumb") == "dumb"
+
+
+def lacks(text: str) -> bool:
+    """Return whether the encoding of standard output lacks a character of a text."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a line of text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a line in at most so many columns, shortened in the middle."""
+    if columns(text) <= most:
+        return text
+    mark = "..." if lacks("…") else "…"
+    left, right = text, ""
+    for kept in range(most, -1, -1):
+        left, right = text[: (kept + 1) // 2], text[len(text) - kept // 2 :]
+        if columns(left) + len(mark) + columns(right) <= most:
+            break
+    return left + mark + right
+
+
+def coloured(text: str) -> str:
+    """Return text with the verdicts and outcomes that are cells of a table in colours.
+
+    Not where standard output is no terminal or a dumb one, nor where NO_COLOR is set.
+    """
+    if os.environ.get("NO_COLOR") or dumb() or not sys.stdout.isatty():
+        return text
+    return _CELL.sub(lambda match: f"\x1b[{_SGR[match[0]]}m{match[0]}\x1b[0m", text)
+
+
+def small_curve(values: Sequence[float], most: int = 16) -> str:
+    """Draw a curve in one line of at most so many characters: means of neighbours, low to high.
+
+    In ASCII where standard output lacks the characters for it. What is not finite leaves a gap.
+    """
+    bars = _PLAIN_BARS if lacks(_BARS) else _BARS
+    count = min(len(values), most)
+    ends = [round(i * len(values) / count) for i in range(count + 1)] if count else []
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(ends)]
+    finite = [mean for mean in means if isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    step = (high - low) / (len(bars) - 1) or 1.0
+    return "".join(bars[round((m - low) / step)] if isfinite(m) else " " for m in means)
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[str], None]]:
+    """Return a function that shows a text in place of the one before, on a screen of its own.
+
+    As many of its lines as the terminal has. Afterwards it shows again what it did before.
+    """
+
+    def draw(text: str) -> None:
+        height = shutil.get_terminal_size().lines
+        lines = "".join(
+            f"{line}\x1b[K\n" for line in coloured(visible(text)).split("\n")[: height - 1]
+        )
+        sys.stdout.write(f"\x1b[H{lines}\x1b[J")
+        sys.stdout.flush()
+
+    sys.stdout.write("\x1b[?1049h\x1b[?25l\x1b[H\x1b[J")  # alternate screen, no cursor
+    try:
+        yield draw
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()

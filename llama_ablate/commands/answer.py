@@ -1,16 +1,39 @@
 """The answer that every command returns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints: text for people, plain values for machines; and its exit code."""
+    """What a command prints: text and tables for people, plain values for machines; its exit code.
 
-    text: str
+    Tables are the cells that people read, to be fitted to the terminal when they are printed.
+    """
+
+    shown: "str | Sequence[str | DataFrame]"
     values: Any
     code: int = 0
+
+    @property
+    def text(self) -> str:
+        """What is printed where there is no terminal: every column of every table."""
+        return self.fitted(None)
+
+    def fitted(self, width: int | None) -> str:
+        """Return what is printed in a terminal of so many columns; None: in any."""
+        if isinstance(self.shown, str):
+            return self.shown
+        from llama_ablate.report import tables
+
+        return "\n\n".join(
+            tables.filled(part, width) if isinstance(part, str) else tables.text(part, width)
+            for part in self.shown
+        )
 
     @property
     def json(self) -> str:

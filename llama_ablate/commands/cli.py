@@ -33,7 +33,7 @@ from llama_ablate.commands import (
 from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError
-from llama_ablate.terminal import in_one_line, visible
+from llama_ablate.terminal import coloured, in_one_line, visible, width
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -141,7 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plugins.load(options.plugin)
         answer = COMMANDS[options.command].run(options)
         with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
-            print(answer.json if options.json else visible(answer.text), flush=True)
+            fitted = answer.fitted(None if getattr(options, "wide", False) else width())
+            print(answer.json if options.json else coloured(visible(fitted)), flush=True)
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""

@@ -13,6 +13,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the results and the metrics."""
     shared.add_results(parser)
     parser.add_argument("metrics", nargs="+", metavar="METRIC", help="see: components metric")
+    shared.add_wide(parser)
 
 
 def run(options: Namespace) -> Answer:

@@ -37,6 +37,15 @@ def add_table(parser: ArgumentParser) -> None:
     )
 
 
+def add_wide(parser: ArgumentParser) -> None:
+    """Add `--wide`."""
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="print all columns of every table, as into a pipe; a terminal gets those that fit it",
+    )
+
+
 def add_device(parser: ArgumentParser) -> None:
     """Add `--device`."""
     parser.add_argument(

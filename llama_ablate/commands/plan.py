@@ -42,6 +42,13 @@ def _nats(text: str) -> float:
 def run(options: Namespace) -> Answer:
     """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment
+    from llama_ablate.data import tokens
+    from llama_ablate.terminal import say
+
+    say(f"reading {options.file}")
+    source = experiment.load(options.file, tuple(options.sets))
+    tokens.look(source)
+    say("planning")
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.report import forecast, forecast_tables
@@ -50,7 +57,6 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.training.compute import choose, pick_device
 
     device = pick_device(options.device)
-    source = experiment.load(options.file, tuple(options.sets))
     plan = make(source)
     try:
         compute = choose(plan.baseline.spec, plan.experiment.train, device)

@@ -1,19 +1,25 @@
 """The command `report`: tables, figures and the page, from what has finished."""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from llama_ablate.results import Results
 
 HELP = "write tables, figures and the page again"
 EXAMPLE = "report results/quickstart"
 
-add_arguments = shared.add_results
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the results."""
+    shared.add_results(parser)
+    shared.add_wide(parser)
 
 
 def run(options: Namespace) -> Answer:
@@ -30,13 +36,14 @@ def write(results: "Results") -> Answer:
     """
     from llama_ablate.commands import notes
     from llama_ablate.files import disk
-    from llama_ablate.report import page, tables
+    from llama_ablate.report import page
     from llama_ablate.report.frames import Frames
     from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
     from llama_ablate.report.warnings import warnings
-    from llama_ablate.terminal import in_one_line
+    from llama_ablate.terminal import in_one_line, say
 
+    say("writing the report")
     lock = results.lock_report()
     frames = Frames.of(results)
     every, notices = sections(frames), warnings(frames)
@@ -49,20 +56,18 @@ def write(results: "Results") -> Answer:
         sys.stderr.write(f"note: {in_one_line(notice)}\n")
     # Of several tables every comparison is printed, how often runs were lost, and the other
     # sections of the first.
-    printed = [
-        ("" if section.title == "Comparison" else f"{section.title}\n\n")
-        + tables.text(section.cells)
-        for section in every
-        if section.printed
-        if section.key in ("comparison", "stability")
-        or section.table in ("", frames.table.plan.name)
-    ]
+    shown: list[str | pd.DataFrame] = []
+    for section in every:
+        first = section.table in ("", frames.table.plan.name)
+        if section.printed and (first or section.key in ("comparison", "stability")):
+            shown += [section.title] * (section.title != "Comparison")
+            shown.append(section.cells)
     values: dict[str, Any] = {"comparison": [], "factors": [], "hypotheses": []}
     for section in (section for section in every if not section.folded):
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
     values |= {"report": str(written), "warnings": notices}
-    text = "\n\n".join([*printed, f"{headline(frames)}\nreport: {written}"])
+    shown.append(f"{headline(frames)}\nreport: {written}")
     failed = not frames.runs["outcome"].isin(["ok", "pending"]).all()
-    return Answer(text, values, code=1 if failed else 0)
+    return Answer(shown, values, code=1 if failed else 0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
+from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
     from llama_ablate.config.experiment import Source
@@ -30,6 +31,7 @@ _EXTRAS = {"ray": "ray", "slurm": "submitit"}
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the experiment, where its results go, and what starts the runs."""
     shared.add_experiment(parser)
+    shared.add_wide(parser)
     parser.add_argument(
         "--results",
         type=Path,
@@ -107,13 +109,17 @@ def run(options: Namespace) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
     from llama_ablate.commands import notes, report
     from llama_ablate.config import experiment
+    from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, folders
 
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: must be 1 or more")
     _check_launcher(options)
+    say(f"reading {options.file}")
     source = experiment.load(options.file, tuple(options.sets))
+    tokens.look(source)
+    say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.design.plan import make
     from llama_ablate.launch import measurement
@@ -123,6 +129,7 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     plan = make(source)
+    say(f"{len(plan.runs):,} runs of {len(plan.arms):,} variants")
     if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "

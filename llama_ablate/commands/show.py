@@ -1,9 +1,13 @@
 """The command `show`: the comparison of all variants, or one variant or run in full."""
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 HELP = "show the comparison, one variant, or one run"
 EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
@@ -14,12 +18,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_results(parser)
     parser.add_argument("what", nargs="?", metavar="VARIANT|RUN", help="a label or an id")
     shared.add_table(parser)
+    shared.add_wide(parser)
 
 
 def run(options: Namespace) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands import selection
-    from llama_ablate.report import cells, details, sections, tables
+    from llama_ablate.report import cells, details, sections
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
@@ -32,9 +37,9 @@ def run(options: Namespace) -> Answer:
         variant = selection.variant(frames, options.what, "variant or run")
         return Answer(*details.variant(frames.table, variant))
     comparison = frames.table.comparison
-    text = tables.text(cells.comparison(comparison))
+    shown: list[str | DataFrame] = [cells.comparison(comparison)]
     stability, metrics = sections.SECTIONS["stability"](frames), sections.metrics(frames)
     for section in (stability if stability and stability.printed else None, metrics):
         if section:
-            text += f"\n\n{section.title}\n\n{tables.text(section.cells)}"
-    return Answer(text, comparison.to_dict("records"))
+            shown += [section.title, section.cells]
+    return Answer(shown, comparison.to_dict("records"))

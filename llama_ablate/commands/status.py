@@ -1,44 +1,137 @@
-"""The command `status`: how many runs finished, failed or are pending."""
+"""The command `status`: how many runs finished, failed or are pending, and how far they are."""
 
-from argparse import Namespace
+import shutil
+import time
+from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from llama_ablate import terminal
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
 
-HELP = "count finished, failed and pending runs"
-EXAMPLE = "status results/quickstart"
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-add_arguments = shared.add_results
+    from llama_ablate.results import Results
+    from llama_ablate.results.snapshot import RunStatus
+
+HELP = "count finished, failed and pending runs; watch those that are running"
+EXAMPLE = "status results/quickstart --watch"
+_EVERY_S = 2.0  # between two looks
+_TRIES = 3  # looks that may fail one after another: files move while they are read
+_AROUND = 7  # lines of the watch beside its rows
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the results, and whether they are watched."""
+    shared.add_results(parser)
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="show the runs' progress until all have ended, from any terminal; Ctrl-C leaves",
+    )
+    shared.add_wide(parser)
 
 
 def run(options: Namespace) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
-    from llama_ablate.commands import notes
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
-    runs = [asdict(run) for run in results.statuses]
-    if results.plan.experiment.is_staged:  # what a race or a look has not asked for is not pending
-        from llama_ablate.report.frames import Frames
+    if options.watch:
+        if options.json or terminal.width() is None or terminal.dumb():
+            raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
+        results = _watched(results)
+    return _once(results)
 
-        needed = Frames.of(results).stage.runs
-        runs = [run for run in runs if run["id"] in needed or run["outcome"] != "pending"]
+
+def _once(results: "Results") -> Answer:
+    from llama_ablate.commands import notes
+
+    runs = _needed(results)
     notes.odd_files(results)
-    counts = Counter(run["outcome"] for run in runs)
+    counts = Counter(run.outcome for run in runs)
     by_label: dict[str, Counter[str]] = {}
     for run in runs:
-        by_label.setdefault(run["label"], Counter())[run["outcome"]] += 1
+        by_label.setdefault(run.label, Counter())[run.outcome] += 1
     width = max(map(len, by_label), default=0)
-    bad = [run for run in runs if run["outcome"] not in ("ok", "running", "pending")]
-    lines = [f"{results.root}: {len(runs)} runs: {_listed(counts)}", ""]
-    lines += [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
-    lines += [""] * bool(bad)
-    lines += [f"{r['label']} s{r['seed']}: {r['outcome']}: {r['reason']}" for r in bad]
-    return Answer("\n".join(lines), {"runs": runs, "outcomes": counts}, code=1 if bad else 0)
+    lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
+    shown: list[str | DataFrame] = [_summary(results, runs), "\n".join(lines)]
+    if running := [run for run in runs if run.outcome == "running"]:
+        from llama_ablate.report import progress
+
+        shown.append(progress.cells(results, running))
+    bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
+    if bad:
+        shown.append("\n".join(f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in bad))
+    values = {"runs": [_plain(run) for run in runs], "outcomes": counts}
+    return Answer(shown if running else "\n\n".join(map(str, shown)), values, 1 if bad else 0)
+
+
+def _needed(results: "Results") -> "list[RunStatus]":
+    """Return the runs: of a race or of looks, those that have been asked for by now."""
+    runs = results.statuses
+    if not results.plan.experiment.is_staged:
+        return runs
+    from llama_ablate.report.frames import Frames
+
+    needed = Frames.of(results).stage.runs
+    return [run for run in runs if run.id in needed or run.outcome != "pending"]
+
+
+def _plain(run: "RunStatus") -> dict[str, Any]:
+    live = (
+        run.live.model_dump(exclude={"run"}) | {"seconds_left": run.live.seconds_left}
+        if run.live
+        else None
+    )
+    return asdict(run) | {"live": live}
+
+
+def _summary(results: "Results", runs: "Sequence[RunStatus]") -> str:
+    return f"{results.root}: {len(runs)} runs: {_listed(Counter(run.outcome for run in runs))}"
 
 
 def _listed(counts: "Counter[str]") -> str:
     order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
+
+
+def _watched(results: "Results") -> "Results":
+    """Draw how far the runs are, until all have ended or an interrupt; return the last look."""
+    failed = 0
+    with terminal.screen() as draw:
+        try:
+            while True:
+                try:
+                    runs = _needed(results)
+                    draw(_drawn(results, runs))
+                    failed = 0
+                    if not any(run.outcome in ("pending", "running") for run in runs):
+                        break
+                except (ConfigError, OSError):
+                    failed += 1
+                    if failed == _TRIES:
+                        raise
+                time.sleep(_EVERY_S)
+                results = results.again()
+        except KeyboardInterrupt:
+            pass
+    return results
+
+
+def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
+    from llama_ablate.report import progress, tables
+
+    width, height = shutil.get_terminal_size()
+    shown = progress.fitting(runs, max(1, height - _AROUND))
+    left = progress.seconds_left(results, runs)
+    head = _summary(results, runs) + (f"; {progress.duration(left)} left" if left else "")
+    table = tables.text(progress.cells(results, shown), width, least=len(progress.COLUMNS))
+    more = f"{len(runs) - len(shown)} more; " if len(shown) < len(runs) else ""
+    foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, the runs go on"
+    return f"{tables.filled(head, width)}\n\n{table}\n\n{tables.filled(foot, width)}"

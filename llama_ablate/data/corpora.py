@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 
-from llama_ablate.config.registry import Registry
+from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data import documents
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.errors import ConfigError
@@ -101,16 +101,30 @@ def files(
     `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
     document by position, several by the hash of their text.
     """
+    named = _named(path, train, validation, test)
+    if "" in named:
+        return _split([(text, text) for text in documents.read(named[""], field)], splits)
+    texts = {split: SEPARATOR.join(documents.read(of, field)) for split, of in named.items()}
+    return Corpus(**texts)
+
+
+def _named(
+    path: str, train: str | None, validation: str | None, test: str | None
+) -> dict[str, list[Path]]:
+    """Return the files of each split, or under "" those that are to be split."""
     if train is None and validation is None and test is None:
-        return _split([(text, text) for text in documents.read(_expand(path), field)], splits)
+        return {"": _expand(path)}
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
     named = {"train": train, "validation": validation, "test": test}
-    texts = {
-        split: SEPARATOR.join(documents.read([Path(path) / name], field)) if name else ""
-        for split, name in named.items()
-    }
-    return Corpus(**texts)
+    return {split: [Path(path) / name] if name else [] for split, name in named.items()}
+
+
+def look(choice: Choice) -> None:
+    """Raise ConfigError for a corpus of local files that are not there; reads none of them."""
+    if choice.name == "files":
+        named = _named(*(choice[option] for option in ("path", *SPLITS)))
+        documents.look([file for of in named.values() for file in of])
 
 
 @CORPORA.register("hub")

@@ -23,8 +23,13 @@ def read(files: Sequence[Path], field: str) -> list[str]:
     is. Raises ConfigError for a file that is missing, empty, or not what its name says, and where
     the files hold more bytes than memory is free.
     """
-    check_memory(sum(_size(file) for file in files))
+    look(files)
     return [text for file in files for text in _documents(file, field)]
+
+
+def look(files: Sequence[Path]) -> None:
+    """Raise ConfigError as `read` does before it reads a text."""
+    check_memory(sum(_size(file) for file in files))
 
 
 def check_memory(needed: int) -> None:

@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.experiment import Data
+from llama_ablate.config.experiment import Source as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
+from llama_ablate.data import corpora
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json
 from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
@@ -147,6 +150,27 @@ class Tokens:
         starts = generator.integers(0, len(self._train) - context, size)
         index = starts[:, None] + np.arange(context + 1)
         return np.asarray(self._train[index], np.int64)
+
+
+def look(source: Experiment) -> None:
+    """Refuse texts that are not there, without reading them: before what takes long is imported.
+
+    Raises ConfigError, with file, line and column, for a corpus or a tokenizer of no registered
+    name, and for local files that are missing, empty or compressed.
+    """
+    experiment = source.experiment
+    texts: list[tuple[Where, Data]]
+    texts = [(("texts", i), data) for i, data in enumerate(experiment.texts)]
+    for where, data in texts or [(("data",), experiment.data)]:
+        try:
+            corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
+            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
+            try:
+                corpora.look(corpus)
+            except ConfigError as error:
+                raise error.under(*where, "corpus") from None
+        except ConfigError as error:
+            raise source.locate(error) from None
 
 
 def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:

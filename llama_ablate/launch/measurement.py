@@ -21,6 +21,7 @@ from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Store
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
+from llama_ablate.terminal import say
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
 
@@ -32,6 +33,7 @@ _PROCESSES, _ROUNDS = 5, 1
 def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
     """Choose the fastest compute configuration for the baseline, in a fresh process."""
     spec, train = plan.baseline.spec, plan.experiment.train
+    say("choosing precision and kernel: the fastest of what this machine has")
     chosen: Compute = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
     return chosen
 
@@ -46,6 +48,7 @@ def pace(store: Store, compute: Compute) -> Pace:
         speed = METRICS.resolve("train_speed")
 
         def measure() -> list[float]:
+            say(f"measuring the pace of {len(arms)} variants")
             metrics: list[dict[str, Measurement]] = processes.call(
                 _measure, arms, [speed.entry()], compute.to_dict(), 5, log=store.log("pace")
             )

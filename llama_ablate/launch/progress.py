@@ -46,8 +46,10 @@ class Progress:
         """Show that a worker took up a run of so many steps."""
         self._fractions[slot], self._steps[slot] = 0.0, steps
         if slot < len(self._bars):
-            self._bars[slot].reset(total=steps)
-            self._bars[slot].set_description_str(label)
+            bar = self._bars[slot]
+            bar.set_description_str(label, refresh=False)
+            bar.set_postfix_str("", refresh=False)  # the loss was that of the run before
+            bar.reset(total=steps)
 
     def step(self, slot: int, step: int, loss: float | None) -> None:
         """Show how far a worker is."""

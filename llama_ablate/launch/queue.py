@@ -14,7 +14,7 @@ from llama_ablate.design.plan import Plan
 from llama_ablate.design.runs import Run
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.progress import Progress
-from llama_ablate.results import FINAL, Record, Settings, Store
+from llama_ablate.results import FINAL, Record, Settings, Store, live
 from llama_ablate.results.leases import Watch, lease_timeout
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute
@@ -40,6 +40,14 @@ class News:
 
     steps: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     gone: list[Gone] = field(default_factory=list)
+
+
+def how_far(store: Store, run: str) -> tuple[int, float | None] | None:
+    """Return a run's step and loss as its worker last noted them, or the step of its checkpoint."""
+    if note := live.read(store.working(run)):
+        return note.step, note.train_loss
+    step = checkpoint.latest(store.working(run))
+    return (step, None) if step else None
 
 
 class Launcher(Protocol):

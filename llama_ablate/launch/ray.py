@@ -18,9 +18,8 @@ from typing import Any, cast
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import local, processes, remote
-from llama_ablate.launch.queue import Gone, News
+from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import Store
-from llama_ablate.training import checkpoint
 
 _POLL_S = 0.5
 #: How long the head may be silent. After 60 s Ray itself would end this process, without a word.
@@ -124,8 +123,8 @@ class Ray:
                 why = f"Ray: {self._in_words(error)}"
             news.gone.append(Gone(run, why, oom))
         for run in self._tasks.values():
-            if step := checkpoint.latest(self._store.working(run)):
-                news.steps[run] = (step, None)
+            if far := how_far(self._store, run):
+                news.steps[run] = far
         return news
 
     def stop(self) -> None:

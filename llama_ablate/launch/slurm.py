@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from llama_ablate.config.spec import digest
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, remote
-from llama_ablate.launch.queue import Gone, News
+from llama_ablate.launch.queue import Gone, News, how_far
 from llama_ablate.results import Store
 from llama_ablate.results.leases import taken
-from llama_ablate.training import checkpoint
 
 _POLL_S = 2.0
 #: How long Slurm may be silent: a controller that is started again answers after a minute or so.
@@ -166,8 +165,8 @@ class Slurm:
                 detail = self._last_line(job) if state == "FAILED" else ""
                 why = f"Slurm's job {job}: {state}{detail}"
                 news.gone.append(Gone(run, why, state == "OUT_OF_MEMORY"))
-            elif state == "RUNNING" and (step := checkpoint.latest(self._store.working(run))):
-                news.steps[run] = (step, None)
+            elif state == "RUNNING" and (far := how_far(self._store, run)):
+                news.steps[run] = far
         return news
 
     def stop(self) -> None:

@@ -2,12 +2,18 @@
 
 import math
 import re
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from llama_ablate import terminal
+
+_GAP = 2  # spaces between columns
+_LABEL = 12  # columns that a shortened label takes at least
+_DECIDING = ("verdict", "test result")
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
 
@@ -45,19 +51,87 @@ def size(count: float, digits: int = 3) -> str:
     return f"{count:,.1f} TiB"
 
 
-def text(cells: pd.DataFrame) -> str:
-    """Return an aligned table for a terminal; columns of numbers stand flush right."""
-    rows = [list(map(str, cells.columns)), *cells.astype(str).to_numpy().tolist()]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    right = [i > 0 and not any(r[i][:1].isalpha() for r in rows[1:]) for i in range(len(widths))]
-    lines = [
-        "  ".join(
-            cell.rjust(w) if r else cell.ljust(w)
-            for cell, w, r in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
+def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
+    """Return an aligned table for a terminal; columns of numbers stand flush right.
+
+    In a `width`, as many of the leading columns as fit, and a line that says how many do not. Long
+    cells of the first column are shortened only where the first `least` columns need that: unless
+    given, those up to the verdict.
+    """
+    heads = [[str(name)] for name in cells.columns]
+    columns = [list(column) for column in zip(*cells.astype(str).to_numpy().tolist(), strict=True)]
+    columns = columns or [[] for _ in heads]
+    if width is not None and _width(heads, columns) > width:
+        heads = [
+            textwrap.wrap(head, _width([[]], [column]) or 1, break_long_words=False)
+            for (head,), column in zip(heads, columns, strict=True)
+        ]
+        heads, columns = _fitting(heads, columns, width, least)
+    lines = _aligned(heads, columns)
+    if left := len(cells.columns) - len(columns):
+        lines.append(f"{left} more column{'s' if left > 1 else ''}: --wide")
+    return "\n".join(lines)
+
+
+def _fitting(
+    heads: list[list[str]], columns: list[list[str]], width: int, least: int
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the leading columns that fit a width, the first one's cells shortened if need be."""
+    deciding = [i for i, head in enumerate(heads) if " ".join(head) in _DECIDING]
+    least = min(least or (deciding[0] + 1 if deciding else 2), len(columns))
+    for count in range(len(columns), least - 1, -1):
+        if _width(heads[:count], columns[:count]) <= width:
+            return heads[:count], columns[:count]
+    shorter = columns[0]
+    for count in range(least, 0, -1):
+        room = width - _width(heads[1:count], columns[1:count]) - _GAP * (count > 1)
+        shorter = [terminal.shortened(cell, max(room, _LABEL)) for cell in columns[0]]
+        if room >= _LABEL and len({*shorter}) == len({*columns[0]}):  # two stay two
+            return heads[:count], [shorter, *columns[1:count]]
+    return heads[:1], [shorter]
+
+
+def _width(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> int:
+    """Return how wide a table is."""
+    return sum(_widths(heads, columns)) + _GAP * (len(columns) - 1) if columns else 0
+
+
+def _widths(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max(map(terminal.columns, [*head, *column]), default=0)
+        for head, column in zip(heads, columns, strict=True)
     ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def _aligned(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: heads, of one line or several, a rule, and the rows."""
+    widths = _widths(heads, columns)
+    right = [i > 0 and not any(c[:1].isalpha() for c in col) for i, col in enumerate(columns)]
+    height = max(map(len, heads), default=1)
+    over = [[""] * (height - len(head)) + list(head) for head in heads]
+
+    def line(row: Iterable[str]) -> str:
+        padded = []
+        for cell, width, flush_right in zip(row, widths, right, strict=True):
+            space = " " * (width - terminal.columns(cell))
+            padded.append(space + cell if flush_right else cell + space)
+        return (" " * _GAP).join(padded).rstrip()
+
+    rule = (" " * _GAP).join("-" * width for width in widths)
+    rows = zip(*columns, strict=True)
+    return [*map(line, zip(*over, strict=True)), rule, *map(line, rows)]
+
+
+def filled(text: str, width: int | None) -> str:
+    """Return text whose lines are broken between words to fit a width."""
+    return (
+        text
+        if width is None
+        else "\n".join(
+            "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))
+            for line in text.split("\n")
+        )
+    )
 
 
 def markdown(cells: pd.DataFrame, written: Collection[str] = ()) -> str:

@@ -17,7 +17,7 @@ from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import Record
+from llama_ablate.results.record import FINAL, Record
 from llama_ablate.results.store import Store
 
 
@@ -62,19 +62,27 @@ class _Source(Protocol):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a planned run is; `running` where its lease is held, else `pending`."""
+    """How far a planned run is; `running` where its lease is held, else `pending`.
+
+    A failed run that is tried again is running too. Of a running one there is a note of how far it
+    is, once its worker has trained for some seconds.
+    """
 
     id: str
     label: str
     seed: int
     outcome: str = "pending"
     reason: str = ""
+    live: Live | None = None
 
 
 class Results:
     """What reports read. Tables of an experiment share runs, so there is one set of records."""
 
-    def __init__(self, source: Store | Pack) -> None:
+    def __init__(
+        self, source: Store | Pack, known: Mapping[str, FinishedRun] | None = None
+    ) -> None:
+        self._store, self._known = source, known or {}
         self._source: _Source = source
         self.root = source.layout.root
         #: The folder that a report of these results is written to.
@@ -90,6 +98,13 @@ class Results:
         """
         return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
 
+    def again(self) -> "Results":
+        """Return a snapshot of the same results taken now.
+
+        Finished runs that this one has read are not read again, unless they are another attempt.
+        """
+        return Results(self._store, self.finished)
+
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned."""
@@ -98,7 +113,10 @@ class Results:
     @cached_property
     def finished(self) -> Mapping[str, FinishedRun]:
         """The planned runs that finished, by id, in the plan's order."""
-        finished = self._source.finished()
+        finished = dict(self._source.finished())
+        for run, known in self._known.items():
+            if known.path is not None and run in finished and finished[run].path == known.path:
+                finished[run] = known
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
     @cached_property
@@ -112,12 +130,12 @@ class Results:
         labels = {v.id: v.label for table in reversed(self.plan.tables) for v in table.variants}
         statuses = []
         for run in self.plan.runs.values():
-            outcome, reason = "pending", ""
+            outcome, reason, live = "pending", "", None
             if finished := self.finished.get(run.id):
                 outcome, reason = finished.outcome()
-            elif self._source.is_leased(run.id):
-                outcome = "running"
-            statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason))
+            if outcome not in FINAL and self._source.is_leased(run.id):
+                outcome, reason, live = "running", "", self.live.get(run.id)
+            statuses.append(RunStatus(run.id, labels[run.variant], run.seed, outcome, reason, live))
         return statuses
 
     @cached_property
@@ -126,7 +144,7 @@ class Results:
 
         A run whose worker was killed may have a note too; `statuses` tells which are running.
         """
-        return self._source.live(run for run in self.plan.runs if run not in self.finished)
+        return self._source.live(self.plan.runs)
 
     @cached_property
     def protocol(self) -> list[Version]:

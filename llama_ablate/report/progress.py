@@ -1,0 +1,96 @@
+"""How far the runs of a grid are: cells for a terminal, from records and from workers' notes."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from llama_ablate import terminal
+from llama_ablate.report.tables import number
+from llama_ablate.results import Results
+from llama_ablate.results.snapshot import RunStatus
+
+COLUMNS = ["run", "state", "done", "loss (nats)", "tokens/s", "left", "curve"]
+_LOSS = "train_loss_nats"
+_CURVE = 12  # characters
+_SILENT_S = 60.0  # after which a run without a new note is told
+
+
+def cells(results: Results, runs: Sequence[RunStatus]) -> pd.DataFrame:
+    """Return a row for each of these runs: state, share done, training loss, pace, small curve."""
+    rows = [_row(results, run) for run in runs]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _row(results: Results, run: RunStatus) -> list[str]:
+    name, live = f"{run.label} s{run.seed}", run.live
+    if live:
+        silent = time.time() - live.updated
+        state = run.outcome + (f", silent {duration(silent)}" if silent > _SILENT_S else "")
+        losses = [point.get(_LOSS, math.nan) for point in live.curve]
+        left = live.seconds_left
+        return [
+            name,
+            state,
+            f"{live.step / live.steps:.0%}",
+            number(live.train_loss, ".3f"),
+            f"{live.tokens_per_s:,.0f}",
+            "" if left is None else duration(left),
+            terminal.small_curve([*losses, live.train_loss], _CURVE),
+        ]
+    finished = results.finished.get(run.id)
+    if run.outcome in ("pending", "running") or finished is None:
+        return [name, run.outcome, "", "", "", "", ""]
+    record, losses = finished.record(), [point[_LOSS] for point in finished.curve()]
+    return [
+        name,
+        run.outcome,
+        "",
+        number(losses[-1], ".3f") if losses else "",
+        f"{record.tokens_done / record.train_s:,.0f}" if record.train_s else "",
+        "",
+        terminal.small_curve(losses, _CURVE),
+    ]
+
+
+def seconds_left(results: Results, runs: Sequence[RunStatus]) -> float | None:
+    """Return the seconds of training that these runs still take at the pace of those running.
+
+    None where none is running, or no pace is known yet.
+    """
+    notes = [run.live for run in runs if run.live]
+    pace = sum(note.tokens_per_s for note in notes)
+    if not pace:
+        return None
+    noted = {note.run: note.tokens for note in notes}
+    open_ = {run.id for run in runs if run.outcome in ("pending", "running")}
+    tokens = _tokens(results)
+    return sum(tokens[run] - noted.get(run, 0) for run in open_) / pace
+
+
+def _tokens(results: Results) -> Mapping[str, int]:
+    """Return the tokens that each planned run trains on."""
+    return {
+        run.id: run.steps * table.tokens_per_run // table.steps
+        for table in results.plan.tables
+        for run in table.runs
+    }
+
+
+def fitting(runs: Sequence[RunStatus], most: int) -> list[RunStatus]:
+    """Return at most so many runs: running ones first, a few that wait, the last that ended."""
+    running = [run for run in runs if run.outcome == "running"][:most]
+    waiting = [run for run in runs if run.outcome == "pending"]
+    ended = [run for run in runs if run.outcome not in ("running", "pending")]
+    room = most - len(running)
+    waiting = waiting[: max(min(room, 3), room - len(ended))]
+    ended = ended[max(0, len(ended) - (room - len(waiting))) :] if room > len(waiting) else []
+    return [*running, *waiting, *ended]
+
+
+def duration(seconds: float) -> str:
+    """Write a time: `0:42`, `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
