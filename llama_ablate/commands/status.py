@@ -60,7 +60,7 @@ def _once(results: "Results") -> Answer:
         by_label.setdefault(run.label, Counter())[run.outcome] += 1
     width = max(map(len, by_label), default=0)
     lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
-    shown: list[str | DataFrame] = [_summary(results, runs), "\n".join(lines)]
+    shown: list[str | DataFrame] = [f"{results.root}: {_summary(runs)}", "\n".join(lines)]
     if running := [run for run in runs if run.outcome == "running"]:
         from llama_ablate.report import progress
 
@@ -92,8 +92,8 @@ def _plain(run: "RunStatus") -> dict[str, Any]:
     return asdict(run) | {"live": live}
 
 
-def _summary(results: "Results", runs: "Sequence[RunStatus]") -> str:
-    return f"{results.root}: {len(runs)} runs: {_listed(Counter(run.outcome for run in runs))}"
+def _summary(runs: "Sequence[RunStatus]") -> str:
+    return f"{len(runs)} runs: {_listed(Counter(run.outcome for run in runs))}"
 
 
 def _listed(counts: "Counter[str]") -> str:
@@ -130,7 +130,9 @@ def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
     width, height = shutil.get_terminal_size()
     shown = progress.fitting(runs, max(1, height - _AROUND))
     left = progress.seconds_left(results, runs)
-    head = _summary(results, runs) + (f"; {progress.duration(left)} left" if left else "")
+    head = f"{results.plan.experiment.name}: {_summary(runs)}" + (
+        f"; {progress.duration(left)} left" if left else ""
+    )
     table = tables.text(progress.cells(results, shown), width, least=len(progress.COLUMNS))
     more = f"{len(runs) - len(shown)} more; " if len(shown) < len(runs) else ""
     foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, the runs go on"

@@ -69,7 +69,7 @@ def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
         heads, columns = _fitting(heads, columns, width, least)
     lines = _aligned(heads, columns)
     if left := len(cells.columns) - len(columns):
-        lines.append(f"{left} more column{'s' if left > 1 else ''}: --wide")
+        lines.append(f"{left} column{'s' if left > 1 else ''} left out: --wide shows all")
     return "\n".join(lines)
 
 
