@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
+from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
 EXAMPLE = "measure results/quickstart perplexity decode_speed"
@@ -18,6 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Measure runs that have finished, and write the report again."""
+    say(f"reading {options.folder}")
     from llama_ablate.commands import notes, report
     from llama_ablate.launch import measurement
     from llama_ablate.launch.progress import Bar

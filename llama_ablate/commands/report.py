@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
+from llama_ablate.terminal import in_one_line, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ def write(results: "Results") -> Answer:
 
     The exit code is 1 where a run did not end ok.
     """
+    say("writing the report")
     from llama_ablate.commands import notes
     from llama_ablate.files import disk
     from llama_ablate.report import page
@@ -41,9 +43,7 @@ def write(results: "Results") -> Answer:
     from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
     from llama_ablate.report.warnings import warnings
-    from llama_ablate.terminal import in_one_line, say
 
-    say("writing the report")
     lock = results.lock_report()
     frames = Frames.of(results)
     every, notices = sections(frames), warnings(frames)

@@ -4,7 +4,7 @@ import shutil
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def run(options: Namespace) -> Answer:
 def _once(results: "Results") -> Answer:
     from llama_ablate.commands import notes
 
-    runs = _needed(results)
+    runs = _needed(results, _asked(results))
     notes.odd_files(results)
     counts = Counter(run.outcome for run in runs)
     by_label: dict[str, Counter[str]] = {}
@@ -72,15 +72,17 @@ def _once(results: "Results") -> Answer:
     return Answer(shown if running else "\n\n".join(map(str, shown)), values, 1 if bad else 0)
 
 
-def _needed(results: "Results") -> "list[RunStatus]":
-    """Return the runs: of a race or of looks, those that have been asked for by now."""
-    runs = results.statuses
+def _asked(results: "Results") -> Collection[str]:
+    """Return the runs that are asked for by now: of a race or of looks not all that are planned."""
     if not results.plan.experiment.is_staged:
-        return runs
+        return results.plan.runs
     from llama_ablate.report.frames import Frames
 
-    needed = Frames.of(results).stage.runs
-    return [run for run in runs if run.id in needed or run.outcome != "pending"]
+    return Frames.of(results).stage.runs
+
+
+def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
+    return [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
 
 
 def _plain(run: "RunStatus") -> dict[str, Any]:
@@ -103,12 +105,15 @@ def _listed(counts: "Counter[str]") -> str:
 
 def _watched(results: "Results") -> "Results":
     """Draw how far the runs are, until all have ended or an interrupt; return the last look."""
-    failed = 0
+    failed, ended = 0, [""]
+    asked: Collection[str] = ()
     with terminal.screen() as draw:
         try:
             while True:
                 try:
-                    runs = _needed(results)
+                    if ended != (now := [*results.finished]):  # else nothing more is asked for
+                        asked, ended = _asked(results), now
+                    runs = _needed(results, asked)
                     draw(_drawn(results, runs))
                     failed = 0
                     if not any(run.outcome in ("pending", "running") for run in runs):
@@ -130,9 +135,8 @@ def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
     width, height = shutil.get_terminal_size()
     shown = progress.fitting(runs, max(1, height - _AROUND))
     left = progress.seconds_left(results, runs)
-    head = f"{results.plan.experiment.name}: {_summary(runs)}" + (
-        f"; {progress.duration(left)} left" if left else ""
-    )
+    head = f"{results.plan.experiment.name}: {_summary(runs)}"
+    head += f"; {progress.duration(left)} left" if left else ""
     table = tables.text(progress.cells(results, shown), width, least=len(progress.COLUMNS))
     more = f"{len(runs) - len(shown)} more; " if len(shown) < len(runs) else ""
     foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, the runs go on"

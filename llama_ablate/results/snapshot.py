@@ -103,7 +103,7 @@ class Results:
 
         Finished runs that this one has read are not read again, unless they are another attempt.
         """
-        return Results(self._store, self.finished)
+        return Results(self._store, vars(self).get("finished", self._known))
 
     @cached_property
     def plan(self) -> PlanDocument:
