@@ -35,7 +35,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     """
     ends = zip(frame["low_nats"], frame["high_nats"], strict=True)
     places = max(
-        (decimals(*pair) for pair in ends if not math.isnan(pair[0])),
+        (decimals(low, high) for low, high in ends if high > low),
         default=decimals(math.nan, math.nan),
     )
     shown = pd.DataFrame({"variant": frame["label"], "n": frame["n"].astype(str)})
@@ -48,7 +48,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
     shown = shown.assign(**_speeds(frame))
     shown = shown.assign(**_state(frame))
-    if len(ended := set(frame["outcome"])) > 1 or not all(map(_all_ok, ended)):
+    if not all(map(_all_ok, frame["outcome"])):
         shown["runs"] = ["" if _all_ok(outcome) else outcome for outcome in frame["outcome"]]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     if any(seeds := [_seeds(row) for row in rows(frame)]):
@@ -161,7 +161,6 @@ def hypotheses(frame: pd.DataFrame) -> pd.DataFrame:
     remarks = [_remark(row) for row in rows(frame)]
     if any(remarks):
         shown["remark"] = remarks
-    shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     shown["corrected for"] = frame["family"]
     if frame["source"].any() or frame["said"].any():
         shown = shown.assign(**{"source": frame["source"], "source said": frame["said"]})
@@ -200,7 +199,7 @@ def steps(frame: pd.DataFrame) -> pd.DataFrame:
     shown["verdict"] = frame["verdict"]
     ends = ("cumulative_nats", "cumulative_low", "cumulative_high")
     shown["all so far [95%]"] = _intervals(frame, *ends)
-    shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
+    shown["p of the step, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
 
 

@@ -34,8 +34,9 @@ def results(frames: Frames) -> pd.DataFrame:
     a step of a path, reads the interval of that row; the other quantities that the file asks for
     are a family of their own. Where runs are missing the result is `pending` or `failed`; where no
     arm of a table has learned its text, or a control fails, there is none: `undecidable`, `no
-    verdict`. `tested` is what the interval alone would say. `remark` says how a row's verdict and
-    the result go together where they are about different bounds.
+    verdict`. `tested` is what the interval alone would say; `p_corrected` is that of a difference
+    of 0, whatever was stated. `remark` says how a row's verdict and the result go together where
+    they are about different bounds.
     """
     stated = frames.plan.experiment.hypotheses
     others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
