@@ -8,6 +8,9 @@ import numpy as np
 
 from llama_ablate.evidence.student import above, quantile, standard_error
 
+#: Fewest pairs whose correlation is worth telling: of three it is often 1.00 by chance.
+FEWEST_PAIRS = 5
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -26,10 +29,11 @@ class Effect:
     low: float
     high: float
     n: int
-    #: Correlation over seeds of variant and baseline: what pairing takes out of the noise.
+    #: Correlation over seeds of variant and baseline: what pairing takes out of the noise. NaN for
+    #: fewer than five pairs.
     correlation: float
     p: float
-    #: How many times the runs an unpaired design would need for the same interval.
+    #: How many times the runs an unpaired design would need for the same interval; NaN as that is.
     saved: float = math.nan
 
 
@@ -61,10 +65,13 @@ def paired_effect(
     if n < 2:
         return Effect(mean, math.nan, math.nan, n, math.nan, math.nan)
     error = standard_error(difference)
-    correlation = float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else math.nan
+    correlation = saved = math.nan
+    if n >= FEWEST_PAIRS and a.std() > 0 and b.std() > 0:
+        correlation = float(np.corrcoef(a, b)[0, 1])
     if error == 0:
         return Effect(mean, mean, mean, n, correlation, 1.0 if mean == 0 else 0.0)
-    saved = float((a.var(ddof=1) + b.var(ddof=1)) / difference.var(ddof=1))
+    if n >= FEWEST_PAIRS:
+        saved = float((a.var(ddof=1) + b.var(ddof=1)) / difference.var(ddof=1))
     half = quantile((1 + confidence) / 2, n - 1) * error
     p = 2 * above(abs(mean) / error, n - 1)
     return Effect(mean, mean - half, mean + half, n, correlation, p, saved)

@@ -7,38 +7,58 @@ import pandas as pd
 
 from llama_ablate.report.frames import rows
 from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import interval, number, times
+from llama_ablate.report.tables import decimals, interval, number, times
 
-_DIFFERENCE = "difference [simultaneous 95%]"
+_DIFFERENCE = "difference [95%]"
+_MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
+_LEVEL = 0.05  # of the family: p is below it just where an interval leaves out 0
+_LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
 _MANY = 12  # variants beyond which a column for each is too wide
+#: The columns of a comparison that matter most, in this order; the others stand behind them.
+LEADING = (
+    "variant",
+    "n",
+    "loss (nats)",
+    _DIFFERENCE,
+    "verdict",
+    "parameters",
+    "train speed",
+    "state bytes",
+)
 
 
 def comparison(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the comparison with its numbers written as people read them."""
-    shown = pd.DataFrame({"variant": frame["label"]})
-    shown["runs"] = frame["outcome"]
-    shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
+    """Return the comparison with its numbers written as people read them.
+
+    `LEADING` columns come first, those of them that there are. Losses have as many decimals as the
+    narrowest interval of a difference bears out.
+    """
+    ends = zip(frame["low_nats"], frame["high_nats"], strict=True)
+    places = max(
+        (decimals(low, high) for low, high in ends if high > low),
+        default=decimals(math.nan, math.nan),
+    )
+    shown = pd.DataFrame({"variant": frame["label"], "n": frame["n"].astype(str)})
+    shown["loss (nats)"] = [number(v, f".{places}f") for v in frame["loss_nats"]]
     shown[_DIFFERENCE] = [
         "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
         for row in rows(frame)
     ]
-    if (frame["text_se_nats"] > 0).any():
-        shown["of it text"] = [_of_text(row) for row in rows(frame)]
-    if frame["pooled"].any():
-        shown["variance"] = [_variance(row) for row in rows(frame)]
-    shown["verdict"] = [row.verdict + _seeds(row) for row in rows(frame)]
-    if frame["looks"].max() > 1:
-        shown["look"] = [
-            number(v, ".0f", f" of {n}") for v, n in zip(frame["look"], frame["looks"], strict=True)
-        ]
-    shown["r over seeds"] = [_pairing(row) for row in rows(frame)]
+    shown["verdict"] = frame["verdict"]
+    shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
+    shown = shown.assign(**_speeds(frame))
+    shown = shown.assign(**_state(frame))
+    if not all(map(_all_ok, frame["outcome"])):
+        shown["runs"] = ["" if _all_ok(outcome) else outcome for outcome in frame["outcome"]]
+    shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
+    if any(seeds := [_seeds(row) for row in rows(frame)]):
+        shown["seeds to decide"] = seeds
     if frame["point"].any():
         shown["tuned to"] = frame["point"]
     if frame["excess_nats"].notna().any():
-        shown["over the floor (nats)"] = [number(v, "+.4f") for v in frame["excess_nats"]]
-    shown["bits/byte"] = [number(v, ".4f") for v in frame["bits_per_byte"]]
-    shown["perplexity"] = [number(v, ".3f") for v in frame["perplexity"]]
-    shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
+        shown["over the floor (nats)"] = [number(v, f"+.{places}f") for v in frame["excess_nats"]]
+    shown["bits/byte"] = [number(v, f".{places}f") for v in frame["bits_per_byte"]]
+    shown["perplexity"] = [_perplexity(v, places) for v in frame["perplexity"]]
     if (frame["active_parameters"] != frame["parameters"]).any():
         shown["active"] = [f"{v:,}" for v in frame["active_parameters"]]
     if frame["residual"].abs().max() > 0:
@@ -47,63 +67,119 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
             + (f" ({row.solved.removeprefix('feed-forward ')})" if row.solved else "")
             for row in rows(frame)
         ]
-    for name in ("train", "decode"):
-        ratios = frame[f"{name}_speed_ratio"]
-        if ratios.notna().any():
-            bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
-            shown[f"{name} speed"] = [times(*v) for v in zip(ratios, *bounds, strict=True)]
-    return shown.assign(**_state(frame))
+    first = [name for name in LEADING if name in shown]
+    return shown[[*first, *(name for name in shown if name not in first)]]
 
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison of a factorial design: what each combination reached and costs."""
-    judged = [_DIFFERENCE, "of it text", "variance", "verdict", "r over seeds"]
+    judged = [_DIFFERENCE, "verdict", "p, corrected", "seeds to decide"]
     return comparison(frame).drop(columns=judged, errors="ignore")
+
+
+def diagnostics(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what each row's interval is made of, and what pairing saved."""
+    name = "label" if "label" in frame else "effect"
+    shown = pd.DataFrame({name.replace("label", "variant"): frame[name]})
+    if "n" in frame:
+        shown["n"] = frame["n"].astype(str)
+    shown["error of seeds"] = [number(v, ".2g") for v in frame["seed_se_nats"]]
+    if (frame["text_se_nats"] > 0).any():
+        shown["error of the text"] = [number(v, ".2g") for v in frame["text_se_nats"]]
+    shown["degrees of freedom"] = [number(v, ".1f") for v in frame["df"]]
+    shown["variance"] = [
+        "" if math.isnan(row.df) else "pooled" if row.pooled else "own" for row in rows(frame)
+    ]
+    shown["level"] = [number(100 * (1 - v), ".4g", "%") for v in frame["alpha"]]
+    if "looks" in frame and frame["looks"].max() > 1:
+        shown["look"] = [
+            number(v, ".0f", f" of {n}") for v, n in zip(frame["look"], frame["looks"], strict=True)
+        ]
+    if "correlation" in frame and frame["correlation"].notna().any():
+        shown["r over seeds"] = [number(v, ".2f") for v in frame["correlation"]]
+        shown["runs that pairing saves"] = [_saved(v) for v in frame["pairing_saves"]]
+    if "aliases" in frame and frame["aliases"].any():
+        shown["confounded with"] = frame["aliases"]
+    return shown
+
+
+def _saved(times: float) -> str:
+    """Write how many times the runs an unpaired design would need: a rough figure."""
+    return "over 10x" if times > _MOST_SAVED else number(times, ".1f", "x")
+
+
+def _all_ok(outcomes: str) -> bool:
+    """Return whether all runs ended ok, of outcomes as the comparison counts them: `3 ok`."""
+    return outcomes.endswith(" ok") and "," not in outcomes
+
+
+def p_value(p: float) -> str:
+    """Write a p value with two digits; with more where it would else cross the level."""
+    if math.isnan(p):
+        return ""
+    if p < _LEAST_P:
+        return f"< {_LEAST_P:.4f}"
+    text = f"{p:.2g}" if p < _LARGE_P else f"{p:.2f}"
+    return text if (float(text) < _LEVEL) == (p < _LEVEL) else f"{p:.5f}"
+
+
+def _perplexity(value: float, places: int) -> str:
+    """Write a perplexity with the decimals of a loss that has so many places."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.{max(0, places - math.floor(math.log10(value)))}f}"
 
 
 def factors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return effects of factors with their numbers written as people read them."""
     shown = frame[["effect"]].copy()
     shown[_DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
-    if (frame["text_se_nats"] > 0).any():
-        shown["of it text"] = [_of_text(row) for row in rows(frame)]
-    if not frame["pooled"].all():
-        shown["variance"] = [_variance(row) for row in rows(frame)]
     shown["verdict"] = frame["verdict"]
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
+    shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
 
 
 def _interaction(row: Any) -> str:
     """Write what one factor does with and without another, and what the two make together."""
     extra = 2 * row.difference_nats
+    form = f"z.{decimals(row.low_nats, row.high_nats)}f"
     return (
-        f"{row.changed} {row.present_nats:+.4f} with {row.present}, {row.absent_nats:+.4f} with "
-        f"{row.absent}: together {abs(extra):.4f} {'lower' if extra < 0 else 'higher'} than the "
-        "sum of each alone"
+        f"{row.changed} {row.present_nats:+{form}} with {row.present}, {row.absent_nats:+{form}} "
+        f"with {row.absent}: together {abs(extra):{form}} {'lower' if extra < 0 else 'higher'} "
+        "than the sum of each alone"
     )
 
 
 def hypotheses(frame: pd.DataFrame) -> pd.DataFrame:
     """Return hypotheses: what was stated beside what was measured."""
-    shown = frame[["hypothesis", "source", "said"]].rename(columns={"said": "source said"})
+    shown = frame[["hypothesis"]].copy()
     if frame["table"].any():
-        shown.insert(1, "table", frame["table"])
-    shown["measured [simultaneous 95%]"] = [measured(row) for row in rows(frame)]
+        shown["table"] = frame["table"]
+    shown["measured [95%]"] = [measured(row) for row in rows(frame)]
+    shown["test result"] = frame["result"]
+    remarks = [_remark(row) for row in rows(frame)]
+    if any(remarks):
+        shown["remark"] = remarks
     shown["corrected for"] = frame["family"]
-    shown["test result"] = [
-        row.result + _seeds(row) + (f": {row.why}" if row.why else "") for row in rows(frame)
-    ]
+    if frame["source"].any() or frame["said"].any():
+        shown = shown.assign(**{"source": frame["source"], "source said": frame["said"]})
     return shown
+
+
+def _remark(row: Any) -> str:
+    """Write why a hypothesis has no test result, or what it takes to decide it."""
+    if row.result == "no verdict":
+        return "a control fails"
+    seeds = _seeds(row)
+    return "; ".join(filter(None, (row.why, row.remark, f"{seeds} would decide" if seeds else "")))
 
 
 def measured(row: Any) -> str:
     """Write a hypothesis' difference in its unit, with its interval."""
     if math.isnan(row.difference):
         return "not measured"
-    form = "+.1f" if row.unit == "%" else "+.4f"
-    ends = "" if math.isnan(row.low) else f" [{row.low:{form}}, {row.high:{form}}]"
-    return f"{row.difference:{form}}{ends}" + (f" {row.unit}" if row.unit else "")
+    return interval(row.difference, row.low, row.high) + (f" {row.unit}" if row.unit else "")
 
 
 def winners(frame: pd.DataFrame) -> pd.DataFrame:
@@ -117,14 +193,13 @@ def winners(frame: pd.DataFrame) -> pd.DataFrame:
 
 def steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the steps of a path."""
-    shown = frame[["step"]].copy()
-    shown["this step [simultaneous 95%]"] = _intervals(
-        frame, "marginal_nats", "marginal_low", "marginal_high"
-    )
+    shown = frame[["step"]].assign(n=frame["n"].astype(str))
+    ends = ("marginal_nats", "marginal_low", "marginal_high")
+    shown["this step [95%]"] = _intervals(frame, *ends)
     shown["verdict"] = frame["verdict"]
-    shown["all so far [simultaneous 95%]"] = _intervals(
-        frame, "cumulative_nats", "cumulative_low", "cumulative_high"
-    )
+    ends = ("cumulative_nats", "cumulative_low", "cumulative_high")
+    shown["all so far [95%]"] = _intervals(frame, *ends)
+    shown["p of the step, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
 
 
@@ -144,7 +219,7 @@ def tuning(frame: pd.DataFrame) -> pd.DataFrame:
     shown["at the edge"] = frame["edge"]
     shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
     shown["LR sensitivity [95% interval]"] = _intervals(
-        frame, "sensitivity_nats", "low_nats", "high_nats", form=".4f"
+        frame, "sensitivity_nats", "low_nats", "high_nats", sign=""
     )
     return shown
 
@@ -300,6 +375,17 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def _speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return ratios of speeds to the baseline's, where any were measured."""
+    columns = {}
+    for name in ("train", "decode"):
+        ratios = frame[f"{name}_speed_ratio"]
+        if ratios.notna().any():
+            bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
+            columns[f"{name} speed"] = [times(*v) for v in zip(ratios, *bounds, strict=True)]
+    return columns
+
+
 def _state(frame: pd.DataFrame) -> dict[str, list[str]]:
     """Return what is kept between tokens; plans of older versions know what a token adds alone."""
     columns = {"KV bytes/token": [f"{v:,}" for v in frame["kv_bytes_per_token"]]}
@@ -309,40 +395,21 @@ def _state(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _seeds(row: Any) -> str:
-    """Write from how many to how many seeds would decide a row; nothing where looks are planned."""
+    """Write how many seeds would decide a row; nothing where unknown, or looks are planned."""
     if math.isnan(row.seeds_low) or getattr(row, "looks", 1) > 1:
         return ""
     if math.isinf(row.seeds_high):
-        return f" ({row.seeds_low:.0f} seeds or more)"
-    return f" ({row.seeds_low:.0f} to {row.seeds_high:.0f} seeds)"
+        return f"{row.seeds_low:.0f} seeds or more"
+    if row.seeds_low == row.seeds_high:
+        return f"{row.seeds_low:.0f} seeds"
+    return f"{row.seeds_low:.0f} to {row.seeds_high:.0f} seeds"
 
 
-def _of_text(row: Any) -> str:
-    """Write the part of the half width that the error from the held-out text would make alone."""
-    half = (row.high_nats - row.low_nats) / 2
-    error = math.hypot(row.seed_se_nats, row.text_se_nats)
-    return "" if math.isnan(half) or error == 0 else f"±{half * row.text_se_nats / error:.4f}"
-
-
-def _variance(row: Any) -> str:
-    """Say whether the variance over seeds is moderated by the other rows'."""
-    return "" if math.isnan(row.df) else "pooled" if row.pooled else "own"
-
-
-def _pairing(row: Any) -> str:
-    """Write a correlation, and how many times the runs it saves."""
-    if math.isnan(row.correlation):
-        return ""
-    saved = "" if math.isnan(row.pairing_saves) else f" ({row.pairing_saves:.1f}x)"
-    return f"{row.correlation:.2f}{saved}"
-
-
-def _intervals(
-    frame: pd.DataFrame, mean: str, low: str, high: str, form: str = "+.4f"
-) -> list[str]:
+def _intervals(frame: pd.DataFrame, mean: str, low: str, high: str, sign: str = "+") -> list[str]:
     if mean not in frame:
         return [""] * len(frame)
     columns = (frame[mean], frame[low], frame[high])
     return [
-        "" if math.isnan(m) else interval(m, a, b, form) for m, a, b in zip(*columns, strict=True)
+        "" if math.isnan(m) else interval(m, a, b, sign=sign)
+        for m, a, b in zip(*columns, strict=True)
     ]

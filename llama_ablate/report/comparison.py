@@ -29,7 +29,7 @@ from llama_ablate.results.plan import PlannedTable, PlannedVariant
 #: The reported losses by variant's id and by seed.
 Losses = dict[str, dict[int, float]]
 _DIFFERENCE = (
-    *("difference_nats", "low_nats", "high_nats", "verdict", "p", "alpha"),
+    *("difference_nats", "low_nats", "high_nats", "verdict", "p_corrected", "alpha"),
     *("df", "seed_se_nats", "text_se_nats", "pooled", "seeds_low", "seeds_high"),
     *("correlation", "pairing_saves"),
 )
@@ -49,17 +49,18 @@ def compare(
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
     Columns: `label, baseline, role, point, outcome, n, loss_nats, sd_nats, difference_nats,
-    low_nats, high_nats, verdict, p, alpha, df, seed_se_nats, text_se_nats, pooled, look, looks,
-    seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed, perplexity,
-    bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual, solved,
-    flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high,
-    decode_tokens_per_s, decode_speed_ratio, decode_speed_low, decode_speed_high,
+    low_nats, high_nats, verdict, p_corrected, alpha, df, seed_se_nats, text_se_nats, pooled, look,
+    looks, seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed,
+    perplexity, bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual,
+    solved, flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low,
+    train_speed_high, decode_tokens_per_s, decode_speed_ratio, decode_speed_low, decode_speed_high,
     kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token, peak_memory_bytes`.
-    `standings` have each variant's interval by its id, which a row's verdict is read from, and
-    which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
-    measured is NaN. A variant none of whose runs ended `ok` keeps its row; how its runs ended
-    is its verdict, as it is for one with a run that diverged or collapsed. `finished, diverged,
-    collapsed` count its runs at every tuned point.
+    `n` counts the seeds that are paired with the baseline's; `p_corrected` is below 0.05 just where
+    the interval leaves out 0. `standings` have each variant's interval by its id, which a row's
+    verdict is read from, and which of the `looks` it is from. A variant that is open at a look is
+    `pending`. What was not measured is NaN. A variant none of whose runs ended `ok` keeps its row;
+    how its runs ended is its verdict, as it is for one with a run that diverged or collapsed.
+    `finished, diverged, collapsed` count its runs at every tuned point.
     """
     reported = runs[runs["chosen"]]
     split = tuning.reported_split(reported)
@@ -90,6 +91,7 @@ def compare(
                 "role": variant.role,
                 "point": "" if own.empty else own["point"].iloc[0],
                 "outcome": outcomes(own["outcome"]),
+                "n": len(pairs[id_]),
                 **_quality(losses[id_].values()),
                 **_difference(pairs[id_], at, word, margin),
                 "look": at.look + 1 if at else math.nan,
@@ -215,7 +217,7 @@ def _verdict(
 
 def _quality(losses: Iterable[float]) -> dict[str, float]:
     over_seeds = summary(list(losses))
-    return {"n": over_seeds.n, "loss_nats": over_seeds.mean, "sd_nats": over_seeds.sd}
+    return {"loss_nats": over_seeds.mean, "sd_nats": over_seeds.sd}
 
 
 def _difference(

@@ -12,8 +12,8 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, simultaneous, verdict
 from llama_ablate.evidence.factorial import weights
 from llama_ablate.report import heldout
-from llama_ablate.report.frames import TableFrames, rows
-from llama_ablate.report.tables import listed
+from llama_ablate.report.frames import TableFrames
+from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.plan import PlannedVariant
 
 _FACTORS = (
@@ -23,7 +23,7 @@ _FACTORS = (
     "low_nats",
     "high_nats",
     "verdict",
-    "p",
+    "p_corrected",
     "alpha",
     "df",
     "seed_se_nats",
@@ -36,15 +36,13 @@ _FACTORS = (
     "absent_nats",
     "aliases",
 )
-#: Verdicts in the order in which the answer names them.
-_VERDICTS = ("better", "worse", "equivalent", "inconclusive")
 
 
 def factors(table: TableFrames) -> pd.DataFrame:
     """Return main effects and two-way interactions of a factorial design with two-level factors.
 
-    Columns: `factor, effect, difference_nats, low_nats, high_nats, verdict, p, alpha, df,
-    seed_se_nats, text_se_nats, pooled, changed, present, present_nats, absent, absent_nats,
+    Columns: `factor, effect, difference_nats, low_nats, high_nats, verdict, p_corrected, alpha,
+    df, seed_se_nats, text_se_nats, pooled, changed, present, present_nats, absent, absent_nats,
     aliases`; main effects first, each kind by its size. Of an interaction, `present_nats` and
     `absent_nats` are what `changed` does with the other factor at level 1 (`present`) and at level
     0 (`absent`). Empty for other designs, and until every variant has finished a seed that all
@@ -86,49 +84,66 @@ def confounding(table: TableFrames) -> str:
     )
 
 
-def answer(frame: pd.DataFrame) -> str:
-    """Say in one sentence or two what the effects of `factors` show."""
-    alone, together = (_by_verdict(frame[(frame["changed"] != "") == pair]) for pair in (0, 1))
-    text = f"On average over the other factors (difference in nats): {alone}."
-    return text + (f" Interactions: {together}." if together else "")
-
-
 def steps(table: TableFrames) -> pd.DataFrame:
     """Return the effect of each step of a path, and of all steps up to it together.
 
-    Columns: `step, marginal_nats, marginal_low, marginal_high, verdict, p, cumulative_nats,
-    cumulative_low, cumulative_high`. Empty for other designs. Marginal is against the step before,
-    over the seeds that both finished, in intervals that hold for all steps at once; cumulative is
-    the difference from the baseline, as the comparison has it.
+    Columns: `step, n, marginal_nats, marginal_low, marginal_high, verdict, p_corrected,
+    cumulative_nats, cumulative_low, cumulative_high`. Empty for other designs. Marginal is against
+    the step before, as `step_intervals` has it; cumulative is the difference from the baseline, as
+    the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
     """
-    if table.experiment.variants.design != "path":
-        return pd.DataFrame()
-    pairs = list(itertools.pairwise(_cells(table)))
-    errors = {now.label: table.text_errors(before.id).get(now.id) for before, now in pairs}
-    marginal = simultaneous(
-        {
-            now.label: _differences(table.losses[now.id], table.losses[before.id])
-            for before, now in pairs
-        },
-        text_errors={label: error for label, error in errors.items() if error},
-    )
     total = table.comparison.set_index("label")
-    return pd.DataFrame(
-        [
+    words = dict(zip(total.index, total["verdict"], strict=True))
+    rows = []
+    for (now, before), step in step_intervals(table).items():
+        row = total.loc[now]
+        rows.append(
             {
-                "step": label,
+                "step": now,
+                "n": step.n,
                 "marginal_nats": step.mean,
                 "marginal_low": step.low,
                 "marginal_high": step.high,
-                "verdict": verdict(step, table.margin),
-                "p": step.p,
-                "cumulative_nats": total["difference_nats"][label],
-                "cumulative_low": total["low_nats"][label],
-                "cumulative_high": total["high_nats"][label],
+                "verdict": _of_step(step, words[now], words[before], table.margin),
+                "p_corrected": step.p,
+                "cumulative_nats": row["difference_nats"],
+                "cumulative_low": row["low_nats"],
+                "cumulative_high": row["high_nats"],
             }
-            for label, step in marginal.items()
-        ]
+        )
+    return pd.DataFrame(rows)
+
+
+def step_intervals(table: TableFrames) -> dict[tuple[str, str], Interval]:
+    """Return the interval of each step of a path, by its label and that of the step before it.
+
+    Over the seeds that both finished, in intervals that hold for all steps at once. The first step
+    is a row of the comparison too: it has that row's interval, as one number has one. Empty for
+    other designs.
+    """
+    if table.experiment.variants.design != "path":
+        return {}
+    pairs = [(now, before) for before, now in itertools.pairwise(_cells(table))]
+    errors = {now.label: table.text_errors(before.id).get(now.id) for now, before in pairs}
+    own = simultaneous(
+        {
+            now.label: _differences(table.losses[now.id], table.losses[before.id])
+            for now, before in pairs
+        },
+        text_errors={label: error for label, error in errors.items() if error},
     )
+    return {
+        (now.label, before.label): table.intervals[now.id] if before.baseline else own[now.label]
+        for now, before in pairs
+    }
+
+
+def _of_step(step: Interval, now: str, before: str, margin: float | None) -> str:
+    """Return a step's verdict from its interval, and those of both variants in the comparison."""
+    for word in (now, before):
+        if word in ("failed", "pending") or (word in UNSTABLE and (word == now or not step.n)):
+            return word
+    return verdict(step, margin) if step.n else "pending"
 
 
 def _cells(table: TableFrames) -> list[PlannedVariant]:
@@ -183,23 +198,13 @@ def _decided(interval: Interval, margin: float | None) -> dict[str, Any]:
         "low_nats": interval.low,
         "high_nats": interval.high,
         "verdict": verdict(interval, margin),
-        "p": interval.p,
+        "p_corrected": interval.p,
         "alpha": interval.alpha,
         "df": interval.df,
         "seed_se_nats": interval.seed_se,
         "text_se_nats": interval.text_se,
         "pooled": interval.pooled,
     }
-
-
-def _by_verdict(frame: pd.DataFrame) -> str:
-    parts = []
-    for word in _VERDICTS:
-        own = rows(frame[frame["verdict"] == word])
-        if own:
-            effects = [f"{row.effect} ({row.difference_nats:+.4f})" for row in own]
-            parts.append(f"{word}: {listed(effects)}")
-    return "; ".join(parts)
 
 
 def _levels(cells: Sequence[PlannedVariant], name: str, train: Train) -> tuple[str, str]:

@@ -1,38 +1,312 @@
-"""The headline of a report: what the experiment answers, in a sentence."""
+"""The headline of a report: what the experiment answers in two or three sentences; its facts."""
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from llama_ablate.report import contrasts, tables
-from llama_ablate.report.frames import Frames, rows
+import pandas as pd
 
-#: Verdicts in the order in which the answer names them.
+from llama_ablate.config.registry import entry_text
+from llama_ablate.report import cells, contrasts, controls, hypotheses, scaling, tables, transfer
+from llama_ablate.report.frames import Frames, TableFrames, rows
+
+#: Verdicts and test results in the order in which the answer names them.
 _VERDICTS = (
     "better",
     "worse",
-    "equivalent",
     "diverged",
     "collapsed",
+    "failed",
+    "equivalent",
     "inconclusive",
+    "pending",
+)
+_RESULTS = (
+    "supported",
+    "refuted",
+    "undecided",
+    "undecidable",
+    "no verdict",
     "failed",
     "pending",
 )
+#: What decides nothing, and is counted where there is more than a few of it.
+_OPEN = ("equivalent", "inconclusive", "undecided")
+#: How a gap to the baseline goes with size, as a sentence has it.
+_TRENDS = {
+    "grows": "grows for",
+    "closes": "closes for",
+    "holds": "holds for",
+    "undecided": "is undecided for",
+}
+_CONTROLS = {"aa": "the A/A arm", "positive": "the positive control"}
+_MOST = 4  # names of one kind
+_FEW = 3  # of what is open; results whose intervals stand in the answer
+_MANY = 6  # hypotheses, beyond which the undecided are counted
+_TABLES = 4  # whose names stand in a sentence
+
+
+class _Said(NamedTuple):
+    """Something with its verdict or test result, and the number behind it."""
+
+    name: str
+    word: str
+    number: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number})" if self.number else self.name
 
 
 def headline(frames: Frames) -> str:
-    """Say in a sentence what the first table shows: of a factorial design, its factors."""
-    effects = contrasts.factors(frames.table)
-    if len(effects):
-        return contrasts.answer(effects)
-    frame = frames.table.comparison
-    variants = frame[frame["role"] == ""].sort_values("difference_nats")
-    parts = []
-    for verdict in _VERDICTS:
+    """Say what the experiment answers: its hypotheses first, then what its tables show.
+
+    Of a factorial design the factors, of a path the steps, of several tables each variant over all
+    of them. What decides is named with its number; of what does not, only a few.
+    """
+    parts = (_hypotheses, _controls, _best_rates, _tables, _trends)
+    return " ".join(sentence for part in parts for sentence in part(frames))
+
+
+def facts(frames: Frames) -> str:
+    """Say in a few words how the experiment was computed, over all its tables."""
+    plan, experiment, compute = frames.plan, frames.plan.experiment, frames.compute
+    variants = frames.table.plan.variants
+    arms = sum(bool(variant.role) for variant in variants)
+    looks, race = experiment.looks, experiment.race
+    seeds = _range(looks) + f" seed{'s'[: looks[-1] > 1]}"
+    tokens = _range([table.tokens_per_run for table in plan.tables])
+    steps = _range([table.steps for table in plan.tables])
+    matches = dict.fromkeys(
+        "not matched" if table.match == "none" else f"matched on {table.match.replace('_', ' ')}"
+        for table in plan.tables
+    )
+    text = [
+        *([f"{len(plan.tables)} tables"] if len(plan.tables) > 1 else []),
+        f"{len(variants) - arms} variants"
+        + (f" and {arms} control{'s'[: arms > 1]}" if arms else ""),
+        seeds + (f", {race} more to tune on" if race else ""),
+        f"{tokens} tokens a run ({steps} steps of {experiment.train.batch} x "
+        f"{experiment.model.context})",
+        entry_text(experiment.train.optimizer),
+        f"learning rate {experiment.train.lr:g}",
+        " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
+    ]
+    threads = compute.get("threads", "?")
+    return (
+        f"{', '.join(text)}. Computed on {compute.get('device', '?')} in "
+        f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel "
+        f"and {threads} thread{'s'[: threads != 1]} a worker."
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    """Write the least and the most of some counts; once, where they are the same."""
+    return " to ".join(dict.fromkeys(f"{value:,}" for value in (min(values), max(values))))
+
+
+def _hypotheses(frames: Frames) -> Iterator[str]:
+    """Yield a sentence for each test result: its hypotheses with their numbers, or how many."""
+    frame = hypotheses.results(frames)
+    every = len(frame)
+    for word in _RESULTS if every else ():
+        own = frame[frame["result"] == word]
         named = [
-            str(row.label)
-            + ("" if math.isnan(row.difference_nats) else f" ({row.difference_nats:+.4f})")
-            for row in rows(variants[variants["verdict"] == verdict])
+            _of_hypothesis(of, alone=every <= _FEW)
+            for _, of in own.groupby("hypothesis", sort=False)
         ]
-        if named:
-            parts.append(f"{verdict}: {tables.listed(named)}")
-    shown = "; ".join(parts) or "nothing yet"
-    return f"Against '{frames.table.plan.baseline.label}' (difference in nats): {shown}."
+        if word in ("no verdict", "undecidable") and named:
+            of = f"{len(own)} of {every}" if len(own) < every else f"{every}"
+            why = _failing(frames) if word == "no verdict" else "; ".join(dict.fromkeys(own["why"]))
+            measured = f" (measured: {'; '.join(named)})" if len(named) <= _FEW else ""
+            what = "the hypothesis" if every == 1 else f"{of} hypotheses"
+            yield f"{word.capitalize()} on {what}: {why}{measured}."
+        elif word in _OPEN and every > _MANY:
+            yield f"{word.capitalize()}: {len(named)} hypotheses."
+        elif named:
+            yield f"{word.capitalize()}: {_listed(named, '; ', _FEW)}."
+
+
+def _of_hypothesis(frame: pd.DataFrame, *, alone: bool) -> str:
+    """Write a hypothesis with what was measured in each of its tables; `alone` with intervals."""
+    numbers = [
+        f"{row.table} {_measured(row, alone=alone)}".strip()
+        for row in rows(frame)
+        if not math.isnan(row.difference)
+    ]
+    told = [", ".join(dict.fromkeys(numbers)), *dict.fromkeys(frame["remark"])]
+    return str(_Said(frame["hypothesis"].iloc[0], "", "; ".join(filter(None, told))))
+
+
+def _measured(row: Any, *, alone: bool) -> str:
+    if alone:
+        return cells.measured(row).removesuffix(" nats")
+    unit = f" {row.unit}" if row.unit not in ("", "nats") else ""
+    return tables.estimate(row.difference, row.low, row.high) + unit
+
+
+def _controls(frames: Frames) -> Iterator[str]:
+    """Yield which controls fail, unless hypotheses say so, once all runs of a table have ended."""
+    stated = frames.plan.experiment.hypotheses
+    ended = all((table.runs["outcome"] != "pending").all() for table in frames.tables)
+    if not stated and ended and (failing := _failing(frames)):
+        yield f"No difference is sure: {failing}."
+
+
+def _failing(frames: Frames) -> str:
+    """Name the controls that fail in any table; those of speeds where no other does."""
+    failing = [
+        name
+        for kind, name in _CONTROLS.items()
+        if not all(t.controls[kind].holds for t in frames.tables if kind in t.controls)
+    ]
+    if not failing and not all(controls.all_hold(t.speed_controls).holds for t in frames.tables):
+        failing = ["the speed of the A/A arm"]
+    return f"{' and '.join(failing)} fail{'s'[: len(failing) == 1]}" if failing else ""
+
+
+def _best_rates(frames: Frames) -> Iterator[str]:
+    """Yield where the best learning rates lie over a ladder, unless its question is another."""
+    best = transfer.optima(frames)
+    if best.empty or frames.plan.experiment.hypotheses:
+        return
+    named = []
+    for label, rates in best.groupby("label", sort=False)["lr"]:
+        each = list(dict.fromkeys(rates))
+        every = [f"{rate:g}" for rate in (rates if len(each) > 1 else each)]
+        named.append(f"{label} {', '.join(every)}" + " throughout" * (len(each) == 1))
+    yield f"Best learning rate, from the first size to the last: {_listed(named, '; ')}."
+
+
+def _trends(frames: Frames) -> Iterator[str]:
+    """Yield whether gaps to the baseline grow with size."""
+    laws = scaling.laws(frames)
+    if "trend" not in laws:
+        return
+    parts = []
+    for word, phrase in _TRENDS.items():
+        own = [
+            str(_Said(row.label, "", tables.interval(row.slope, row.slope_low, row.slope_high)))
+            for row in rows(laws[laws["trend"] == word])
+        ]
+        if own:
+            parts.append(f"{phrase} {_listed(own)}")
+    if parts:
+        yield f"With size (nats per tenfold parameters) the gap {'; '.join(parts)}."
+
+
+def _tables(frames: Frames) -> Iterator[str]:
+    """Yield what the tables show: factors, steps, or the variants over all of them."""
+    of_design = _steps if frames.plan.experiment.variants.design == "path" else _factors
+    told = {table.plan.name: of_design(table) for table in frames.tables}
+    if all(told.values()):
+        for name, text in told.items():
+            yield f"In '{name}': {text}" if name else text
+    else:
+        yield _variants(frames)
+
+
+def _factors(table: TableFrames) -> str:
+    """Say what the effects of factors show, alone and two together; of other designs nothing."""
+    frame = contrasts.factors(table)
+    if frame.empty:
+        return ""
+    effects = [_Said(row.effect, row.verdict, _estimate(row)) for row in rows(_by_size(frame))]
+    pairs = set(frame.loc[frame["changed"] != "", "effect"])
+    alone, together = (
+        [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
+    )
+    text = f"On average over the other factors (difference in nats): {_by_word(alone)}."
+    return text + (f" Interactions: {_by_word(together)}." if together else "")
+
+
+def _steps(table: TableFrames) -> str:
+    """Say what each step of a path changes, in their order, and what all change together."""
+    frame = contrasts.steps(table)
+    if frame.empty:
+        return ""
+    each = [
+        str(
+            _Said(
+                row.step,
+                "",
+                f"{tables.estimate(row.marginal_nats, row.marginal_low, row.marginal_high)}, "
+                f"{row.verdict}".removeprefix("-, "),
+            )
+        )
+        for row in rows(frame)
+    ]
+    last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
+    together = f"; all together {_estimate(last)}, {last.verdict}" if last.n else ""
+    return f"Step by step (difference in nats): {', '.join(each)}{together}."
+
+
+def _variants(frames: Frames) -> str:
+    """Say how the variants compare with the baseline: in one table, or over all of them."""
+    names = [table.plan.name for table in frames.tables]
+    of_variant: dict[str, dict[str, Any]] = {}
+    for table in frames.tables:
+        frame = table.comparison
+        for row in rows(_by_size(frame[(frame["role"] == "") & ~frame["baseline"]])):
+            of_variant.setdefault(row.label, {})[table.plan.name] = row
+    groups: dict[tuple[str, ...], list[_Said]] = {}
+    for label, of_table in of_variant.items():
+        words = tuple(of_table[name].verdict if name in of_table else "" for name in names)
+        numbers = [_estimate(of_table[name]) if name in of_table else "-" for name in names]
+        known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
+        said = _Said(label, _over(words, names), " | ".join(numbers) if known else "")
+        groups.setdefault(words, []).append(said)
+    ordered = sorted(groups, key=lambda words: [_VERDICTS.index(word) for word in words if word])
+    every = [one for words in ordered for one in groups[words]]
+    where = f"; {' | '.join(names)}" if 1 < len(names) <= _TABLES else ""
+    shown = _by_word(every, dict.fromkeys(one.word for one in every)) or "nothing yet"
+    return f"Against '{frames.table.plan.baseline.label}' (difference in nats{where}): {shown}."
+
+
+def _over(words: Sequence[str], names: Sequence[str]) -> str:
+    """Write a variant's verdicts over several tables: `better in text, worse in recall`."""
+    kinds = [word for word in _VERDICTS if word in words]
+    if len(names) == 1:
+        return kinds[0]
+    if len(set(words)) == 1:
+        return f"{kinds[0]} in {'both' if len(names) == 2 else f'all {len(names)}'}"
+    of = {
+        kind: [name for name, word in zip(names, words, strict=True) if word == kind]
+        for kind in kinds
+    }
+    where = {
+        kind: f"{kind} in {tables.listed(own) if len(names) <= _TABLES else len(own)}"
+        for kind, own in of.items()
+    }
+    if len(of) == 2 < len(names):
+        few, rest = sorted(of, key=lambda kind: len(of[kind]))
+        return f"{where[few]}, else {rest}"
+    return ", ".join(where.values())
+
+
+def _by_word(said: Sequence[_Said], words: Iterable[str] = _VERDICTS) -> str:
+    """List what has each word; where it decides nothing, and is more than a few, how many."""
+    parts = []
+    for word in words:
+        own = [str(one) for one in said if one.word == word]
+        if own:
+            count = f"all {len(own)}" if len(own) == len(said) else f"{len(own)} others"
+            is_open = word.split(" in ")[0] in _OPEN  # what decides stands first
+            parts.append(f"{word}: {count if is_open and len(own) > _FEW else _listed(own)}")
+    return "; ".join(parts)
+
+
+def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most + 1 else ""
+    return between.join(names[: most if more else len(names)]) + more
+
+
+def _by_size(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sort rows by the size of their difference, the largest first."""
+    return frame.sort_values("difference_nats", key=abs, ascending=False, kind="stable")
+
+
+def _estimate(row: Any) -> str:
+    """Write a row's difference with the decimals that its interval bears out."""
+    if math.isnan(row.difference_nats):
+        return ""
+    return tables.estimate(row.difference_nats, row.low_nats, row.high_nats)

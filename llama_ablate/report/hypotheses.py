@@ -1,6 +1,7 @@
 """Hypotheses of the experiment file and their test results."""
 
 import math
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -10,7 +11,7 @@ from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.report import controls, stages
+from llama_ablate.report import contrasts, controls
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results import FINAL
@@ -28,22 +29,27 @@ _SOLVED = 0.005  # nats over the floor, within which there is nothing more to ga
 def results(frames: Frames) -> pd.DataFrame:
     """Return one row for each hypothesis of the file: what was stated, and its test result.
 
-    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, family, p,
-    seeds_low, seeds_high, n, tested`. A hypothesis about a row of a table reads the table's
-    interval; the other quantities that the file asks for are a family of their own. Where no arm of
-    a table has learned its text, or a control fails, there is no test result: `undecidable`, `no
-    verdict`; `tested` is what the interval alone would say.
+    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, remark,
+    family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a table, or
+    a step of a path, reads the interval of that row; the other quantities that the file asks for
+    are a family of their own. Where runs are missing the result is `pending` or `failed`; where no
+    arm of a table has learned its text, or a control fails, there is none: `undecidable`, `no
+    verdict`. `tested` is what the interval alone would say; `p_corrected` is that of a difference
+    of 0, whatever was stated. `remark` says how a row's verdict and the result go together where
+    they are about different bounds.
     """
     stated = frames.plan.experiment.hypotheses
-    others = {_quantity(entry, frames) for entry in stated if _of_table(entry, frames) is None}
+    others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
     rows = []
     for entry in stated:
-        row = _of_table(entry, frames)
-        interval, family = row or (_interval(entry, frames, len(others)), _count(others))
+        row = _row_of(entry, frames)
+        interval = row.interval if row else _interval(entry, frames, len(others))
         test = _hypothesis(entry)
         result: str = test.result(interval)
         why = ""
-        if reason := _undecidable(entry, frames):
+        if missing := _missing(entry, frames, row, interval):
+            result = missing
+        elif reason := _undecidable(entry, frames):
             result, why = "undecidable", reason
         elif reason := _failing_controls(entry, frames):
             result, why = "no verdict", reason
@@ -64,8 +70,9 @@ def results(frames: Frames) -> pd.DataFrame:
                 "high": scale(interval.high),
                 "result": result,
                 "why": why,
-                "family": family,
-                "p": interval.p,
+                "remark": _remark(result, test, row, table.experiment.margin),
+                "family": row.family if row else _count(others),
+                "p_corrected": interval.p,
                 "seeds_low": low,
                 "seeds_high": high,
                 "n": interval.n,
@@ -117,25 +124,84 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
     return {key: own[key] - other[key] for key in shared}
 
 
-def _of_table(entry: Hypothesis, frames: Frames) -> tuple[Interval, str] | None:
-    """Return the interval of a table's row that a hypothesis is about, and that of how many rows.
+@dataclass(frozen=True)
+class _Row:
+    """A row that a report shows: its interval, that of how many, and its verdict."""
 
-    None for any other quantity: of two variants neither of which is the baseline, of another
-    number or in percent, of two differences, and where runs that diverged or collapsed must count.
+    interval: Interval
+    family: str
+    verdict: str
+
+
+def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
+    """Return the row of the comparison, or the step of a path, that a hypothesis is about.
+
+    None for any other quantity: of two variants that no row compares, of another number or in
+    percent, of two differences, and where runs that diverged or collapsed must count.
     """
     table = frames.named(entry.table)
-    base, other = table.plan.baseline.label, entry.against or table.plan.baseline.label
-    label = entry.variant if other == base else other
-    if not stages.is_of_row(entry, base, table.split):
+    base = table.plan.baseline.label
+    pair = (entry.variant, entry.against or base)
+    plain = entry.minus is None and entry.value is None and not entry.relative
+    if not (plain and _is_loss(entry, table)):
         return None
-    row = table.comparison.set_index("label").loc[label]
-    if row["verdict"] in UNSTABLE:
-        return None
-    variant = next(v for v in table.plan.variants if v.label == label)
-    interval = table.intervals[variant.id]
-    ranked = sum(not (v.baseline or v.role) for v in table.plan.variants)
-    family = "itself alone" if variant.role else f"{ranked} row{'s'[: ranked > 1]} of its table"
-    return (interval if other == base else -interval), family
+    for labels, row in _rows(table).items():
+        if row.verdict not in UNSTABLE and set(labels) == set(pair) and len(set(pair)) > 1:
+            return row if labels == pair else replace(row, interval=-row.interval)
+    return None
+
+
+def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
+    """Return every row of a table that has an interval, by the variants that it compares."""
+    variants = [variant for variant in table.plan.variants if not variant.baseline]
+    verdicts = table.comparison.set_index("label")["verdict"]
+    base = table.plan.baseline.label
+    ranked = sum(not variant.role for variant in variants)
+    of = f"{ranked} row{'s'[: ranked > 1]} of its table"
+    rows = {
+        (v.label, base): _Row(
+            table.intervals[v.id], "itself alone" if v.role else of, verdicts[v.label]
+        )
+        for v in variants
+    }
+    steps = contrasts.step_intervals(table)
+    words = contrasts.steps(table)["verdict"] if steps else ()
+    for (labels, interval), word in zip(steps.items(), words, strict=True):
+        rows.setdefault(labels, _Row(interval, f"{len(steps)} steps of its path", word))
+    return rows
+
+
+def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Interval) -> str:
+    """Return `pending` or `failed` where the runs of a hypothesis are not there; else nothing."""
+    if row and row.verdict in ("pending", "failed"):
+        return row.verdict
+    if not math.isnan(interval.mean):
+        return ""
+    ends = [
+        set(table.runs.loc[table.runs["label"] == label, "outcome"])
+        for table, part in ((frames.named(part.table), part) for part in entry.parts)
+        for label in (part.variant, part.against or table.plan.baseline.label)
+    ]
+    if any("pending" in end for end in ends):
+        return "pending"
+    return "failed" if any(end.isdisjoint(FINAL) for end in ends) else ""
+
+
+def _remark(result: str, test: evidence.Hypothesis, row: _Row | None, margin: str | None) -> str:
+    """Say how a row's verdict and a result go together, where they are about different bounds."""
+    if row is None:
+        return ""
+    if result == "undecided" and row.verdict == "equivalent":
+        return f"equivalent within {margin}"
+    if result == "undecided" and row.verdict in ("better", "worse"):
+        held = (end for end in test.region if row.interval.low <= end <= row.interval.high)
+        return f"{row.verdict}, but the interval holds {' and '.join(f'{end:+g}' for end in held)}"
+    one_sided = test.direction != "equivalent" and (
+        (result == "supported" and test.margin >= 0) or (result == "refuted" and test.margin <= 0)
+    )
+    if one_sided and row.verdict == "equivalent":
+        return f"by less than the margin of {margin}"
+    return ""
 
 
 def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:

@@ -12,12 +12,11 @@ import jinja2
 import pandas as pd
 
 from llama_ablate.config.experiment import slug
-from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.report import drawing, tables
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.frames import Frames, rows
-from llama_ablate.report.headline import headline
+from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.sections import Section
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
@@ -73,28 +72,12 @@ def _caption(figure: str) -> str:
     return shown[:1].upper() + shown[1:]
 
 
-def _facts(frames: Frames) -> str:
-    """Say in one sentence how the first table was computed."""
-    table, experiment = frames.table.plan, frames.plan.experiment
-    compute = frames.compute
-    return (
-        f"{len(table.variants)} variants, {len({run.seed for run in table.runs})} seeds, "
-        f"{table.tokens_per_run:,} tokens a run ({table.steps:,} steps of "
-        f"{experiment.train.batch} x {experiment.model.context}), "
-        f"{entry_text(experiment.train.optimizer)}, learning rate {experiment.train.lr:g}, "
-        f"matched: {table.match}. Computed on "
-        f"{compute.get('device', '?')} in {compute.get('precision', '?')} with the "
-        f"{compute.get('kernel', '?')} attention kernel and {compute.get('threads', '?')} "
-        "thread(s) a worker."
-    )
-
-
 def _markdown(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], figures: Sequence[Drawn]
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
-    for text in (experiment.question, headline(frames), _facts(frames)):
+    for text in (experiment.question, headline(frames), facts(frames)):
         lines += [tables.literal(text), ""]
     lines += [f"> {tables.literal(warning)}" for warning in warnings]
     for section in sections:
@@ -118,7 +101,7 @@ def _html(
         name=experiment.name,
         question=experiment.question,
         answer=headline(frames),
-        facts=_facts(frames),
+        facts=facts(frames),
         warnings=warnings,
         sections=[_shown(section) for section in sections],
         figures=[

@@ -3,7 +3,7 @@
 The page, Markdown, LaTeX, CSV and the terminal all show these.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -48,6 +48,11 @@ class Section:
 
 
 SECTIONS = Parts[Section]("section")
+#: What diagnostics tell of the rows of a comparison, or of a design's effects.
+_DIAGNOSTICS = (
+    *("label", "effect", "n", "sd_nats", "seed_se_nats", "text_se_nats", "df", "alpha", "pooled"),
+    *("look", "looks", "correlation", "pairing_saves", "aliases"),
+)
 
 
 def sections(frames: Frames) -> list[Section]:
@@ -71,12 +76,17 @@ def _section(
     *,
     printed: bool = True,
     folded: bool = False,
+    leading: Collection[str] = (),
 ) -> Section | None:
-    """Return a section, or None where its frame is empty."""
+    """Return a section, or None where its frame is empty.
+
+    Its short form ends with the last of the `leading` columns; without any it has all columns.
+    """
     if frame.empty:
         return None
-    note = " ".join(note.split())
-    return Section(title, write(frame), note, frame, printed=printed, folded=folded)
+    note, shown = " ".join(note.split()), write(frame)
+    short = max((i for i, name in enumerate(shown, 1) if name in leading), default=0)
+    return Section(title, shown, note, frame, printed=printed, folded=folded, short=short)
 
 
 @SECTIONS.register("factors", every_table=True)
@@ -88,47 +98,45 @@ def _factors(frames: Frames) -> Section | None:
         "Factors",
         frame,
         cells.factors,
-        f"""What each change does to the {frames.table.split} loss in nats per token, on average
-        over all settings of the other factors: every run counts for every row. A row of two is half
-        of what one changes about the other's effect, which is by that much more with the other, and
-        less without. The intervals hold for all rows at once (Bonferroni), and the verdicts are
-        read off them. All rows share the noise that is left after cells and seeds; one that varies
-        more over seeds than the others keeps its own.
+        f"""What each change does to the {frames.table.split} loss (nats per token; below 0 is
+        better), on average over all settings of the other factors: every run counts in every row. A
+        row of two factors is half of what one changes about the other's effect. The intervals hold
+        for all rows at once (Bonferroni); verdict and p are read off them.
         {contrasts.confounding(frames.table)}""",
+        leading=("in other words",),
     )
 
 
 @SECTIONS.register("comparison", every_table=True)
 def _comparison(frames: Frames) -> Section | None:
+    frame = frames.table.comparison
+    costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
+        processes; state bytes are what one sequence of the training context keeps, in 16-bit
+        numbers."""
     if len(contrasts.factors(frames.table)):
         return _section(
             "Combinations",
-            frames.table.comparison,
+            frame,
             cells.combinations,
             f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds, and what
-            each combination of the factors costs. One alone rests on its own few runs; the factors
-            above rest on all of them, and are what is tested. Speeds are ratios to the baseline
-            from one interleaved pass; KV bytes and those of the state of one sequence of the
-            training context are for 16-bit numbers.""",
+            each combination of the factors costs. Each rests on its own few runs: the factors above
+            rest on all of them, and are what is tested. {costs}""",
+            leading=cells.LEADING,
         )
     margin = frames.plan.experiment.margin
-    equivalent = f" equivalent where it lies within {margin}," if margin else ""
+    equivalent = f" equivalent where it lies within {margin} of 0," if margin else ""
     return _section(
         "Comparison",
-        frames.table.comparison,
+        frame,
         cells.comparison,
-        f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds. The
-        difference is variant minus baseline, paired by seed: both saw the same batches and share
-        every weight they have in common. The intervals hold all at once in 95% of tables (Student's
-        t, Bonferroni over the rows; a control's holds alone), and the verdict is read off the one
-        that is printed:{equivalent} better or worse where it leaves out 0, else inconclusive.
-        {_looks(frames)} Where the variance
-        is pooled, that of the other rows counts for two degrees of freedom; a row that is much
-        noisier than they are keeps its own. The text's part is what other held-out documents would
-        change. r is the correlation over seeds, and beside it how many times the runs an unpaired
-        design would need. Speeds are ratios to the baseline from one interleaved pass over several
-        processes, with 95% intervals over these; KV bytes and those of the state of one sequence of
-        the training context are for 16-bit numbers.""",
+        f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds; lower is
+        better. The difference is variant minus baseline over the n seeds that both finished: runs
+        of one seed see the same batches and share the initial values of all weights that they have
+        in common. All intervals of the table hold at once in 95% of tables (Student's t, Bonferroni
+        over the rows; a control's holds alone). The verdict is read off the interval:{equivalent}
+        better or worse where it leaves out 0, else inconclusive; the corrected p is below 0.05 just
+        where the interval leaves out 0. {_looks(frames)} {costs}""",
+        leading=cells.LEADING,
     )
 
 
@@ -136,16 +144,15 @@ def _looks(frames: Frames) -> str:
     """Say how seeds come: by looks that were planned, or how many more would decide."""
     experiment = frames.plan.experiment
     if len(experiment.looks) == 1:
-        return """An inconclusive row of five seeds or more says how many would decide it, four
-        times in five; seeds added after a look at the results cost error that no interval has,
+        return """Seeds that are added after a look at the results make false verdicts more likely,
         unless they are planned from the start (seeds: {looks: [3, 6, 12]})."""
     shares = experiment.spend or spending(experiment.looks)
     planned = ", ".join(
         f"{share:.0%} at {seeds}" for share, seeds in zip(shares, experiment.looks, strict=True)
     )
-    return f"""Seeds come in looks: a variant stops at the first that decides it, and each look
-    spends a share of the 5%, fixed before the first run ({planned} seeds); a row's interval is that
-    of its look, and it is pending while it is to have another."""
+    return f"""Seeds come in looks: a variant stops at the first that decides it, so n differs. Each
+    look spends a share of the 5%, fixed before the first run ({planned} seeds); a row is pending
+    until it is decided or has had its last look."""
 
 
 @SECTIONS.register("winners")
@@ -154,9 +161,9 @@ def _winners(frames: Frames) -> Section | None:
         "Who wins where",
         comparison.winners({table.plan.name: table.comparison for table in frames.tables}),
         cells.winners,
-        """The lowest mean loss of each table, with the interval of its table. A winner that is
-        inconclusive against the baseline is only the lowest number seen; where the winner flips,
-        the budget decides the answer.""",
+        """The variant of the lowest loss in each table, with its row's interval. One that is
+        inconclusive against the baseline is only the lowest number seen. Flips: it is not the first
+        table's.""",
     )
 
 
@@ -166,12 +173,14 @@ def _hypotheses(frames: Frames) -> Section | None:
         "Hypotheses",
         hypotheses.results(frames),
         cells.hypotheses,
-        f"""{_when(frames)} Supported where the whole interval lies inside what was stated, refuted
-        where it lies outside, else undecided. A hypothesis about a row of a table is decided by
-        that row's interval; all other comparisons that the file asks for share 5% among them
-        (Bonferroni). Shares of runs that diverged or collapsed are over all finished runs,
-        before tuning, with an exact interval. Where no arm has learned the task, or all have
-        solved it, nothing can be decided; where a control fails, there is no verdict.""",
+        f"""{_when(frames)} Supported: the whole interval lies inside what was stated; refuted: it
+        lies outside; else undecided. A hypothesis about a row of a table has that row's interval;
+        all other comparisons of the file share 5% among them (Bonferroni). Where a control fails
+        there is no verdict; where no variant has learned the task, or all have solved it, a
+        difference of losses is undecidable. In differences of losses a run that diverged counts
+        with the loss of chance. Shares of runs that diverged or collapsed are over all finished
+        runs, at every tuned point, with an exact interval.""",
+        leading=("test result", "remark"),
     )
 
 
@@ -179,7 +188,7 @@ def _when(frames: Frames) -> str:
     """Say when the hypotheses were stated, as far as that is known."""
     versions, experiment = frames.protocol, frames.plan.experiment
     if not versions or versions[0].after_runs:
-        return "Whether they were stated before the runs is not known."
+        return "It is not known whether they were stated before the runs."
     changed = [c for c in protocol.changes(versions, experiment) if c.key.startswith("hypothesis")]
     if not changed:
         return "Stated in the file before the first run had finished."
@@ -196,10 +205,10 @@ def _controls(frames: Frames) -> Section | None:
         "Controls",
         pd.DataFrame(rows, columns=["control", "result", "why"]),
         lambda frame: frame,
-        """An A/A arm is the baseline once more, with other weights or another order of the
+        """An A/A arm is the baseline once more, with other initial weights or another order of the
         text: it must be equivalent within the margin. The positive control is known to harm: it
-        must be worse, and by no more than ten margins. The speeds of an A/A arm must be the
-        baseline's within 5%: else no speed tells anything apart.""",
+        must be worse, by no more than ten margins. An A/A arm's speeds must be within 5% of the
+        baseline's: else the speeds of this report tell nothing apart.""",
     )
 
 
@@ -219,9 +228,8 @@ def _heldout(frames: Frames) -> Section | None:
         "Held-out text",
         pd.concat(splits, keys=names, names=["text", None]).reset_index("text"),
         cells.heldout,
-        """What other documents of the same kind would change of a difference is part of its
-        interval: its error is computed between documents, or between blocks of a text that has
-        few.""",
+        """Other held-out documents would give another difference: the intervals contain that error
+        too. It is computed between documents, or between blocks of a text that has few.""",
         printed=False,
     )
 
@@ -232,9 +240,10 @@ def _steps(frames: Frames) -> Section | None:
         "Steps",
         contrasts.steps(frames.table),
         cells.steps,
-        """What each step of the path changes against the step before it, and all steps so far
-        against the baseline. The intervals of the steps hold for all steps at once (Bonferroni) and
-        decide their verdicts.""",
+        """What each step changes against the step before it, over the n seeds that both finished,
+        and all steps so far against the baseline. The intervals of the steps hold for all steps at
+        once (Bonferroni); verdict and p are read off them.""",
+        leading=("all so far [95%]",),
     )
 
 
@@ -244,9 +253,9 @@ def _tuning(frames: Frames) -> Section | None:
         "Tuning",
         tuning.trials(frames.table.runs, frames.table.split),
         cells.tuning,
-        f"""Every variant is tried at the same points{_race(frames)}; the best by validation loss is
-        the one that the other tables report. Sensitivity is the mean loss over the grid of
-        learning rates above its minimum (Wortsman et al. 2023, arXiv:2309.14322).""",
+        f"""Every variant is tried at the same points{_race(frames)}; the other tables report the
+        one with the lowest validation loss. LR sensitivity is the mean loss over the grid of
+        learning rates, less its minimum (Wortsman et al. 2023, arXiv:2309.14322).""",
     )
 
 
@@ -264,11 +273,35 @@ def _stability(frames: Frames) -> Section | None:
         "Stability",
         frame,
         cells.stability,
-        """Over all finished runs of a variant, at every point that was tuned. A run diverged if
-        its loss or gradient was not finite, or ended above chance; it collapsed if it learned no
-        more than the frequencies of its text's tokens. Shares have Wilson's interval. Spikes are
-        steps seven deviations above the hundred before.""",
+        """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
+        gradient was not finite, or its loss ended above chance; it collapsed if it learned no more
+        than how frequent each token is. Shares have Wilson's interval. A spike is a step seven
+        deviations above the hundred before.""",
         printed=unstable,
+    )
+
+
+@SECTIONS.register("diagnostics", every_table=True)
+def _diagnostics(frames: Frames) -> Section | None:
+    frame = contrasts.factors(frames.table)
+    if frame.empty:
+        frame = frames.table.comparison
+        frame = frame[~frame["baseline"]]
+        more = """Where the variance is pooled, that of the other rows counts for two degrees of
+        freedom; a row much noisier than they are keeps its own. r is the correlation over seeds of
+        variant and baseline; beside it, how many times the runs an unpaired design would need:
+        rough figures, shown from five pairs on."""
+    else:
+        more = """Where the variance is pooled, it is what is left in all cells after cells and
+        seeds; an effect that varies more over seeds than the others keeps its own."""
+    return _section(
+        "Diagnostics",
+        frame[[name for name in _DIAGNOSTICS if name in frame]],
+        cells.diagnostics,
+        f"""What each interval is made of: its standard errors, over seeds and over held-out text,
+        its degrees of freedom, and the level at which it holds alone. {more}""",
+        printed=False,
+        folded=True,
     )
 
 
@@ -278,14 +311,12 @@ def _speed_up(frames: Frames) -> Section | None:
         "Effective speed-up",
         speed_up.speed_ups(frames),
         cells.speed_ups,
-        """How many times a variant's own tokens, training FLOPs and training seconds the baseline
-        needs for the same loss: above 1 the variant is cheaper. The loss is the higher one of both
-        longest runs, for each seed; the lengths that reach it are read off the curves of loss
-        against length, through runs (or their branches) whose schedule ended there. No curve is
-        extended: beyond its runs a multiple is a bound. FLOPs are the tokens' multiple times the
-        ratio of FLOPs per token, seconds times the ratio of measured training speeds. Intervals
-        are of logarithms, at the level of the table's differences in loss, of seeds and held-out
-        texts. (Hernandez & Brown 2020, arXiv:2005.04305.)""",
+        """How many times the variant's tokens, training FLOPs or training seconds the baseline
+        needs for the same loss (Hernandez & Brown 2020, arXiv:2005.04305): above 1 the variant is
+        cheaper. For each seed the loss is the higher one of both longest runs; the lengths that
+        reach it are read off curves through runs, or branches, whose schedule ended there. No curve
+        is extended: beyond the runs a multiple is a bound. FLOPs use the ratio of FLOPs per token,
+        seconds that of measured training speeds. Intervals are as simultaneous as the table's.""",
     )
 
 
@@ -295,15 +326,14 @@ def _ladder(frames: Frames) -> Section | None:
         "Ladder",
         scaling.laws(frames),
         cells.laws,
-        """Loss = floor + scale / size^exponent through the means over seeds, with profile
-        intervals: a number that the losses bound on one side alone is a one-sided statement. Three
-        constants are fitted to four sizes or more, two (a known floor) to three; with fewer there
-        is no law, and the exponent is that of a power law without a floor over these sizes alone.
-        Before anything is projected, the law through all sizes but the largest predicts that one,
-        beside what was measured; where that cannot be done, nothing is projected. The trend is that
-        of the paired gap to the baseline per tenfold parameters: it grows or closes where its
-        interval leaves out zero, holds where it lies within the stated margin, else undecided. What
-        lies beyond the largest size is a projection of these lines and no measurement.""",
+        """Loss = floor + scale / size^exponent, fitted to the means over seeds, with profile
+        intervals; 'at most' and 'at least' where the losses bound a number on one side. It takes
+        four sizes, or three where the floor is known; with fewer the exponent is that of a power
+        law without a floor over these sizes alone. As a check, the law through all other sizes
+        predicts the largest; where that cannot be done, nothing is projected. The trend is that of
+        the paired gap to the baseline per tenfold parameters: it grows or closes where its interval
+        leaves out 0, holds where it lies within the margin, else undecided. What is projected
+        beyond the largest size was not measured.""",
     )
 
 
@@ -313,10 +343,10 @@ def _transfer(frames: Frames) -> Section | None:
         "Best learning rate by size",
         transfer.optima(frames),
         cells.transfer,
-        """The rate of each size's lowest mean validation loss over the seeds, and by how many
-        points of the grid it stands above (+) or below (-) that of the first size. At an end of the
-        grid (*) the best may lie beyond it. Rates that stay need to be tuned at the smallest size
-        alone (Yang et al. 2022, arXiv:2203.03466).""",
+        """The rate with the lowest mean validation loss at each size, and in brackets by how many
+        points of the grid it lies above (+) or below (-) that of the first size. At an end of the
+        grid (*) the best may lie beyond it. A rate that stays can be tuned at the smallest size
+        (Yang et al. 2022, arXiv:2203.03466).""",
     )
 
 
@@ -327,10 +357,9 @@ def _surface(frames: Frames) -> Section | None:
         scaling.surface(frames),
         cells.surface,
         """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
-        through the means over seeds of all rungs and of what their runs reached on the way;
-        intervals are of a bootstrap over seeds. Of a compute of 6 x parameters x tokens the lowest
-        loss takes parameters in proportion to compute^(beta / (alpha + beta)), and tokens in
-        proportion to compute to the rest of 1.""",
+        fitted to the means over seeds of all sizes and of the branches of their runs; intervals are
+        of a bootstrap over seeds. With a compute of 6 x parameters x tokens, the lowest loss takes
+        parameters in proportion to compute^(beta / (alpha + beta)), and tokens to the rest.""",
     )
 
 
@@ -342,8 +371,8 @@ def metrics(frames: Frames) -> Section | None:
         "Metrics",
         spread(frames.metrics),
         lambda _values: cells.metrics(means),
-        """Everything that was measured: the mean over a variant's runs that ended ok at its chosen
-        point. Each run's own values stand in tables/metrics.csv.""",
+        """Everything that was measured, as the mean over a variant's reported runs that ended ok.
+        The values of each run are in tables/metrics.csv.""",
         printed=False,
         folded=True,
     )

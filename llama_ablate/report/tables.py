@@ -14,6 +14,7 @@ from llama_ablate import terminal
 _GAP = 2  # spaces between columns
 _LABEL = 12  # columns that a shortened label takes at least
 _DECIDING = ("verdict", "test result")
+_UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
 
@@ -28,11 +29,37 @@ def number(value: float, form: str, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 
-def interval(mean: float, low: float, high: float, form: str = "+.4f") -> str:
-    """Write a difference with its interval, or alone where there is none."""
-    if math.isnan(mean):
-        return "-"
-    return f"{mean:{form}}" if math.isnan(low) else f"{mean:{form}} [{low:{form}}, {high:{form}}]"
+def decimals(low: float, high: float) -> int:
+    """Return how many decimals of an estimate its interval bears out: two digits of its half-width.
+
+    More where an end that is not 0 would be written as 0: a reader must see on which side of 0 the
+    interval lies. Without an interval three, of a point four.
+    """
+    half = (high - low) / 2
+    if not math.isfinite(half):
+        return _UNKNOWN
+    if half == 0:
+        return _POINT
+    places = max(0, 1 - math.floor(math.log10(half)))
+    while places < _MOST and any(end and not round(end, places) for end in (low, high)):
+        places += 1
+    return min(places, _MOST)
+
+
+def estimate(mean: float, low: float, high: float, sign: str = "+") -> str:
+    """Write a difference with the decimals that its interval bears out, without the interval."""
+    return number(mean, f"{sign}z.{decimals(low, high)}f")
+
+
+def interval(mean: float, low: float, high: float, form: str = "", sign: str = "+") -> str:
+    """Write a difference with its interval, or alone where there is none.
+
+    With the decimals that the interval bears out, unless a format is given.
+    """
+    form = form or f"{sign}z.{decimals(low, high)}f"
+    if math.isnan(mean) or math.isnan(low):
+        return number(mean, form)
+    return f"{mean:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def times(ratio: float, low: float, high: float) -> str:

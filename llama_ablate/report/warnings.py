@@ -1,8 +1,6 @@
 """Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
 
 from collections import Counter
-from typing import Any
-
 import pandas as pd
 
 from llama_ablate.config.validation import shown
@@ -12,7 +10,7 @@ from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.hypotheses import undecidable
 from llama_ablate.results import protocol
 from llama_ablate.results.plan import PlannedTable, PlannedText
-from llama_ablate.results.protocol import Replaced
+from llama_ablate.results.protocol import Change, Replaced
 
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
@@ -99,10 +97,7 @@ def _changed(frames: Frames) -> list[str]:
     if first := versions[0].after_runs:
         sentences.append(f"What was stated before the first {first} runs is not known.")
     changes = protocol.changes(versions, experiment)
-    sentences += [
-        f"{change.key}: {_stated(change.before)} -> {_stated(change.after)}, changed {change.when}."
-        for change in changes
-    ]
+    sentences += [f"{change.key}: {_how(change)} {change.when}." for change in changes]
     sentences += [
         f"A control was replaced, '{gone.label}', whose runs had ended: {_ended(gone)}."
         for change in changes
@@ -120,8 +115,17 @@ def _changed(frames: Frames) -> list[str]:
     return sentences
 
 
-def _stated(value: Any) -> str:
-    return "not stated" if value is None else shown(value) if not isinstance(value, str) else value
+def _how(change: Change) -> str:
+    """Say how a key was changed: from what to what, or that it was added or dropped."""
+    before, after = (
+        value if value is None or isinstance(value, str) else shown(value)
+        for value in (change.before, change.after)
+    )
+    if change.key.startswith("hypothesis "):  # known by what it states: it is there or it is not
+        return "added" if before is None else "dropped"
+    if before is None:
+        return f"added ({after})"
+    return f"dropped ({before})" if after is None else f"{before} -> {after}, changed"
 
 
 def _ended(gone: Replaced) -> str:

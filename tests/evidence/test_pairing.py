@@ -13,7 +13,6 @@ def test_the_interval_of_a_worked_example():
     assert effect.mean == pytest.approx(2.0)
     assert effect.high - 2 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
     assert effect.low == pytest.approx(2 - 4.302653 / math.sqrt(3), rel=1e-6)
-    assert effect.correlation == pytest.approx(1.0)
     assert effect.n == 3
 
 
@@ -82,7 +81,15 @@ def test_pairing_saves_the_runs_that_the_prototype_counted(r, times):
 
 
 def test_pairing_saves_little_where_the_spreads_differ_however_high_the_correlation():
-    effect = paired_effect([2.0, 4.0, 6.0], [0.1, 0.2, 0.3])
+    effect = paired_effect([2.0, 4.0, 6.0, 8.0, 10.0], [0.1, 0.2, 0.3, 0.4, 0.5])
     assert effect.correlation == pytest.approx(1)
-    # Variances 4 and 0.01; the differences 1.9, 3.8, 5.7 have 3.61.
-    assert effect.saved == pytest.approx(4.01 / 3.61)
+    # Variances 10 and 0.025; the differences 1.9, 3.8 ... 9.5 have 9.025.
+    assert effect.saved == pytest.approx(10.025 / 9.025)
+
+
+def test_the_correlation_of_fewer_than_five_pairs_is_not_told():
+    """Three pairs along a line have r 1.00 and save hundreds of runs, by chance."""
+    few = paired_effect([2.0, 4.0, 6.1, 8.0], [1.0, 3.0, 5.0, 7.0])
+    assert few.low < few.mean < few.high
+    assert math.isnan(few.correlation)
+    assert math.isnan(few.saved)

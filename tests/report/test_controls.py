@@ -27,7 +27,7 @@ def test_an_aa_arm_holds_only_where_it_is_equivalent_within_the_margin():
     noisy = check("aa", "inconclusive", 0.003, half=0.05)
     assert not noisy.holds
     assert noisy.why == (
-        "arm is not shown to be equivalent within 0.02 nats: +0.0030 [-0.0470, +0.0530]"
+        "arm is not shown to be equivalent within 0.02 nats: +0.003 [-0.047, +0.053]"
     )
     assert not check("aa", "worse", 0.1).holds
 
