@@ -1,7 +1,7 @@
 """Architecture ablations of Llama-style decoder-only language models.
 
 The public surface, imported on first use so that `import llama_ablate` is quick:
-`run` (an experiment), `open` (its results as data frames), `report`, `concat` (several experiments),
+`run` (an experiment), `open` (its results as data frames), `report`, `concat` (several of them),
 `load` (an experiment file), `plan` (its variants and runs), `build` and `init_weights` (a model),
 `Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
 `BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llama_ablate.api import concat as concat
-    from llama_ablate.api import open as open
+    from llama_ablate.api import open as open  # noqa: A004  it is read as `la.open`
     from llama_ablate.api import report as report
     from llama_ablate.api import run as run
 

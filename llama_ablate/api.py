@@ -11,7 +11,7 @@ the command prints. Only `run` and `OpenedResults.model` import torch.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -24,7 +24,6 @@ from llama_ablate.report import columns
 from llama_ablate.report import union as unions
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
-from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from llama_ablate.interop.loader import OpenedModel
+    from llama_ablate.report.sections import Section
 
 __all__ = ["OpenedResults", "concat", "open", "report", "run"]
 
@@ -49,8 +49,9 @@ class OpenedResults:
         #: What the report is made from: for sections and figures of your own.
         self.frames = frames
         self._results = results
-        several = isinstance(frames, unions.UnionFrames)
-        self._experiments = frames.experiments if several else (frames,)
+        self._experiments = (
+            frames.experiments if isinstance(frames, unions.UnionFrames) else [frames]
+        )
 
     @property
     def name(self) -> str:
@@ -95,36 +96,47 @@ class OpenedResults:
         """One row for each measured value of a run or a variant, with its coordinates."""
         return self._over(columns.metrics)
 
+    def only(self, table: str | None = None) -> "OpenedResults":
+        """Return the results of one table alone, the first by default.
+
+        Raises ConfigError where no table has the name.
+        """
+        return OpenedResults(self.frames.only(self.frames.named(table)), self._results)
+
     def comparison(self, table: str | None = None) -> pd.DataFrame:
         """Return one row for each variant of a table, or of every table: loss, difference, cost.
 
         Raises ConfigError where no table has the name.
         """
-        return columns.comparison(self._only(table))
+        return columns.comparison(self.frames if table is None else self.only(table).frames)
 
-    def section(self, name: str, table: str | None = None) -> pd.DataFrame:
+    def section(self, name: str) -> pd.DataFrame:
         """Return the numbers of a section of the report, such as `hypotheses`, over its tables.
 
         Empty where the experiment has nothing that the section shows. Raises ConfigError for a
-        section or a table that is not there.
+        section that there is none of.
         """
+        from llama_ablate.report.sections import SECTIONS, sections
+
         if name not in SECTIONS:
             raise ConfigError(f"there is no section '{name}'{nearest(name, SECTIONS)}")
-        made = [part for part in SECTIONS.make(self._only(table)) if part.name == name]
-        parts = [part.part.frame.assign(table=part.table) for part in made]
+        parts = [
+            part.frame.assign(table=part.table)
+            for part in sections(self.frames)
+            if part.key == name
+        ]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
-    def figure(self, name: str, table: str | None = None) -> "Figure | None":
-        """Draw a figure of the report, such as `effects`, for one table (the first by default).
+    def figure(self, name: str) -> "Figure | None":
+        """Draw a figure of the report, such as `effects`, of the first table.
 
-        None where there is nothing to draw. Raises ConfigError for a figure or a table that is not
-        there.
+        None where there is nothing to draw. Raises ConfigError for a figure that there is none of.
         """
         from llama_ablate.report.figures import FIGURES
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return FIGURES[name](self._only(table))
+        return FIGURES[name](self.frames)
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.
@@ -169,6 +181,8 @@ class OpenedResults:
 
     def _repr_html_(self) -> str:
         """Return headline and short comparison for a notebook; nothing is loaded from elsewhere."""
+        from llama_ablate.report.sections import sections
+
         shown = [part for part in sections(self.frames) if part.key == "comparison"]
         more = len(shown) - _TABLES_SHOWN
         lines = [
@@ -183,10 +197,7 @@ class OpenedResults:
         ]
         return "\n".join(line for line in lines if line)
 
-    def _only(self, table: str | None) -> Frames:
-        return self.frames if table is None else self.frames.only(self.frames.named(table))
-
-    def _over(self, make: Any) -> pd.DataFrame:
+    def _over(self, make: Callable[[Frames], pd.DataFrame]) -> pd.DataFrame:
         frames = [make(frames) for frames in self._experiments]
         return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
@@ -224,7 +235,8 @@ def report(folder: Path | str) -> Path:
     """
     from llama_ablate.commands.report import write
 
-    return Path(write(Results.open(Path(folder).expanduser())).values["report"])
+    answer = write(Results.open(Path(folder).expanduser()))
+    return Path(answer.values["report"])  # noqa: PD011  no frame's
 
 
 def run(
@@ -272,7 +284,7 @@ class _Parser(ArgumentParser):
         raise ConfigError(message)
 
 
-def _html(section: Section) -> str:
+def _html(section: "Section") -> str:
     """Return the columns of a section that come first, as a table."""
     cells = section.cells.iloc[:, : section.short or None]
     return f"<p><b>{escape(section.title)}</b></p>\n" + cells.to_html(

@@ -107,7 +107,6 @@ def run(options: Namespace) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
     from llama_ablate.config import experiment
 
-    _check_launcher(options)
     return of_source(experiment.load(options.file, tuple(options.sets)), options)
 
 
@@ -117,6 +116,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, folders
 
+    _check_launcher(options)
     processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.design.plan import make
     from llama_ablate.launch import measurement

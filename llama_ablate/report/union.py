@@ -18,6 +18,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, Standing, TextError
+from llama_ablate.files.strict_json import to_json
 from llama_ablate.report import comparison
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.tables import listed
@@ -56,7 +57,7 @@ class UnionTable(TableFrames):
     def _pairs(self) -> dict[str, comparison.Pairs]:
         """Each variant's losses with those of its own experiment's baseline, a seed once."""
         base = self.plan.baseline.id
-        pairs = {}
+        pairs: dict[str, comparison.Pairs] = {}
         for id_ in self.experiments:
             each = [
                 {seed: (loss, of_base[seed]) for seed, loss in own.items() if seed in of_base}
@@ -96,7 +97,7 @@ class UnionTable(TableFrames):
     @cached_property
     def comparison(self) -> pd.DataFrame:
         """One row for each variant; speeds and their ratios are those of its own experiment."""
-        frame = TableFrames.comparison.func(self)
+        frame = super().comparison
         ids = [variant.id for variant in self.plan.variants]
         own = pd.concat(
             [
@@ -105,15 +106,29 @@ class UnionTable(TableFrames):
             ]
         )
         own = own.drop_duplicates("id").set_index("id").loc[ids]
-        measured = [c for c in own if frame[c].isna().all() and own[c].notna().any()]
-        return frame.assign(**{column: own[column].to_numpy() for column in measured})
+        for column in frame:
+            if frame[column].isna().all():
+                frame[column] = own[column].to_numpy()
+        return frame
 
 
 @dataclass(frozen=True, eq=False)
 class UnionFrames(Frames):
     """Several experiments as one."""
 
-    experiments: tuple[Frames, ...]
+    tables: tuple[UnionTable, ...]
+    whole: tuple[Frames, ...]
+    #: Which tables fit none of the first experiment's, in sentences.
+    left_out: tuple[str, ...]
+
+    @property
+    def experiments(self) -> list[Frames]:
+        """Each experiment with those of its tables that are part of these."""
+        used = {id(part) for table in self.tables for part in table.parts}
+        return [
+            replace(frames, tables=tuple(one for one in frames.tables if id(one) in used))
+            for frames in self.whole
+        ]
 
 
 def union(experiments: Sequence[Frames]) -> UnionFrames:
@@ -142,22 +157,20 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
         first.environment,
         first.compute,
         tuple(every),
+        tuple(
+            f"Left out, as no table of the others fits it: '{one.plan.name}' of "
+            f"'{one.experiment.name}'."
+            for frames in every
+            for one in frames.tables
+            if all(one is not part for parts in tables for part in parts)
+        ),
     )
 
 
 def remarks(frames: UnionFrames) -> list[str]:
     """Say how the rows of several experiments may be compared with each other, and how not."""
-    tables = [table for table in frames.tables if isinstance(table, UnionTable)]
-    used = {id(part) for table in tables for part in table.parts}
-    left_out = [
-        f"Left out, as no table of the others fits it: '{table.plan.name}' of "
-        f"'{table.experiment.name}'."
-        for experiment in frames.experiments
-        for table in experiment.tables
-        if id(table) not in used
-    ]
-    sentences = [sentence for table in tables for sentence in _remarks(table)]
-    return [*dict.fromkeys(sentences), *left_out]
+    sentences = [sentence for table in frames.tables for sentence in _remarks(table)]
+    return [*dict.fromkeys(sentences), *frames.left_out]
 
 
 def _remarks(table: UnionTable) -> list[str]:
@@ -174,7 +187,7 @@ def _remarks(table: UnionTable) -> list[str]:
     }
     because = {"margin": ": no row is called equivalent"}
     sentences += [
-        f"Not the same {what}: {_by_experiment(table.parts, values)}{because.get(what, '')}."
+        f"Not alike: {what} {_by_experiment(table.parts, values)}{because.get(what, '')}."
         for what, values in stated.items()
         if len(set(values)) > 1
     ]
@@ -210,9 +223,10 @@ def _shared_runs(table: UnionTable) -> str:
 
 
 def _by_experiment(parts: Sequence[TableFrames], values: Sequence[str]) -> str:
-    return "; ".join(
-        f"{value} in '{part.experiment.name}'" for part, value in zip(parts, values, strict=True)
-    )
+    names: dict[str, list[str]] = {}
+    for part, value in zip(parts, values, strict=True):
+        names.setdefault(value, []).append(f"'{part.experiment.name}'")
+    return "; ".join(f"{value} in {listed(where)}" for value, where in names.items())
 
 
 def _difference(a: TableFrames, b: TableFrames) -> str:
@@ -222,7 +236,7 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
         models = [
             {**v.model, **{f"train.{k}": w for k, w in v.train.items()}} for v in (mine, other)
         ]
-        return f"the baselines differ: {_first(*models, a, b)}"
+        return f"the baselines differ: {_first(models, (a, b))}"
     if a.plan.text.fingerprint != b.plan.text.fingerprint:
         texts = [
             {
@@ -231,10 +245,10 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
             }
             for part in (a, b)
         ]
-        return f"the texts differ: {_first(*texts, a, b)}"
+        return f"the texts differ: {_first(texts, (a, b))}"
     recipes = [_train_config(part) for part in (a, b)]
     if recipes[0] != recipes[1]:
-        return f"they were trained otherwise: {_first(*recipes, a, b)}"
+        return f"they were trained otherwise: {_first(recipes, (a, b))}"
     for part in (a, b):
         if len(part.experiment.looks) > 1:
             return (
@@ -260,19 +274,17 @@ def _train_config(table: TableFrames) -> dict[str, Any]:
         **table.experiment.train.with_changes(shared).identity(*_NOT_LEARNED),
         "steps": table.plan.steps,
         "budget": table.plan.budget,
-        "tune": table.experiment.tune,
+        "tune": to_json(table.experiment.tune),
     }
 
 
-def _first(
-    mine: Mapping[str, Any], other: Mapping[str, Any], a: TableFrames, b: TableFrames
-) -> str:
+def _first(values: Sequence[Mapping[str, Any]], parts: Sequence[TableFrames]) -> str:
     """Name the first key in which two mappings differ, with both values."""
-    for key in {**mine, **other}:
-        values = [entry_text(part[key]) if key in part else "default" for part in (mine, other)]
-        if values[0] != values[1]:
-            return f"{key} is {_by_experiment((a, b), [f'{value:.80}' for value in values])}"
-    return f"their hashes do, {_by_experiment((a, b), ['', ''])}"
+    for key in [*values[0], *values[1]]:
+        texts = [f"{entry_text(own.get(key, 'default')):.80}" for own in values]
+        if texts[0] != texts[1]:
+            return f"{key} is {_by_experiment(parts, texts)}"
+    return f"so say the hashes of {_by_experiment(parts, ['one', 'the other'])}"
 
 
 def _renamed(experiments: Sequence[Frames]) -> list[Frames]:
@@ -334,7 +346,9 @@ def _union_table(
     plan: PlannedTable, experiment: Experiment, parts: Sequence[TableFrames]
 ) -> UnionTable:
     labels = {variant.id: variant.label for variant in plan.variants}
-    metrics, attempts, seen = [], [], set[str]()
+    metrics: list[pd.DataFrame] = []
+    attempts: list[pd.DataFrame] = []
+    seen: set[str] = set()
     for part in parts:
         for frames, own in ((metrics, part.metrics), (attempts, part.attempts)):
             # What was timed belongs to the pass of one experiment, and stays with it.
