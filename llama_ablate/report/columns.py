@@ -134,6 +134,7 @@ COMPARISON: Columns = {
     "kv_bytes_per_token": "bytes that a token adds to the state, of 16-bit numbers",
     "state_bytes": "bytes of the state of one sequence of the training context, 16-bit",
     "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
+    "peak_memory_bytes": "mean over its runs of the most memory that training held",
 }
 
 
