@@ -1,4 +1,4 @@
-"""Print the comparison table of an experiment as Markdown, LaTeX or CSV.
+"""Print the comparison table of an experiment as text, Markdown, LaTeX or CSV.
 
 python analysis/comparison_table.py results/quickstart --format latex > table.tex
 """
@@ -6,29 +6,27 @@ python analysis/comparison_table.py results/quickstart --format latex > table.te
 import argparse
 from pathlib import Path
 
-from llama_ablate.errors import ConfigError
+import llama_ablate as la
 from llama_ablate.report import cells, tables
-from llama_ablate.report.frames import Frames
-from llama_ablate.results.snapshot import Results
 
 
 def main() -> None:
     """Read the results, print one table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path, help="the folder of one experiment")
+    parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
+    parser.add_argument("--table", help="of an experiment with several (default: the first)")
     parser.add_argument("--format", choices=["text", "markdown", "latex", "csv"], default="text")
     options = parser.parse_args()
     try:
-        frames = Frames.of(Results.open(options.results))
-    except (ConfigError, OSError) as error:
+        results = la.open(options.results).only(options.table)
+    except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    comparison = frames.table.comparison
-    shown = cells.comparison(comparison)
+    shown = cells.comparison(results.frames.table.comparison)
     formats = {
         "text": lambda: tables.text(shown),
         "markdown": lambda: tables.markdown(shown),
-        "latex": lambda: tables.latex(shown, frames.plan.experiment.question),
-        "csv": lambda: comparison.to_csv(index=False),
+        "latex": lambda: tables.latex(shown, results.question),
+        "csv": lambda: results.comparison().to_csv(index=False),
     }
     print(formats[options.format]())
 

@@ -8,26 +8,25 @@ from pathlib import Path
 
 import seaborn as sns
 
-from llama_ablate.errors import ConfigError
+import llama_ablate as la
 from llama_ablate.report.drawing import blank, save
-from llama_ablate.report.frames import Frames, spread
-from llama_ablate.results.snapshot import Results
 
 
 def main() -> None:
     """Read the per-variant speeds, write one figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path, help="the folder of one experiment")
+    parser.add_argument("results", type=Path, help="the folder of one experiment, or a pack")
+    parser.add_argument("--table", help="of an experiment with several (default: the first)")
     parser.add_argument("--variant", action="append", help="a label; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("decode_speed"))
     options = parser.parse_args()
     try:
-        metrics = Frames.of(Results.open(options.results)).table.metrics
-    except (ConfigError, OSError) as error:
+        metrics = la.open(options.results).only(options.table).metrics
+    except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    speeds = spread(metrics[metrics["quantity"] == "decode_speed"])
+    speeds = metrics[metrics["quantity"] == "decode_speed"]
     if options.variant:
-        speeds = speeds[speeds["label"].isin(options.variant)]
+        speeds = speeds[speeds["variant"].isin(options.variant)]
     if speeds.empty:
         parser.exit(
             2,
@@ -40,7 +39,9 @@ def main() -> None:
         speeds.groupby("batch"),
         strict=True,
     ):
-        sns.lineplot(part, x="context", y="value", hue="label", style="cache", marker="o", ax=axes)
+        sns.lineplot(
+            part, x="context", y="value", hue="variant", style="cache", marker="o", ax=axes
+        )
         axes.set(title=f"batch {batch:.0f}", xlabel="context (tokens)", ylabel="tokens per second")
         axes.set_yscale("log")
     for path in save(figure, options.out):

@@ -7,11 +7,9 @@ python analysis/draw.py learning_curves results/quickstart
 import argparse
 from pathlib import Path
 
-from llama_ablate.errors import ConfigError
+import llama_ablate as la
 from llama_ablate.report.drawing import save
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames
-from llama_ablate.results.snapshot import Results
 
 
 def main() -> None:
@@ -23,11 +21,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="without its ending (default: the figure's name)")
     options = parser.parse_args()
     try:
-        frames = Frames.of(Results.open(options.results))
+        results = la.open(options.results)
         if options.table is not None:
-            frames = frames.only(frames.named(options.table))
-        figure = FIGURES[options.figure](frames)
-    except (ConfigError, OSError) as error:
+            results = results.only(options.table)
+        figure = results.figure(options.figure)
+    except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     if figure is None:
         parser.exit(

@@ -12,6 +12,7 @@ from analysis.claims import pages as audit
 from llama_ablate.commands import components, summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence.rates import wilson
+from llama_ablate.report import columns as described
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -26,8 +27,31 @@ def pages() -> dict[Path, str]:
         systems: audit.systems_parts(REFERENCE),
         claims: audit.claims_parts(REFERENCE),
         ROOT / "docs" / "reliability.md": {"torture": _torture()},
+        ROOT / "docs" / "python.md": {"columns": columns()},
     }
     return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+
+
+def columns() -> str:
+    """Return the columns of the frames that `llama_ablate.open` gives."""
+    frames = {
+        "tables": described.TABLES,
+        "runs": described.RUNS,
+        "curves": described.CURVES,
+        "metrics": described.METRICS,
+        "comparison()": described.COMPARISON,
+    }
+    rows = {
+        name: [f"| `{column}` | {what} |" for column, what in frame.items()]
+        for name, frame in frames.items()
+    }
+    return (
+        "\n\n".join(
+            "\n".join([f"### `{name}`", "", "| column | what it holds |", "|---|---|", *lines])
+            for name, lines in rows.items()
+        )
+        + "\n"
+    )
 
 
 def _filled(text: str, parts: dict[str, str]) -> str:

@@ -1,17 +1,28 @@
 """Architecture ablations of Llama-style decoder-only language models.
 
 The public surface, imported on first use so that `import llama_ablate` is quick:
+`run` (an experiment), `open` (its results as data frames), `report`, `concat` (several of them),
 `load` (an experiment file), `plan` (its variants and runs), `build` and `init_weights` (a model),
 `Store` (results on disk), and the registries `NORMS`, `POSITIONS`, `ATTENTIONS`, `FEEDFORWARDS`,
 `BLOCKS`, `CORPORA`, `TOKENIZERS`, `METRICS`.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llama_ablate.api import concat as concat
+    from llama_ablate.api import open as open  # noqa: A004  it is read as `la.open`
+    from llama_ablate.api import report as report
+    from llama_ablate.api import run as run
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "open": ("llama_ablate.api", "open"),
+    "run": ("llama_ablate.api", "run"),
+    "report": ("llama_ablate.api", "report"),
+    "concat": ("llama_ablate.api", "concat"),
     "load": ("llama_ablate.config.experiment", "load"),
     "plan": ("llama_ablate.design.plan", "make"),
     "build": ("llama_ablate.model.decoder", "build"),

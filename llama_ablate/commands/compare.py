@@ -1,25 +1,36 @@
-"""The command `compare`: two variants side by side, their metrics paired by seed."""
+"""The command `compare`: two variants side by side, or several experiments in one table."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
 
-HELP = "compare two variants, paired by seed"
+if TYPE_CHECKING:
+    from llama_ablate.report.frames import Frames
+
+HELP = "compare two variants, paired by seed, or experiments that share a baseline and a text"
 EXAMPLE = "compare results/one_at_a_time baseline swiglu"
+_FOLDERS = "compare results/norms results/feedforward"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results and the two variants."""
+    """Declare the results, and what of them is compared."""
     shared.add_results(parser)
-    parser.add_argument("a", metavar="A", help="the reference: a label or an id")
-    parser.add_argument("b", metavar="B", help="what is compared with it")
+    parser.add_argument(
+        "others",
+        metavar=("A", "B"),
+        nargs="+",
+        help="two variants of DIR, labels or ids, the first the reference; or other results",
+    )
     shared.add_table(parser)
 
 
 def run(options: Namespace) -> Answer:
-    """Compare the architectures of two variants, and their metrics paired by seed."""
+    """Compare two variants of an experiment, or the rows of several with their baseline."""
     from llama_ablate.commands import selection
     from llama_ablate.report import details
     from llama_ablate.report.frames import Frames
@@ -27,7 +38,35 @@ def run(options: Namespace) -> Answer:
 
     frames = Frames.of(Results.open(options.folder))
     frames = frames.only(selection.table(frames, options))
-    a, b = selection.variant(frames, options.a), selection.variant(frames, options.b)
+    variants = frames.table.plan.variants
+    named = [any(name in (v.label, v.id) for v in variants) for name in options.others]
+    if not any(named) and all(Path(name).exists() for name in options.others):
+        return _experiments(frames, options.others)
+    if len(options.others) != 2:
+        raise ConfigError(
+            f"after '{options.folder}' come two of its variants, as in `{EXAMPLE}`, or other "
+            f"results, as in `{_FOLDERS}`"
+        )
+    a, b = (selection.variant(frames, name) for name in options.others)
     if a.id == b.id:
-        raise ConfigError(f"'{options.a}' and '{options.b}' are the same variant: name two")
+        first, second = options.others
+        raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
     return Answer(*details.pair(frames.table, a, b))
+
+
+def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
+    """Compare the rows of several experiments with the baseline that they share."""
+    from llama_ablate.report import columns, tables, union
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.report.headline import headline
+    from llama_ablate.report.sections import sections
+    from llama_ablate.results import Results
+
+    joined = union.union([first, *(Frames.of(Results.open(folder)) for folder in folders)])
+    section = next(part for part in sections(joined) if part.key == "comparison")
+    cells = section.cells.copy()
+    cells.insert(1, "experiment", [*joined.table.experiments.values()])
+    remarks = union.remarks(joined)
+    frame = columns.comparison(joined)
+    text = "\n".join([tables.text(cells), "", headline(joined), *remarks])
+    return Answer(text, {"comparison": frame.to_dict("records"), "remarks": remarks})

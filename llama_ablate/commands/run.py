@@ -107,17 +107,20 @@ def _flag(text: str) -> tuple[str, str | bool]:
 
 def run(options: Namespace) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
-    from llama_ablate.commands import notes, report
     from llama_ablate.config import experiment
+
+    say(f"reading {options.file}")
+    return of_source(experiment.load(options.file, tuple(options.sets)), options)
+
+
+def of_source(source: "Source", options: Namespace) -> Answer:
+    """Train, measure and report an experiment that has been read, from a file or from Python."""
+    from llama_ablate.commands import notes, report
     from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, folders
 
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
     _check_launcher(options)
-    say(f"reading {options.file}")
-    source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
@@ -238,6 +241,8 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
 def _check_launcher(options: Namespace) -> None:
     """Raise ConfigError for a launcher that is not installed, and for options of another one."""
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
     name = options.launcher
     if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
         raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")

@@ -5,9 +5,12 @@ checks every key and type. What it returns still names components as the user wr
 those exist is the grid's question, because only the registries know.
 """
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from llama_ablate.config.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.config.marked_yaml import load as load_yaml
@@ -25,6 +28,7 @@ __all__ = [
     "Preset",
     "Source",
     "Train",
+    "from_mapping",
     "load",
     "preset",
     "presets",
@@ -70,6 +74,22 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
 def read(text: str, path: Path) -> Source:
     """Read the text of an experiment file that is to stand at `path`. Raises as `load` does."""
     return _source(parse(text, str(path)), path, ())
+
+
+def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> Source:
+    """Read an experiment from plain values, with the keys of a file. Raises as `load` does.
+
+    A `base` that is a file is looked for from the working directory. The experiment's text is these
+    values as YAML.
+    """
+    if "name" not in values:
+        raise ConfigError("needs a name, which its results are kept under", ("name",))
+    try:
+        text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError:
+        raise ConfigError("an experiment holds numbers, text, lists and mappings alone") from None
+    read = parse(text, "experiment")
+    return _source(Marked(read.values, {}, text), Path(), sets)
 
 
 def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> Source:

@@ -3,16 +3,18 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from llama_ablate.config import plugins
@@ -75,13 +77,29 @@ def start(task: Task, *arguments: Any, gpus: str = "", anew: bool = False, log: 
         if not anew:
             warm()
         try:
-            process.start()
+            with _without_script():
+                process.start()
         except (EOFError, ConnectionError):  # the fork server was killed just now: another one
             time.sleep(0.1)
             continue
         theirs.close()
         return Child(process, ours)
     raise ChildProcessError("no process can be started: the fork server was killed")
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Hide this process's script from the one that starts, which would run it once more.
+
+    multiprocessing does that so that it can find what the script defines. Tasks are functions of
+    modules; and a script that calls `llama_ablate.run` needs no `if __name__ == "__main__"`.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def call(

@@ -88,6 +88,11 @@ class TableFrames:
         """The experiment's margin of equivalence in nats, where it states one."""
         return margins.nats(self.experiment.margin)
 
+    @property
+    def experiments(self) -> Mapping[str, str]:
+        """The name of the experiment that each variant's row is from, by the variant's id."""
+        return dict.fromkeys((variant.id for variant in self.plan.variants), self.experiment.name)
+
     @cached_property
     def split(self) -> str:
         """The split that is reported: test where there is one."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.report import drawing, tables
+from llama_ablate.report import columns, drawing, tables
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.frames import Frames, rows
 from llama_ablate.report.headline import facts, headline
@@ -46,6 +46,8 @@ def write(
     for section in sections:
         base = folder / "tables" / slug(section.title, 160)
         tables.save(section.cells, section.frame, f"{caption} {section.title}", base)
+    for name, make in columns.FILES.items():
+        tables.save_csv(make(frames), folder / "tables" / f"{name}.csv")
     figures = _draw(frames, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"

@@ -210,10 +210,15 @@ def _tex(cell: str) -> str:
 
 def save(cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path) -> None:
     """Write `base.csv` (all numbers), `.md` and `.tex` (the cells people read)."""
-    base.parent.mkdir(parents=True, exist_ok=True)
-    frame.map(_no_formula).to_csv(base.with_name(base.name + ".csv"), index=False)
+    save_csv(frame, base.with_name(base.name + ".csv"))
     base.with_name(base.name + ".md").write_text(markdown(cells), "utf-8")
     base.with_name(base.name + ".tex").write_text(latex(cells, caption), "utf-8")
+
+
+def save_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame as CSV, for spreadsheets too: no cell is a formula."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.map(_no_formula).to_csv(path, index=False)
 
 
 def _no_formula(cell: Any) -> Any:

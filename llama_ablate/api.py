@@ -1,0 +1,292 @@
+"""Experiments in Python: run one, open its results as data frames, write its report, join several.
+
+    import llama_ablate as la
+
+    results = la.open("results/quickstart")
+    results.comparison(), results.runs, results.curves, results.metrics
+    results.model("rope", seed=0)
+
+`docs/python.md` describes the columns. What a user can mend is a `ConfigError` with the line that
+the command prints. Only `run` and `OpenedResults.model` import torch.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pandas as pd
+
+from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.report import columns
+from llama_ablate.report import union as unions
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.headline import headline
+from llama_ablate.report.warnings import warnings
+from llama_ablate.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from llama_ablate.interop.loader import OpenedModel
+    from llama_ablate.report.sections import Section
+
+__all__ = ["OpenedResults", "concat", "open", "report", "run"]
+
+_TABLES_SHOWN = 3  # in a notebook
+
+
+class OpenedResults:
+    """Results of an experiment, or of several that share a baseline and a text, as data frames.
+
+    Every frame is tidy: a row is one thing, a column one quantity with its unit in its name.
+    Frames are read once, when they are first asked for.
+    """
+
+    def __init__(self, frames: Frames, results: Sequence[Results]) -> None:
+        #: What the report is made from: for sections and figures of your own.
+        self.frames = frames
+        self._results = results
+        self._experiments = (
+            frames.experiments if isinstance(frames, unions.UnionFrames) else [frames]
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment."""
+        return self.frames.plan.experiment.name
+
+    @property
+    def question(self) -> str:
+        """The question that its file asks."""
+        return self.frames.plan.experiment.question
+
+    @cached_property
+    def headline(self) -> str:
+        """What the experiment answers, in a sentence."""
+        return headline(self.frames)
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What limits the comparison, in whole sentences; of several experiments also how."""
+        if isinstance(self.frames, unions.UnionFrames):
+            own = [f"{e.plan.experiment.name}: {w}" for e in self._experiments for w in warnings(e)]
+            return unions.remarks(self.frames) + own
+        return warnings(self.frames)
+
+    @cached_property
+    def tables(self) -> pd.DataFrame:
+        """One row for each table: its text, size, matching, budget, and how much has finished."""
+        return self._over(columns.tables)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row for each table and run, with the numbers that were measured of it by name."""
+        return self._over(columns.runs)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """One row for each table, run and point of its learning curve."""
+        return self._over(columns.curves)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row for each measured value of a run or a variant, with its coordinates."""
+        return self._over(columns.metrics)
+
+    def only(self, table: str | None = None) -> "OpenedResults":
+        """Return the results of one table alone, the first by default.
+
+        Raises ConfigError where no table has the name.
+        """
+        return OpenedResults(self.frames.only(self.frames.named(table)), self._results)
+
+    def comparison(self, table: str | None = None) -> pd.DataFrame:
+        """Return one row for each variant of a table, or of every table: loss, difference, cost.
+
+        Raises ConfigError where no table has the name.
+        """
+        return columns.comparison(self.frames if table is None else self.only(table).frames)
+
+    def section(self, name: str) -> pd.DataFrame:
+        """Return the numbers of a section of the report, such as `hypotheses`, over its tables.
+
+        Empty where the experiment has nothing that the section shows. Raises ConfigError for a
+        section that there is none of.
+        """
+        from llama_ablate.report.sections import SECTIONS, sections
+
+        if name not in SECTIONS:
+            raise ConfigError(f"there is no section '{name}'{nearest(name, SECTIONS)}")
+        parts = [
+            part.frame.assign(table=part.table)
+            for part in sections(self.frames)
+            if part.key == name
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    def figure(self, name: str) -> "Figure | None":
+        """Draw a figure of the report, such as `effects`, of the first table.
+
+        None where there is nothing to draw. Raises ConfigError for a figure that there is none of.
+        """
+        from llama_ablate.report.figures import FIGURES
+
+        if name not in FIGURES:
+            raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
+        return FIGURES[name](self.frames)
+
+    def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
+        """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.
+
+        `variant` is a label or an id; without `seed` it is the first run of it that has weights.
+        Raises ConfigError where there is no such run, or where its weights were not kept.
+        """
+        runs = self.runs
+        named = runs[(runs["variant"] == variant) | (runs["variant_id"] == variant)]
+        if named.empty:
+            raise ConfigError(f"there is no variant '{variant}'{nearest(variant, {*runs.variant})}")
+        ok = named[named["reported"] & (named["outcome"] == "ok")]
+        of_seed = ok if seed is None else ok[ok["seed"] == seed]
+        if of_seed.empty:
+            finished = ", ".join(str(one) for one in sorted({*ok["seed"]})) or "none"
+            what = "run" if seed is None else f"run of seed {seed}"
+            raise ConfigError(f"no {what} of '{variant}' has ended ok; seeds that did: {finished}")
+        folders = [
+            folder
+            for id_ in of_seed["run"]
+            for results in self._results
+            if (folder := results.folder(id_))
+        ]
+        if not folders:
+            raise ConfigError(f"'{self.frames.root}' is a pack, which holds no weights")
+        from llama_ablate.interop.loader import open_model
+
+        refused: list[ConfigError] = []
+        for folder in folders:
+            try:
+                return open_model(folder)
+            except ConfigError as error:
+                refused.append(error)
+        raise refused[0]
+
+    def __repr__(self) -> str:
+        tables = self.tables
+        return (
+            f"<results of '{self.name}': {tables['finished'].sum()} of {tables['runs'].sum()} runs "
+            f"finished, {len(self.frames.tables)} table(s)>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return headline and short comparison for a notebook; nothing is loaded from elsewhere."""
+        from llama_ablate.report.sections import sections
+
+        shown = [part for part in sections(self.frames) if part.key == "comparison"]
+        more = len(shown) - _TABLES_SHOWN
+        lines = [
+            f"<h4>{escape(self.name)}</h4>",
+            f"<p><em>{escape(self.question)}</em></p>" if self.question else "",
+            f"<p>{escape(self.headline)}</p>",
+            *(_html(part) for part in shown[:_TABLES_SHOWN]),
+            f"<p>{more} more table(s): <code>.tables</code></p>" if more > 0 else "",
+            f"<p>{len(self.warnings)} warning(s): <code>.warnings</code></p>"
+            if self.warnings
+            else "",
+        ]
+        return "\n".join(line for line in lines if line)
+
+    def _over(self, make: Callable[[Frames], pd.DataFrame]) -> pd.DataFrame:
+        frames = [make(frames) for frames in self._experiments]
+        return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+
+def open(folder: Path | str) -> OpenedResults:  # noqa: A001  it is read as `la.open`
+    """Open results: the folder of an experiment, or a pack.
+
+    Raises ConfigError where there are none, or where a file is damaged.
+    """
+    results = Results.open(Path(folder).expanduser())
+    return OpenedResults(Frames.of(results), [results])
+
+
+def concat(results: Sequence[OpenedResults | Path | str]) -> OpenedResults:
+    """Return several experiments as one: frames one below another, and one comparison over all.
+
+    A row of the comparison is paired by seed with the baseline of its own experiment, and the
+    intervals hold at once over the rows of all; `warnings` says what else is not alike. Raises
+    ConfigError, naming what differs, where the baselines are not the same architecture on the same
+    text, trained alike.
+    """
+    opened = [one if isinstance(one, OpenedResults) else open(one) for one in results]
+    if not opened:
+        raise ConfigError("concat: name one experiment or more")
+    every = [frames for one in opened for frames in one._experiments]  # noqa: SLF001
+    joined = unions.union(every) if len(every) > 1 else every[0]
+    return OpenedResults(joined, [own for one in opened for own in one._results])  # noqa: SLF001
+
+
+def report(folder: Path | str) -> Path:
+    """Write the report of an experiment's results; return the path of its page.
+
+    Beside the page lie `tables/`, with `runs.csv` and `curves.csv`, and `figures/`. Raises
+    ConfigError where there are no results.
+    """
+    from llama_ablate.commands.report import write
+
+    answer = write(Results.open(Path(folder).expanduser()))
+    return Path(answer.values["report"])  # noqa: PD011  no frame's
+
+
+def run(
+    experiment: Path | str | Mapping[str, Any],
+    *,
+    results: Path | str = "results",
+    workers: int | None = None,
+    device: str = "auto",
+    keep_weights: str = "all",
+    sets: Sequence[str] = (),
+    plugins: Sequence[Path | str] = (),
+) -> OpenedResults:
+    """Run an experiment, write its report, and open its results.
+
+    `experiment` is a file, or a mapping with the same keys. `results` is the folder of all results,
+    `workers` how many runs train at a time (one a core unless given), `keep_weights` `none`, `best`
+    or `all`, `sets` overrides such as `train.lr=3e-4`, `plugins` files that register components.
+    Runs that have finished are not repeated; after an interrupt the same call goes on. Progress is
+    shown on standard error. Raises ConfigError as the command does, in one line.
+    """
+    from llama_ablate.commands import run as command
+    from llama_ablate.config import experiment as files
+    from llama_ablate.config import plugins as of_plugins
+
+    words = [f"--results={results}", f"--device={device}", f"--keep-weights={keep_weights}"]
+    words += [f"--workers={workers}"] if workers is not None else []
+    words += [f"--set={text}" for text in sets]
+    parser = _Parser(prog="run", add_help=False)
+    command.add_arguments(parser)
+    is_file = isinstance(experiment, Path | str)
+    options = parser.parse_args([*words, "--", str(experiment) if is_file else "experiment"])
+    of_plugins.load([Path(file) for file in plugins])
+    if isinstance(experiment, Mapping):
+        source = files.from_mapping(experiment, tuple(sets))
+    else:
+        source = files.load(Path(experiment).expanduser(), tuple(sets))
+    command.of_source(source, options)
+    return open(options.results / source.experiment.slug)
+
+
+class _Parser(ArgumentParser):
+    """Reads options as the command does; what is wrong is a ConfigError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _html(section: "Section") -> str:
+    """Return the columns of a section that come first, as a table."""
+    cells = section.cells.iloc[:, : section.short or None]
+    return f"<p><b>{escape(section.title)}</b></p>\n" + cells.to_html(
+        index=False, escape=True, border=0
+    )

@@ -1,0 +1,238 @@
+"""The frames that `llama_ablate.open` gives, and `runs.csv` and `curves.csv`: tidy, units in names.
+
+Their columns are described here, once: `docs/python.md` is made from it, and a test holds the
+frames to it. Names stay; others are added behind them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from llama_ablate.report import tuning
+from llama_ablate.report.frames import Frames, TableFrames, spread
+from llama_ablate.results import CURVE
+
+#: What a column holds, by its name, in the order of the frame's columns.
+Columns = Mapping[str, str]
+
+_OWNER: Columns = {
+    "experiment": "name of the experiment",
+    "table": "name of the table; empty where the experiment has one alone",
+    "variant": "label of the variant",
+    "variant_id": "hash of the variant's architecture and train config",
+}
+_RUN: Columns = {
+    "seed": "seed of the run",
+    "run": "id of the run: a hash of all that it depends on. Tables may share a run",
+    "point": "what was tuned, as `lr 0.001`; empty where nothing is",
+    "reported": "whether the run is one of those that the comparison reports",
+    "outcome": "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`",
+}
+
+TABLES: Columns = {
+    "experiment": _OWNER["experiment"],
+    "table": _OWNER["table"],
+    "baseline": "label of the variant that the others are compared with",
+    "corpus": "where the text comes from",
+    "text": "fingerprint of the text as tokens: equal where the tokens are",
+    "vocab": "entries of the vocabulary",
+    "dim": "width of the model",
+    "layers": "layers of the model",
+    "heads": "query heads of the model",
+    "context": "training context in tokens",
+    "match": "what is held equal to the baseline's: `parameters`, `flops`, ..., or `none`",
+    "budget": "what a run's length is counted in: `tokens`, `flops` or `seconds`",
+    "steps": "optimizer steps of the baseline's runs",
+    "tokens_per_run": "training tokens of the baseline's runs",
+    "variants": "number of variants, the baseline and controls included",
+    "runs": "number of runs that are needed or have ended",
+    "finished": "number of them that ended `ok`, `diverged` or `collapsed`",
+}
+RUNS: Columns = {
+    **_OWNER,
+    **_RUN,
+    "reason": "why it did not end `ok`; else empty",
+    "baseline": "whether it is a run of the baseline",
+    "role": "`aa` or `positive` for a run of a control, else empty",
+    "race": "whether it only chose a tuned point, and is never reported",
+    "loss_nats": "loss on the split that the comparison reports, nats per token",
+    "steps_done": "optimizer steps that it took",
+    "train_s": "seconds of training, without evaluation",
+    "peak_memory_bytes": "most memory that the run held",
+}
+CURVES: Columns = {
+    **_OWNER,
+    **_RUN,
+    "step": "optimizer steps so far",
+    "tokens": "training tokens so far",
+    "lr": "learning rate of the step",
+    "train_loss_nats": "cross-entropy of the training batch, nats per token",
+    "grad_norm": "norm of the gradient before clipping",
+    "validation_loss_nats": "loss on the validation split, where it was evaluated",
+    "train_s": "seconds of training so far",
+}
+METRICS: Columns = {
+    **_OWNER,
+    "seed": "seed of the run; missing for what was measured of a variant",
+    "run": "id of the run; empty for what was measured of a variant, such as a speed",
+    "metric": "name of the metric, as in `measure:`",
+    "name": "name of the number",
+    "quantity": "what kind of number it is, as `loss` or `decode_speed`",
+    "unit": "unit of the value",
+    "value": "the number",
+    "samples": "how many values it stands for: rounds of a timing, documents of a loss, else 1",
+    "lowest": "lowest of them",
+    "highest": "highest of them",
+}
+COMPARISON: Columns = {
+    **_OWNER,
+    "baseline": "whether it is the baseline",
+    "role": "`aa` or `positive` for a control, else empty",
+    "point": _RUN["point"],
+    "outcome": "how its reported runs ended, counted",
+    "n": "number of reported runs that ended `ok`",
+    "loss_nats": "mean loss over them, nats per token",
+    "sd_nats": "standard deviation of the loss over seeds",
+    "difference_nats": "mean difference from the baseline, paired by seed; below 0 is better",
+    "low_nats": "lower end of its interval, which holds for all rows of the table at once",
+    "high_nats": "upper end of its interval",
+    "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `diverged`, `collapsed`, "
+    "`failed`, `pending`; of the baseline `baseline`",
+    "p": "two-sided p value, adjusted for the number of rows (Bonferroni)",
+    "alpha": "error that the row's interval spends",
+    "df": "degrees of freedom of the standard error",
+    "seed_se_nats": "standard error of the difference over seeds",
+    "text_se_nats": "standard error of the difference over held-out texts",
+    "pooled": "whether the variance over seeds is moderated by the other rows'",
+    "look": "which of the planned looks the row is from",
+    "looks": "how many looks are planned",
+    "seeds_low": "fewest seeds that would decide an inconclusive row, four times in five",
+    "seeds_high": "most seeds that would; infinite beyond a thousand",
+    "correlation": "correlation over seeds with the baseline",
+    "pairing_saves": "how many times the runs an unpaired design would need",
+    "finished": "runs that ended `ok`, `diverged` or `collapsed`, at every tuned point",
+    "diverged": "how many of them diverged",
+    "collapsed": "how many of them collapsed",
+    "perplexity": "mean perplexity",
+    "bits_per_byte": "mean loss in bits per byte of text",
+    "excess_nats": "mean loss above that of the best possible, of a text whose source is known",
+    "parameters": "trained parameters",
+    "active_parameters": "parameters that a token passes",
+    "non_embedding": "parameters without those of tokens and learned positions",
+    "residual": "what matching left of the budget, as a share",
+    "solved": "what matching changed, as `feed-forward width 176`",
+    "flops_per_token": "forward FLOPs per token at the training context",
+    "train_tokens_per_s": "tokens per second of training",
+    "train_speed_ratio": "training speed over that of the baseline in the same turns",
+    "train_speed_low": "lower end of its 95% interval",
+    "train_speed_high": "upper end of its 95% interval",
+    "decode_tokens_per_s": "tokens per second of decoding, with the cache",
+    "decode_speed_ratio": "decode speed over that of the baseline in the same turns",
+    "decode_speed_low": "lower end of its 95% interval",
+    "decode_speed_high": "upper end of its 95% interval",
+    "kv_bytes_per_token": "bytes that a token adds to the state, of 16-bit numbers",
+    "state_bytes": "bytes of the state of one sequence of the training context, 16-bit",
+    "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
+    "peak_memory_bytes": "mean over its runs of the most memory that training held",
+}
+
+
+def tables(frames: Frames) -> pd.DataFrame:
+    """Return one row for each table."""
+    return _frame([_table(frames, table) for table in frames.tables], TABLES)
+
+
+def runs(frames: Frames) -> pd.DataFrame:
+    """Return one row for each table and run; behind `RUNS` every number of its metrics by name."""
+    return _joined([_runs(frames, table) for table in frames.tables], RUNS)
+
+
+def curves(frames: Frames) -> pd.DataFrame:
+    """Return one row for each table, run and point of its curve; then each further loss by name."""
+    return _joined([_curves(frames, table) for table in frames.tables], CURVES)
+
+
+def metrics(frames: Frames) -> pd.DataFrame:
+    """Return one row for each measured value; behind `METRICS` a column for each coordinate."""
+    return _joined([_metrics(frames, table) for table in frames.tables], METRICS)
+
+
+def comparison(frames: Frames) -> pd.DataFrame:
+    """Return one row for each table and variant: `COMPARISON`."""
+    return _joined([_comparison(frames, table) for table in frames.tables], COMPARISON)
+
+
+#: What the report writes beside the CSV files of its sections.
+FILES: Mapping[str, Callable[[Frames], pd.DataFrame]] = {"runs": runs, "curves": curves}
+
+
+def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
+    plan, text = table.plan, table.plan.text
+    return {
+        "experiment": frames.plan.experiment.name,
+        "table": plan.name,
+        "baseline": plan.baseline.label,
+        "corpus": text.corpus,
+        "text": text.fingerprint,
+        "vocab": text.vocab,
+        **plan.size,
+        "context": frames.plan.experiment.model.context,
+        "match": plan.match,
+        "budget": plan.budget,
+        "steps": plan.steps,
+        "tokens_per_run": plan.tokens_per_run,
+        "variants": len(plan.variants),
+        "runs": len(table.runs),
+        "finished": int(table.comparison["finished"].sum()),
+    }
+
+
+def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
+    planned = {variant.id: variant for variant in table.plan.variants}
+    loss = f"{tuning.reported_split(table.runs)}_loss_nats"
+    frame = _owned(frames, table.runs.rename(columns={"id": "run", "chosen": "reported"}), table)
+    frame["baseline"] = [planned[id_].baseline for id_ in frame["variant_id"]]
+    frame["role"] = [planned[id_].role for id_ in frame["variant_id"]]
+    frame["loss_nats"] = frame.get(loss)
+    return frame.drop(columns=["tuned", "best", "needed", "possible"])
+
+
+def _curves(frames: Frames, table: TableFrames) -> pd.DataFrame:
+    about = _runs(frames, table)[[*_OWNER, *_RUN]]
+    points = [{"run": id_, **point} for id_ in about["run"] for point in table.curve(id_)]
+    return about.merge(pd.DataFrame(points, columns=None if points else ["run", *CURVE]), on="run")
+
+
+def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
+    samples = list(table.metrics["samples"])
+    frame = _owned(frames, spread(table.metrics), table)
+    frame["samples"] = [len(values) for values in samples]
+    frame["lowest"] = [min(values) for values in samples]
+    frame["highest"] = [max(values) for values in samples]
+    return frame.astype({"seed": "Int64"})
+
+
+def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
+    ids = [variant.id for variant in table.plan.variants]
+    frame = _owned(frames, table.comparison.assign(variant=ids), table)
+    return frame.assign(experiment=[table.experiments[id_] for id_ in ids])
+
+
+def _owned(frames: Frames, frame: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
+    """Return a frame whose columns say whose its rows are."""
+    named = frame.rename(columns={"variant": "variant_id", "label": "variant"})
+    return named.assign(experiment=frames.plan.experiment.name, table=table.plan.name)
+
+
+def _joined(parts: Sequence[pd.DataFrame], columns: Columns) -> pd.DataFrame:
+    """Return the frames of all tables, one below another."""
+    filled = [part for part in parts if len(part)]
+    return _frame(pd.concat(filled, ignore_index=True) if filled else parts[0], columns)
+
+
+def _frame(values: Any, columns: Columns) -> pd.DataFrame:
+    """Return a frame with the documented columns first, and all others behind them."""
+    frame = pd.DataFrame(values)
+    others = [column for column in frame.columns if column not in columns]
+    return frame.reindex(columns=[*columns, *others])

@@ -1,0 +1,383 @@
+"""Several experiments that share a baseline and a text, as one: their rows in one table.
+
+Every row keeps the pairs that its own experiment made: it is compared with the baseline's runs of
+that experiment, of the same seed, machine and precision. What is shared is the family: the
+intervals hold at once over the rows of all experiments. Experiments that were trained otherwise
+answer another question, and are refused.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from llama_ablate.config.registry import entry_text
+from llama_ablate.config.schema import Experiment
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence import Interval, Standing, TextError
+from llama_ablate.files.strict_json import to_json
+from llama_ablate.report import comparison
+from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.report.tables import listed
+from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+#: Keys of `train` that change what is looked at and how fast, and not what is learned.
+_NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision", "kernel")
+
+
+@dataclass(frozen=True, eq=False)
+class UnionTable(TableFrames):
+    """One table over those of several experiments."""
+
+    parts: tuple[TableFrames, ...]
+
+    @cached_property
+    def standings(self) -> dict[str, Standing[Interval]]:
+        """Where each variant stands: its interval holds together with those of all experiments."""
+        rows = comparison.intervals(self.plan, self._pairs, self.text_errors(), {})
+        return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}
+
+    @cached_property
+    def marked(self) -> pd.DataFrame:
+        """All planned runs, each once, with the marks of its own experiment."""
+        return _each_run_once([part.marked for part in self.parts])
+
+    @cached_property
+    def losses(self) -> comparison.Losses:
+        """The reported losses; of a run that several experiments have, the first one's."""
+        return {id_: _merged(self._losses(id_)) for id_ in self.experiments}
+
+    @cached_property
+    def _pairs(self) -> dict[str, comparison.Pairs]:
+        """Each variant's losses with those of its own experiment's baseline, a seed once."""
+        base = self.plan.baseline.id
+        pairs: dict[str, comparison.Pairs] = {}
+        for id_ in self.experiments:
+            each = [
+                {seed: (loss, of_base[seed]) for seed, loss in own.items() if seed in of_base}
+                for own, of_base in zip(self._losses(id_), self._losses(base), strict=True)
+            ]
+            pairs[id_] = list(_merged(each).values())
+        return pairs
+
+    def _losses(self, variant: str) -> list[dict[int, float]]:
+        return [part.losses.get(variant, {}) for part in self.parts]
+
+    def text_errors(self, against: str | None = None) -> dict[str, TextError]:
+        """Return the text's part of each difference's error, in its own experiment where in one."""
+        errors = super().text_errors(against)
+        for part in self.parts:
+            alone = {id_ for id_, names in self._parts_of.items() if names == [part]}
+            own = part.text_errors(against)
+            errors |= {id_: own[id_] for id_ in alone if id_ in own}
+        return errors
+
+    @cached_property
+    def _parts_of(self) -> dict[str, list[TableFrames]]:
+        """Which experiments have a variant, by its id."""
+        return {
+            variant.id: [part for part in self.parts if variant.id in part.experiments]
+            for variant in self.plan.variants
+        }
+
+    @property
+    def experiments(self) -> Mapping[str, str]:
+        """The names of the experiments that each variant's row is from, by the variant's id."""
+        return {
+            id_: " + ".join(part.experiment.name for part in parts)
+            for id_, parts in self._parts_of.items()
+        }
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """One row for each variant; speeds and their ratios are those of its own experiment."""
+        frame = super().comparison
+        ids = [variant.id for variant in self.plan.variants]
+        own = pd.concat(
+            [
+                part.comparison.assign(id=[variant.id for variant in part.plan.variants])
+                for part in self.parts
+            ]
+        )
+        own = own.drop_duplicates("id").set_index("id").loc[ids]
+        for column in frame:
+            if frame[column].isna().all():
+                frame[column] = own[column].to_numpy()
+        return frame
+
+
+@dataclass(frozen=True, eq=False)
+class UnionFrames(Frames):
+    """Several experiments as one."""
+
+    tables: tuple[UnionTable, ...]
+    whole: tuple[Frames, ...]
+    #: Which tables fit none of the first experiment's, in sentences.
+    left_out: tuple[str, ...]
+
+    @property
+    def experiments(self) -> list[Frames]:
+        """Each experiment with those of its tables that are part of these."""
+        used = {id(part) for table in self.tables for part in table.parts}
+        return [
+            replace(frames, tables=tuple(one for one in frames.tables if id(one) in used))
+            for frames in self.whole
+        ]
+
+
+def union(experiments: Sequence[Frames]) -> UnionFrames:
+    """Return several experiments as one: each table of the first with those that fit it.
+
+    Raises ConfigError, naming what differs, where no table of the first has one in every other.
+    """
+    every = _renamed(experiments)
+    first, others = every[0], every[1:]
+    tables: list[list[TableFrames]] = []
+    for table in first.tables:
+        found = [_fitting(table, other) for other in others]
+        fitting = [one for one in found if one is not None]
+        tables += [[table, *fitting]] * (len(fitting) == len(others))
+    if not tables:
+        why = next(filter(None, (_difference(first.table, other.table) for other in others)))
+        raise ConfigError(f"{why}: no table of both")
+    plan = _plan(every, tables)
+    joined = zip(plan.tables, tables, strict=True)
+    return UnionFrames(
+        plan,
+        " + ".join(frames.root for frames in every),
+        tuple(_union_table(table, plan.experiment, parts) for table, parts in joined),
+        (),
+        "",
+        first.environment,
+        first.compute,
+        tuple(every),
+        tuple(
+            f"Left out, as no table of the others fits it: '{one.plan.name}' of "
+            f"'{one.experiment.name}'."
+            for frames in every
+            for one in frames.tables
+            if all(one is not part for parts in tables for part in parts)
+        ),
+    )
+
+
+def remarks(frames: UnionFrames) -> list[str]:
+    """Say how the rows of several experiments may be compared with each other, and how not."""
+    sentences = [sentence for table in frames.tables for sentence in _remarks(table)]
+    return [*dict.fromkeys(sentences), *frames.left_out]
+
+
+def _remarks(table: UnionTable) -> list[str]:
+    rows = len(table.plan.variants) - 1
+    sentences = [
+        "Each row is paired by seed with the baseline of its own experiment; the intervals hold "
+        f"for all {rows} rows at once.",
+        _shared_runs(table),
+    ]
+    stated = {
+        "match": [part.plan.match for part in table.parts],
+        "margin": [part.experiment.margin or "none" for part in table.parts],
+        "seeds": [entry_text(list(part.experiment.seed_list)) for part in table.parts],
+    }
+    because = {"margin": ": no row is called equivalent"}
+    sentences += [
+        f"Not alike: {what} {_by_experiment(table.parts, values)}{because.get(what, '')}."
+        for what, values in stated.items()
+        if len(set(values)) > 1
+    ]
+    for what in table.machines:
+        made = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
+        if len(set(made)) > 1:
+            sentences.append(f"Made with different {what}: {_by_experiment(table.parts, made)}.")
+    if table.comparison.filter(like="speed_ratio").notna().any(axis=None):
+        sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
+    return sentences
+
+
+def _shared_runs(table: UnionTable) -> str:
+    """Say how far apart the losses are of the baseline's runs that all experiments have."""
+    base = table.plan.baseline.id
+    losses = [part.losses.get(base, {}) for part in table.parts]
+    shared = sorted(set.intersection(*map(set, losses)))
+    if not shared:
+        return (
+            "The experiments have no finished run of the baseline in common: compare differences, "
+            "not losses."
+        )
+    apart = max(
+        max(own[seed] for own in losses) - min(own[seed] for own in losses) for seed in shared
+    )
+    which = f"The baseline's runs of seed {listed([*map(str, shared)])} are in all of them"
+    if apart == 0:
+        return f"{which}, with equal losses."
+    return (
+        f"{which}, with losses up to {apart:.2g} nats apart, as from other machines: compare "
+        "differences, not losses."
+    )
+
+
+def _by_experiment(parts: Sequence[TableFrames], values: Sequence[str]) -> str:
+    names: dict[str, list[str]] = {}
+    for part, value in zip(parts, values, strict=True):
+        names.setdefault(value, []).append(f"'{part.experiment.name}'")
+    return "; ".join(f"{value} in {listed(where)}" for value, where in names.items())
+
+
+def _difference(a: TableFrames, b: TableFrames) -> str:
+    """Return the first thing that keeps two tables from being one; empty where nothing does."""
+    mine, other = a.plan.baseline, b.plan.baseline
+    if mine.id != other.id:
+        models = [
+            {**v.model, **{f"train.{k}": w for k, w in v.train.items()}} for v in (mine, other)
+        ]
+        return f"the baselines differ: {_first(models, (a, b))}"
+    if a.plan.text.fingerprint != b.plan.text.fingerprint:
+        texts = [
+            {
+                **part.plan.text.source.model_dump(mode="json"),
+                "fingerprint": part.plan.text.fingerprint,
+            }
+            for part in (a, b)
+        ]
+        return f"the texts differ: {_first(texts, (a, b))}"
+    recipes = [_train_config(part) for part in (a, b)]
+    if recipes[0] != recipes[1]:
+        return f"they were trained otherwise: {_first(recipes, (a, b))}"
+    for part in (a, b):
+        if len(part.experiment.looks) > 1:
+            return (
+                f"the seeds of '{part.experiment.name}' come in looks, whose intervals count the "
+                "rows of its own tables alone"
+            )
+    return ""
+
+
+def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
+    """Return the table of another experiment that fits one, of several that of the same match."""
+    fits = [one for one in other.tables if not _difference(table, one)]
+    fits.sort(key=lambda one: one.plan.match != table.plan.match)
+    return fits[0] if fits else None
+
+
+def _train_config(table: TableFrames) -> dict[str, Any]:
+    """Return what all runs of a table share: how they train, how long, what is tuned."""
+    own = table.plan.baseline.train.keys()
+    run = next(run for run in table.plan.runs if run.variant == table.plan.baseline.id)
+    shared = {k: v for k, v in run.train.items() if k not in run.tuned and k not in own}
+    return {
+        **table.experiment.train.with_changes(shared).identity(*_NOT_LEARNED),
+        "steps": table.plan.steps,
+        "budget": table.plan.budget,
+        "tune": to_json(table.experiment.tune),
+    }
+
+
+def _first(values: Sequence[Mapping[str, Any]], parts: Sequence[TableFrames]) -> str:
+    """Name the first key in which two mappings differ, with both values."""
+    for key in [*values[0], *values[1]]:
+        texts = [f"{entry_text(own.get(key, 'default')):.80}" for own in values]
+        if texts[0] != texts[1]:
+            return f"{key} is {_by_experiment(parts, texts)}"
+    return f"so say the hashes of {_by_experiment(parts, ['one', 'the other'])}"
+
+
+def _renamed(experiments: Sequence[Frames]) -> list[Frames]:
+    """Return experiments of different names: of two alike the second is `name (2)`."""
+    taken: Counter[str] = Counter()
+    every = []
+    for frames in experiments:
+        name = frames.plan.experiment.name
+        taken[name] += 1
+        every.append(frames if taken[name] == 1 else _named(frames, f"{name} ({taken[name]})"))
+    return every
+
+
+def _named(frames: Frames, name: str) -> Frames:
+    experiment = frames.plan.experiment.model_copy(update={"name": name})
+    return replace(
+        frames,
+        plan=frames.plan.model_copy(update={"experiment": experiment}),
+        tables=tuple(replace(table, experiment=experiment) for table in frames.tables),
+    )
+
+
+def _plan(every: Sequence[Frames], parts: Sequence[Sequence[TableFrames]]) -> PlanDocument:
+    """Return the plan of the union: a list of variants, no design and no hypothesis of any."""
+    first = every[0].plan.experiment
+    margins = {frames.plan.experiment.margin for frames in every}
+    experiment = first.model_copy(
+        update={
+            "name": " + ".join(frames.plan.experiment.name for frames in every),
+            "question": "",
+            "variants": first.variants.model_copy(update={"design": "list"}),
+            "hypotheses": [],
+            "margin": first.margin if len(margins) == 1 else None,
+        }
+    )
+    tables = [_planned(of_table) for of_table in parts]
+    return every[0].plan.model_copy(update={"experiment": experiment, "tables": tables})
+
+
+def _planned(parts: Sequence[TableFrames]) -> PlannedTable:
+    variants: dict[str, PlannedVariant] = {}
+    labels: set[str] = set()
+    for part in parts:
+        for variant in part.plan.variants:
+            if variant.id not in variants:
+                label = variant.label
+                if label in labels:
+                    label = f"{label} ({part.experiment.name})"
+                labels.add(label)
+                changes = {"label": label, "levels": {}, "covers": []}
+                variants[variant.id] = variant.model_copy(update=changes)
+    runs = {run.id: run for part in reversed(parts) for run in part.plan.runs}
+    return parts[0].plan.model_copy(
+        update={"variants": [*variants.values()], "runs": [*runs.values()]}
+    )
+
+
+def _union_table(
+    plan: PlannedTable, experiment: Experiment, parts: Sequence[TableFrames]
+) -> UnionTable:
+    labels = {variant.id: variant.label for variant in plan.variants}
+    metrics: list[pd.DataFrame] = []
+    attempts: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for part in parts:
+        for frames, own in ((metrics, part.metrics), (attempts, part.attempts)):
+            # What was timed belongs to the pass of one experiment, and stays with it.
+            frames.append(own[(own["run"] != "") & ~own["run"].isin(seen)])
+        seen |= set(part.planned.loc[part.planned["outcome"] != "pending", "id"])
+
+    def relabelled(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(label=frame["variant"].map(labels))
+
+    return UnionTable(
+        plan,
+        experiment,
+        relabelled(_each_run_once([part.planned for part in parts])),
+        relabelled(pd.concat(metrics, ignore_index=True)),
+        relabelled(pd.concat(attempts, ignore_index=True)),
+        pd.concat([part.machines for part in parts], ignore_index=True),
+        lambda run: next((curve for part in parts if (curve := part.curve(run))), []),
+        {label for part in parts for label in part.held},
+        tuple(parts),
+    )
+
+
+def _each_run_once(planned: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the runs of several experiments; of one that several have, the first that ended."""
+    every = pd.concat(planned, ignore_index=True)
+    ended_first = every.sort_values("outcome", key=lambda o: o == "pending", kind="stable")
+    return ended_first.drop_duplicates("id").sort_index()
+
+
+def _merged(parts: Sequence[Mapping[Key, Value]]) -> dict[Key, Value]:
+    """Return the entries of all mappings, of each key the first one's."""
+    return {key: value for part in reversed(parts) for key, value in part.items()}

@@ -1,0 +1,300 @@
+"""The Python API: frames with the columns that are documented, several experiments as one."""
+
+import inspect
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+import llama_ablate as la
+from llama_ablate import api
+from llama_ablate.commands.cli import main
+from llama_ablate.report import columns
+from llama_ablate.results import CURVE, Store
+from tests import plans
+from tests.metrics import measured
+
+ROOT = Path(__file__).parents[1]
+FRAMES = {
+    "tables": columns.TABLES,
+    "runs": columns.RUNS,
+    "curves": columns.CURVES,
+    "metrics": columns.METRICS,
+}
+#: Losses of the baseline by seed, and what two variants change of them.
+BASE = {0: 2.00, 1: 2.10, 2: 2.05}
+WIDER = {0: -0.10, 1: -0.13, 2: -0.12}
+OTHER = {0: 0.02, 1: -0.03, 2: 0.01}
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Make results of one experiment: a function of its name and of losses by label and seed."""
+
+    def make(name, losses, *, text=None, looks=None, train=None, **variants):
+        ids = {
+            label: {"id_": re.sub(r"\W", "", label)} | variants.get(label, {}) for label in losses
+        }
+        made = {label: plans.variant(label=label, **own) for label, own in ids.items()}
+        runs = [
+            plans.run(f"{made[label].id}{seed}", made[label].id, seed)
+            for seed in sorted({seed for own in losses.values() for seed in own})
+            for label, own in losses.items()
+            if seed in own
+        ]
+        store = Store(tmp_path / name)
+        seeds = {"looks": looks} if looks else sorted({run.seed for run in runs})
+        table = plans.table([*made.values()], runs, text=text)
+        common = {"steps": 2, "batch": 4, **(train or {})}
+        store.create(plans.document(table, name=name, seeds=seeds, train=common), f"name: {name}\n")
+        labels = {variant.id: label for label, variant in made.items()}
+        for run in runs:
+            label = labels[run.variant]
+            loss = losses[label][run.seed]
+            of_run = {"id": run.id, "label": label, "variant": run.variant, "seed": run.seed}
+            metrics = {"perplexity": measured(test_loss_nats=loss, test_perplexity=math.exp(loss))}
+            point = dict.fromkeys(CURVE, 1.0)
+            curve = [{**point, "step": step, "tokens": 32 * step} for step in (1, 2)]
+            store.commit(replace(plans.RECORD, **of_run, metrics=metrics), curve, None)
+        return store.root
+
+    return make
+
+
+def shifted(by):
+    return {seed: BASE[seed] + change for seed, change in by.items()}
+
+
+@pytest.fixture
+def root(store):
+    return store("x", {"base": BASE, "<b>wider</b>": shifted(WIDER)})
+
+
+def test_importing_is_quick_and_opening_takes_no_torch(root):
+    """In a fresh process, which prints what has been imported after each step."""
+    program = (
+        "import sys, llama_ablate as la\n"
+        "heavy = {'torch', 'pandas', 'numpy', 'pydantic'}\n"
+        "print(sorted(heavy & {*sys.modules}))\n"
+        f"r = la.open({str(root)!r}); r.runs, r.curves, r.metrics, r.comparison()\n"
+        "print('torch' in sys.modules, 'seaborn' in sys.modules, len(r.runs))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["[]", "False False 6"]
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame_begins_with_the_columns_that_are_documented(name, root):
+    frame = getattr(la.open(root), name)
+    assert list(frame)[: len(FRAMES[name])] == list(FRAMES[name])
+    assert not frame.map(lambda cell: isinstance(cell, dict | list | tuple)).any(axis=None)
+
+
+def test_the_comparison_has_the_columns_that_are_documented_and_no_other(root):
+    """A new column of the comparison is described in `report/columns.py`."""
+    assert list(la.open(root).comparison()) == list(columns.COMPARISON)
+
+
+@pytest.mark.parametrize("frame", [*FRAMES.values(), columns.COMPARISON], ids=str)
+def test_the_page_describes_every_column(frame):
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    for column, what in frame.items():
+        assert f"| `{column}` | {what} |" in page, "run make docs"
+
+
+def test_the_page_names_everything_that_opened_results_have():
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    public = [name for name in vars(api.OpenedResults) if not name.startswith("_")]
+    assert {"runs", "curves", "model"} <= {*public}
+    for name in (*public, "frames"):
+        assert re.search(rf"`{name}[`(]", page), name
+    for name in ("open", "run", "report", "concat"):
+        assert f"`la.{name}(" in page
+        assert inspect.getdoc(getattr(api, name))
+
+
+def test_runs_and_curves_have_a_row_for_each_run_and_point(root):
+    results = la.open(root)
+    assert results.runs["loss_nats"].tolist() == pytest.approx([2.00, 1.90, 2.10, 1.97, 2.05, 1.93])
+    assert not results.runs.duplicated(["table", "run"]).any()
+    assert len(results.curves) == 2 * 6
+    assert not results.curves.duplicated(["table", "run", "step"]).any()
+    assert results.metrics.query("name == 'test_loss_nats'")["value"].mean() == pytest.approx(
+        results.runs["loss_nats"].mean()
+    )
+    (table,) = results.tables.to_dict("records")
+    assert (table["finished"], table["variants"], table["baseline"]) == (6, 2, "base")
+
+
+def test_what_has_not_begun_has_rows_and_no_curves(tmp_path):
+    store = Store(tmp_path / "x")
+    store.create(plans.of_runs("r0", "r1"), "name: x\n")
+    results = la.open(store.root)
+    assert results.runs["outcome"].tolist() == ["pending"] * 2
+    assert results.curves.empty
+    assert list(results.curves) == list(columns.CURVES)
+    assert "0 of 2 runs finished" in repr(results)
+
+
+def test_a_notebook_shows_labels_as_text_and_loads_nothing(root):
+    shown = la.open(root)._repr_html_()
+    assert "&lt;b&gt;wider" in shown
+    assert "<b>wider" not in shown
+    assert not re.search(r"https?:|src=|<script", shown)
+
+
+def wrong_names(results):
+    return {
+        "there is no variant 'wide'": lambda: results.model("wide"),
+        "no run of seed 7 of 'base' has ended ok; seeds that did: 0, 1, 2": lambda: results.model(
+            "base", seed=7
+        ),
+        "has no weights": lambda: results.model("base"),
+        "the experiment has one table": lambda: results.comparison("text"),
+        "there is no section 'effect'": lambda: results.section("effect"),
+        "there is no figure 'effect'": lambda: results.figure("effect"),
+        "holds no results": lambda: la.open(ROOT / "docs"),
+        "name one experiment or more": lambda: la.concat([]),
+        "needs a name": lambda: la.run({"train": {"steps": 1}}),
+        "train.lr": lambda: la.run({"name": "x", "train": {"steps": 1, "lr": -1}}),
+        "numbers, text, lists": lambda: la.run({"name": "x", "train": object()}),
+        "argument --keep-weights": lambda: la.run({"name": "x"}, keep_weights="last"),
+        "--workers 0": lambda: la.run({"name": "x", "train": {"steps": 1}}, workers=0),
+    }
+
+
+def test_what_a_user_can_mend_is_one_line(root, capsys):
+    for message, call in wrong_names(la.open(root)).items():
+        with pytest.raises(la.ConfigError, match=re.escape(message)) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_mapping_is_read_as_its_file(tmp_path):
+    from llama_ablate.config import experiment
+
+    values = {
+        "name": "x",
+        "train": {"steps": 3, "lr": 1e-5},
+        "variants": {"axes": {"norm": ["none"]}},
+    }
+    (tmp_path / "x.yaml").write_text(json.dumps(values))
+    of_file, of_mapping = (
+        experiment.load(tmp_path / "x.yaml", ("seeds=5",)).experiment,
+        experiment.from_mapping(values, ("seeds=5",)),
+    )
+    assert of_mapping.experiment == of_file
+    assert values["train"] == {"steps": 3, "lr": 1e-5}
+    (tmp_path / "y.yaml").write_text(of_mapping.text)
+    assert experiment.load(tmp_path / "y.yaml", ("seeds=5",)).experiment == of_file
+
+
+def bonferroni(differences, rows):
+    """The t interval of a mean that holds together with those of all rows."""
+    mean, error = pd.Series(differences).mean(), stats.sem(differences)
+    half = stats.t.ppf(1 - 0.05 / rows / 2, len(differences) - 1) * error
+    return pytest.approx([mean, mean - half, mean + half])
+
+
+def ends(row):
+    return [row[name] for name in ("difference_nats", "low_nats", "high_nats")]
+
+
+def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
+    """The second experiment's machine gives the baseline other losses: its pairs take that out."""
+    first = store("first", {"base": BASE, "wider": shifted(WIDER)})
+    elsewhere = {seed: loss + 0.004 * seed for seed, loss in BASE.items()}
+    second = store(
+        "second", {"base": elsewhere, "other": {s: elsewhere[s] + OTHER[s] for s in BASE}}
+    )
+    results = la.concat([first, second])
+    rows = results.comparison().set_index("variant")
+    assert rows["experiment"].to_dict() == {
+        "base": "first + second",
+        "wider": "first",
+        "other": "second",
+    }
+    assert ends(rows.loc["wider"]) == bonferroni(list(WIDER.values()), 2)
+    assert ends(rows.loc["other"]) == bonferroni(list(OTHER.values()), 2)
+    alone = la.open(first).comparison().set_index("variant")
+    assert ends(alone.loc["wider"]) == bonferroni(list(WIDER.values()), 1)
+    assert "paired by seed with the baseline of its own experiment" in results.warnings[0]
+    assert "up to 0.008 nats apart" in results.warnings[1]
+    assert len(results.runs) == 12
+    assert results.runs["experiment"].unique().tolist() == ["first", "second"]
+
+
+def test_more_seeds_of_the_same_variant_are_one_row(store):
+    more = {3: 2.2, 4: 1.9}
+    first = store("first", {"base": BASE, "wider": shifted(WIDER)})
+    second = store("second", {"base": more, "wider": {3: 2.05, 4: 1.8}})
+    results = la.concat([first, second])
+    row = results.comparison().set_index("variant").loc["wider"]
+    assert (row["experiment"], row["n"]) == ("first + second", 5)
+    assert ends(row) == bonferroni([*WIDER.values(), -0.15, -0.10], 1)
+    assert "no finished run of the baseline in common" in results.warnings[1]
+
+
+def test_two_variants_of_one_label_are_told_apart(store):
+    first = store("first", {"base": BASE, "wide": shifted(WIDER)}, wide={"id_": "w1"})
+    second = store("second", {"base": BASE, "wide": shifted(OTHER)}, wide={"id_": "w2"})
+    labels = la.concat([first, second]).comparison()["variant"].tolist()
+    assert labels == ["base", "wide", "wide (second)"]
+
+
+REFUSED = {
+    "baselines": (
+        {"base": {"id_": "b2", "model": {"dim": 16}}},
+        "the baselines differ: dim is 8 in 'first'; 16 in 'second'",
+    ),
+    "texts": ({"text": {"fingerprint": "g"}}, "the texts differ: fingerprint is f in 'first'"),
+    "rates": (
+        {"train": {"lr": 0.5}},
+        "trained otherwise: lr is default in 'first'; 0.5 in 'second'",
+    ),
+    "looks": ({"looks": [2, 3]}, "the seeds of 'second' come in looks"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_experiments_that_answer_other_questions_are_refused_in_one_line(what, store, capsys):
+    changes, message = REFUSED[what]
+    losses = {"base": BASE, "wider": shifted(WIDER)}
+    first, second = store("first", losses), store("second", losses, **changes)
+    with pytest.raises(la.ConfigError, match=re.escape(message)) as caught:
+        la.concat([first, second])
+    assert main(["compare", str(first), str(second)]) == 2
+    _, shown = capsys.readouterr()
+    assert shown == f"llama-ablate: {caught.value}\n"
+
+
+def test_compare_takes_two_variants_or_other_results(store, capsys):
+    first = store("first", {"base": BASE, "wider": shifted(WIDER)})
+    second = store("second", {"base": BASE, "other": shifted(OTHER)})
+    assert main(["compare", str(first), "base", "wider"]) == 0
+    assert "base -> wider" in capsys.readouterr().out
+    assert main(["compare", str(first), str(second)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^wider +first ", shown, re.MULTILINE)
+    assert "with equal losses" in shown
+    assert main(["compare", str(first), str(second), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [row["variant"] for row in values["comparison"]] == ["base", "wider", "other"]
+    for words, message in {
+        ("wider",): "come two of its variants",
+        ("wider", "widr"): "'widr' is not a variant",
+        (str(second), "wider"): "is not a variant",
+        (str(first.parent),): "holds no results",
+    }.items():
+        assert main(["compare", str(first), *words]) == 2
+        assert message in capsys.readouterr().err
