@@ -62,6 +62,7 @@ def grown(tmp_path):
     return tmp_path / "later"
 
 
+@pytest.mark.full
 def test_a_new_option_and_a_new_key_change_no_id_train_nothing_and_leave_the_report(
     tmp_path, grown
 ):

@@ -173,6 +173,7 @@ def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path, capsys):
     assert out.with_suffix(".png").stat().st_size > 5000
 
 
+@pytest.mark.full
 def test_rope_shows_a_scaled_rotation_beside_the_unscaled_one(tmp_path, capsys):
     assert main(["rope", "llama3.1-405b", "--json", "--out", str(tmp_path / "x")]) == 0
     values = json.loads(capsys.readouterr().out)

@@ -52,6 +52,7 @@ def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
     assert record.compute["ranks"] == 2
 
 
+@pytest.mark.full
 def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
     experiment_file, tmp_path
 ):
