@@ -47,12 +47,29 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
             + (f" ({row.solved.removeprefix('feed-forward ')})" if row.solved else "")
             for row in rows(frame)
         ]
-    for name in ("train", "decode"):
+    return shown.assign(**speeds(frame), **_state(frame))
+
+
+def speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return ratios of speeds to the baseline's: `speed` is that of training.
+
+    Where the interval holds 1, the cell says that no difference was seen.
+    """
+    columns = {}
+    for title, name in (("speed", "train"), ("decode speed", "decode")):
         ratios = frame[f"{name}_speed_ratio"]
         if ratios.notna().any():
             bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
-            shown[f"{name} speed"] = [times(*v) for v in zip(ratios, *bounds, strict=True)]
-    return shown.assign(**_state(frame))
+            columns[title] = [_speed(*v) for v in zip(ratios, *bounds, strict=True)]
+    return columns
+
+
+def _speed(ratio: float, low: float, high: float) -> str:
+    return (
+        f"no difference seen [{low:.2f}, {high:.2f}]"
+        if low <= 1 <= high
+        else times(ratio, low, high)
+    )
 
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
