@@ -24,17 +24,20 @@ def main() -> None:
         results = la.open(options.results)
         if options.table is not None:
             results = results.only(options.table)
-        figure = results.figure(options.figure)
+        figures = results.figures(options.figure)
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    if figure is None:
+    if not figures:
         parser.exit(
             2,
             f"{parser.prog}: nothing that {options.figure} shows was measured in "
             f"'{options.results}'\n",
         )
-    for path in save(figure, options.out or Path(options.figure)):
-        print(path)
+    for name, figure in figures.items():
+        own = name.removeprefix(options.figure)  # of one that draws several
+        base = Path(f"{options.out or options.figure}{own}")
+        for path in save(figure, base):
+            print(path)
 
 
 if __name__ == "__main__":

@@ -127,16 +127,17 @@ class OpenedResults:
         ]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
-    def figure(self, name: str) -> "Figure | None":
-        """Draw a figure of the report, such as `effects`, of the first table.
+    def figures(self, name: str) -> "dict[str, Figure]":
+        """Draw a figure of the report, such as `effects`, of the first table: by its name.
 
-        None where there is nothing to draw. Raises ConfigError for a figure that there is none of.
+        One that draws every metric gives several; where there is nothing to draw it gives none.
+        Raises ConfigError for a figure that there is none of.
         """
         from llama_ablate.report.figures import FIGURES
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return FIGURES[name](self.frames)
+        return FIGURES.parts(name, self.frames)
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.

@@ -161,7 +161,7 @@ def wrong_names(results):
         "has no weights": lambda: results.model("base"),
         "the experiment has one table": lambda: results.comparison("text"),
         "there is no section 'effect'": lambda: results.section("effect"),
-        "there is no figure 'effect'": lambda: results.figure("effect"),
+        "there is no figure 'effect'": lambda: results.figures("effect"),
         "holds no results": lambda: la.open(ROOT / "docs"),
         "name one experiment or more": lambda: la.concat([]),
         "needs a name": lambda: la.run({"train": {"steps": 1}}),

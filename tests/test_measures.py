@@ -12,7 +12,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure import METRICS, Subject, Unmeasured
 from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.measure.variants import Arm, joined, measure_arms
 from llama_ablate.model.counts import count
@@ -201,6 +201,28 @@ def test_measurements_of_several_processes_are_one_with_the_median_of_all_rounds
     # Measurements of before processes were counted, and of what is not timed.
     assert Value("x", 2.0, samples=(1.0, 3.0)).by_process == ((1.0, 3.0),)
     assert Value("x", 2.0).by_process == ((2.0,),)
+
+
+def test_what_a_variant_lacks_says_why_and_what_there_is_of_it_stands(spec, tokens, monkeypatch):
+    choice = METRICS.resolve("train_speed")
+
+    def fake(_name):
+        def take(subject, **_options):
+            yield Value("x", 1.0)
+            if subject.model.spec.attention.name == "mha":
+                raise Unmeasured("no experts")
+
+        return take
+
+    monkeypatch.setattr(METRICS, "get", fake)
+    specs = [spec(vocab=256, attention=a) for a in ("mha", "gqa")]
+    lacking, whole = measure_arms(arms(specs, tokens), [choice], COMPUTE, rounds=2)
+    x = (Value("x", 1.0, "x", samples=(1.0, 1.0)),)
+    assert lacking["train_speed"] == Measurement(x, "no experts")
+    assert whole["train_speed"] == Measurement(x)
+    both = joined([lacking["train_speed"], lacking["train_speed"]])
+    assert both.error == "no experts"
+    assert both.rows[0].turns == (2, 2)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, KeyError, ZeroDivisionError])

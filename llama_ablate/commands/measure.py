@@ -11,14 +11,22 @@ EXAMPLE = "measure results/quickstart perplexity decode_speed"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results and the metrics."""
+    """Declare the results, the metrics, and whether what is measured is measured again."""
     shared.add_results(parser)
     parser.add_argument("metrics", nargs="+", metavar="METRIC", help="see: components metric")
     shared.add_wide(parser)
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="take also what is measured already; the new measurement replaces the earlier one",
+    )
 
 
 def run(options: Namespace) -> Answer:
-    """Measure runs that have finished, and write the report again."""
+    """Measure runs that have finished, and write the report again.
+
+    What was measured in the same circumstances is kept, unless `--again`.
+    """
     say(f"reading {options.folder}")
     from llama_ablate.commands import notes, report
     from llama_ablate.launch import measurement
@@ -28,5 +36,5 @@ def run(options: Namespace) -> Answer:
     store = Store.open(options.folder)
     notes.mend(store)
     with Bar("measuring") as bar:
-        measurement.measure_again(store, options.metrics, bar.update)
+        measurement.measure_finished(store, options.metrics, bar.update, again=options.again)
     return report.write(Results(store))

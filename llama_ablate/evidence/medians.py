@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from itertools import chain
+from statistics import fmean, median, quantiles
 
 from llama_ablate.evidence.student import quantile, standard_error
 
+_FEW = 3  # turns, below which there is no middle half
 #: Values by process and by turn within it.
 Turns = Sequence[Sequence[float]]
 
@@ -24,6 +26,8 @@ class Timing:
     processes: int
     #: In all processes together.
     turns: int
+    #: How far the middle half of all turns lies apart, as a share of their median.
+    spread: float = math.nan
 
     def times(self, digits: int = 2) -> str:
         """Write a ratio, with its interval where it has one."""
@@ -47,7 +51,19 @@ def timing(turns: Turns) -> Timing:
     n, mean = len(logs), fmean(logs)
     half = quantile(0.975, n - 1) * standard_error(logs) if n > 1 else math.nan
     low, high = math.exp(mean - half), math.exp(mean + half)
-    return Timing(math.exp(mean), low, high, n, sum(map(len, turns)))
+    return Timing(math.exp(mean), low, high, n, sum(map(len, turns)), spread(turns))
+
+
+def spread(turns: Turns) -> float:
+    """Return how far the middle half of all turns lies apart, over their median.
+
+    NaN for fewer than three turns.
+    """
+    every = sorted(chain(*turns))
+    if len(every) < _FEW:
+        return math.nan
+    low, middle, high = quantiles(every, n=4, method="inclusive")
+    return (high - low) / middle
 
 
 def ratio(numerator: Turns, denominator: Turns) -> Timing:

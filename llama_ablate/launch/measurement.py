@@ -18,7 +18,7 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
 from llama_ablate.measure.variants import Arm, joined, measure_arms
 from llama_ablate.model.decoder import spec_from
-from llama_ablate.results import Store
+from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.terminal import say
@@ -26,8 +26,8 @@ from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
 
 _KEY = "measure"  # one process at a time measures: two would slow each other
-#: How often speeds are taken: fresh processes, and rounds in each. A round costs more than a start.
-_PROCESSES, _ROUNDS = 5, 1
+#: How often speeds are taken: fresh processes, and short rounds in each.
+_PROCESSES, _ROUNDS = 5, 3
 
 
 def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
@@ -74,30 +74,40 @@ def measure_variants(
 ) -> None:
     """Take the per-variant metrics of all variants: speeds in rounds that interleave them.
 
-    If any variant lacks any, or any was measured in other circumstances, all are measured again:
-    ratios hold within a pass only. `again` measures in any case.
+    A metric that any variant lacks, or that was measured in other circumstances, is measured of all
+    of them: ratios hold within a pass only. `again` measures in any case. What is measured takes
+    the place of an earlier pass.
     """
-    choices = [c for c in plan.metrics if METRICS.per(c.name) == "variant"]
     arms = [variant for variant, _ in plan.arms]
-    entries = [c.entry() for c in choices]
     circumstances = [_circumstances(variant, table) for variant, table in plan.arms]
-    mark = digest([circumstances, entries, _PROCESSES, _ROUNDS, compute.to_dict()])
+    of_pass = [circumstances, _PROCESSES, _ROUNDS, compute.to_dict()]
+    marks = {
+        c.name: digest([*of_pass, c.entry()])
+        for c in plan.metrics
+        if METRICS.per(c.name) == "variant"
+    }
     with store.alone(_KEY) as lease:
-        known = store.metrics_of([variant.id for variant in arms])
-        if not again and all(
-            metrics.get(c.name, Measurement()).circumstances == mark
-            for metrics in known.values()
-            for c in choices
-        ):
+        known = store.metrics_of([variant.id for variant in arms]).values()
+        choices = [
+            choice
+            for choice in plan.metrics
+            if (mark := marks.get(choice.name))
+            and (again or any(_mark(metrics.get(choice.name)) != mark for metrics in known))
+        ]
+        if not choices:
             return
         measured = _measured(store, plan, choices, compute, progress)
         here = environment()
         for variant, metrics in zip(arms, measured, strict=True):
             for name, metric in metrics.items():
                 whole = replace(
-                    metric, circumstances=mark, compute=compute.to_dict(), environment=here
+                    metric, circumstances=marks[name], compute=compute.to_dict(), environment=here
                 )
                 store.add_variant_metric(lease, variant.label, variant.id, name, whole)
+
+
+def _mark(metric: Measurement | None) -> str:
+    return metric.circumstances if metric else ""
 
 
 def _measured(
@@ -160,34 +170,68 @@ def _circumstances(variant: Variant, table: Table) -> list[Any]:
     return [variant.spec.identity(), train, table.tokens.fingerprint]
 
 
-def measure_again(store: Store, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
-    """Measure metrics of finished runs from their weights, and metrics of variants again.
+def measure_finished(
+    store: Store,
+    names: Sequence[str],
+    progress: Callable[[int, int], None],
+    *,
+    again: bool = False,
+) -> None:
+    """Measure metrics of finished runs from their weights, and metrics of variants.
 
-    Raises ConfigError for an unknown metric, and where the corpus or a plugin has changed.
+    A metric that the experiment lists has the options that it gives. What was measured with the
+    same options in the same circumstances is kept, unless `again`: then it is replaced. Raises
+    ConfigError for an unknown metric, where a run has no weights to measure, and where the corpus
+    or a plugin has changed.
     """
-    choices = [METRICS.resolve(name) for name in names]
     planned = store.plan
+    listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
+    choices = [listed.get(name) or METRICS.resolve(name) for name in names]
     entries = [*planned.experiment.measure, *(choice.entry() for choice in choices)]
     checked = make(Source.of(planned.experiment.model_copy(update={"measure": entries})))
     plan = replace(checked, metrics=tuple(choices))
     if planned.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     _refuse_what_has_changed(store, planned, checked)
-    compute = Compute.of(planned.compute)
-    per_run = [c.entry() for c in choices if METRICS.per(c.name) == "run"]
-    finished = [record for record in store.records() if record.ok]
     with store.alone(_KEY) as lease:
-        for done, record in enumerate(finished if per_run else [], 1):
-            if store.runs.weights(record.id) is None:
-                what = f"'{record.label}' s{record.seed} has no weights to measure"
-                raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
-            arguments = (str(store.root), record.id, per_run)
+        of_runs = _wanted(store, choices, again=again)
+        for done, (record, wanted) in enumerate(of_runs, 1):
+            arguments = (str(store.root), record.id, [choice.entry() for choice in wanted])
             measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
-            for name, metric in measured.items():
-                store.runs.add_metric(lease, record.id, name, metric)
-            progress(done, len(finished))
-    if len(per_run) < len(choices):
-        measure_variants(store, plan, compute, progress, again=True)
+            for choice in wanted:
+                mark = digest(choice.entry())
+                metric = replace(measured[choice.name], circumstances=mark)
+                store.runs.add_metric(lease, record.id, choice.name, metric)
+            progress(done, len(of_runs))
+    measure_variants(store, plan, Compute.of(planned.compute), progress, again=again)
+
+
+def _wanted(
+    store: Store, choices: Sequence[Choice], *, again: bool
+) -> list[tuple[Record, list[Choice]]]:
+    """Return the finished runs that lack a per-run metric, or all of them, and which metrics.
+
+    A metric that a run measured when it finished says nothing of its options: it is kept. One that
+    failed is tried again. Raises ConfigError for a run that has no weights.
+    """
+    per_run = [c for c in choices if METRICS.per(c.name) == "run"]
+    wanted = []
+    for record in store.records() if per_run else ():
+        lacking = [c for c in per_run if again or not _has(record.metrics.get(c.name), c)]
+        if not record.ok or not lacking:
+            continue
+        if store.runs.weights(record.id) is None:
+            what = f"'{record.label}' s{record.seed} has no weights to measure"
+            raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
+        wanted.append((record, lacking))
+    return wanted
+
+
+def _has(metric: Measurement | None, choice: Choice) -> bool:
+    """Return whether a metric was measured of a run, with the same options as far as is known."""
+    if metric is None or (metric.error and not metric.rows):
+        return False
+    return metric.circumstances in ("", digest(choice.entry()))
 
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:

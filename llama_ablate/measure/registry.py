@@ -100,12 +100,20 @@ class Metrics(Registry):
         metrics: dict[str, Measurement] = {}
         for choice in choices:
             try:
-                metrics[choice.name] = Measurement(tuple(self.measure(choice, subject)))
-            except Unmeasured as missing:
-                metrics[choice.name] = Measurement(missing.rows, reason(missing))
+                metrics[choice.name] = self.attempt(choice, subject)
             except Exception as error:  # noqa: BLE001  the run and its other metrics stand
                 metrics[choice.name] = Measurement(error=reason(error))
         return metrics
+
+    def attempt(self, choice: Choice, subject: Subject) -> Measurement:
+        """Measure one metric; what it cannot give of this model stands as its reason.
+
+        Raises whatever else the metric raises.
+        """
+        try:
+            return Measurement(tuple(self.measure(choice, subject)))
+        except Unmeasured as missing:
+            return Measurement(missing.rows, reason(missing))
 
 
 def _plain(value: Value) -> Value:

@@ -1,7 +1,11 @@
-"""Training and decoding throughput. One call is one round of an interleaved pass."""
+"""Training and decoding throughput. One call is one turn of an interleaved pass.
 
-import time
+A turn is short and repeats its work until its seconds are over; of the repetitions the median
+counts, as another program that takes the processor for a moment lengthens a few of them.
+"""
+
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 
 import torch
 
@@ -23,8 +27,11 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
 
 
 @METRICS.add("train_speed", per="variant", check=_check_train, timed=True)
-def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
-    """Training tokens per second, and the FLOP/s achieved, of full optimizer steps."""
+def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
+    """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
+
+    A turn takes at least `seconds`, and one step after one that warms up.
+    """
     model, train, compute = subject.model, subject.train, subject.compute
     objective = Objective(model, losses_of(train))
     optimizer = make_optimizer(objective, train)
@@ -41,7 +48,7 @@ def train_speed(subject: Subject, *, seconds: float = 0.3) -> list[Value]:
     def step() -> None:
         update(objective, optimizer, parts, train, compute, dropout=dropout)
 
-    tokens_per_s = train.batch * context / _seconds_a_call(step, compute.synchronize, seconds)
+    tokens_per_s = train.batch * context / _typical(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token
     return [
         row("train_tokens_per_s", tokens_per_s, "tokens/s", "train_speed"),
@@ -98,7 +105,7 @@ def decode_speed(
     `context` counts the tokens in the cache when decoding ends (unless given, half of the training
     context and all of it, where longer than `new`); the last `new` of them are decoded one at a
     time, the others are prefilled at once. Without a cache every token costs a forward pass over
-    all before it.
+    all before it. Each of the three is repeated in a turn for at least `seconds`.
     """
     for length in _lengths(subject.model.spec, context, new):
         for size in batch:
@@ -145,23 +152,22 @@ def _decode_seconds(
         for end in range(length - new + 1, length + 1):
             model(tokens[:, :end])
 
-    cached_s()  # warms up
     return (
-        _seconds_a_call(prefill, compute.synchronize, at_least_s),
-        cached_s(),
-        seconds_of(uncached, compute.synchronize),
+        _typical(prefill, compute.synchronize, at_least_s),
+        _median(cached_s, at_least_s),
+        _typical(uncached, compute.synchronize, at_least_s),
     )
 
 
-def _seconds_a_call(
-    work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float
-) -> float:
-    """Return the mean seconds of a call, after one that warms up."""
-    work()
-    synchronize()
-    calls, began = 0, time.perf_counter()
-    while not calls or time.perf_counter() - began < at_least_s:
-        work()
-        synchronize()
-        calls += 1
-    return (time.perf_counter() - began) / calls
+def _typical(work: Callable[[], None], synchronize: Callable[[], None], at_least_s: float) -> float:
+    """Return the median seconds of a call, after one that warms up."""
+    return _median(lambda: seconds_of(work, synchronize), at_least_s)
+
+
+def _median(timed: Callable[[], float], at_least_s: float) -> float:
+    """Return the median of timings that together take some seconds, after one that warms up."""
+    timed()
+    times = [timed()]
+    while sum(times) < at_least_s:
+        times.append(timed())
+    return median(times)

@@ -1,7 +1,7 @@
 """Per-variant metrics, interleaved over the variants, and those of several processes as one."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -38,13 +38,14 @@ def measure_arms(
     """Return the metrics of each arm by name: of every value the median and its samples.
 
     Speeds do not depend on what the weights hold, so fresh models are measured. A metric that fails
-    for an arm has no values there and is not tried again; the others go on. `report` gets the
-    number of measurements so far, of `rounds * len(arms) * len(choices)`.
+    for an arm has no values there and is not tried again; the others go on. One that is Unmeasured
+    keeps the values that it gave before. `report` gets the number of measurements so far, of
+    `rounds * len(arms) * len(choices)`.
     """
 
-    def measure(arm: Arm, choice: Choice) -> list[Value]:
+    def measure(arm: Arm, choice: Choice) -> Measurement:
         model = compute.prepare(init_weights(build(arm.spec), 0))
-        return METRICS.measure(choice, Subject(model, arm.tokens, arm.train, compute))
+        return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, compute))
 
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
     results, errors = interleave(cases, rounds, shuffle=random.shuffle, progress=report)
@@ -53,7 +54,9 @@ def measure_arms(
         case = i, name
         failed = case in errors
         metrics[i][name] = (
-            Measurement(error=reason(errors[case])) if failed else _medians(results[case])
+            Measurement(error=reason(errors[case]))
+            if failed
+            else _combined(results[case], _medians)
         )
     return metrics
 
@@ -64,10 +67,9 @@ def joined(processes: Sequence[Measurement]) -> Measurement:
     It has failed where it failed in one of them.
     """
     for measurement in processes:
-        if measurement.error:
+        if measurement.error and not measurement.rows:
             return measurement
-    values = _by_name(measurement.rows for measurement in processes)
-    return Measurement(tuple(_over_processes(of_name) for of_name in values))
+    return _combined(processes, _over_processes)
 
 
 def _over_processes(values: Sequence[Value]) -> Value:
@@ -76,23 +78,17 @@ def _over_processes(values: Sequence[Value]) -> Value:
     return replace(values[0], value=median(samples), samples=samples, turns=tuple(map(len, turns)))
 
 
-def _medians(rounds: Sequence[Sequence[Value]]) -> Measurement:
-    """Return the median over rounds of the values of each name, and the samples that made it."""
-    return Measurement(
-        tuple(
-            replace(
-                values[0],
-                value=median(samples := tuple(v.value for v in values)),
-                samples=samples,
-            )
-            for values in _by_name(rounds)
-        )
-    )
+def _medians(values: Sequence[Value]) -> Value:
+    samples = tuple(value.value for value in values)
+    return replace(values[0], value=median(samples), samples=samples)
 
 
-def _by_name(parts: Iterable[Sequence[Value]]) -> Iterable[list[Value]]:
-    """Return the values of each name together."""
+def _combined(
+    parts: Sequence[Measurement], combine: Callable[[Sequence[Value]], Value]
+) -> Measurement:
+    """Return measurements as one: the values of each name combined, and a reason if one has one."""
     by_name: dict[str, list[Value]] = {}
-    for value in chain(*parts):
+    for value in chain(*(part.rows for part in parts)):
         by_name.setdefault(value.name, []).append(value)
-    return by_name.values()
+    error = next((part.error for part in parts if part.error), "")
+    return Measurement(tuple(combine(values) for values in by_name.values()), error)

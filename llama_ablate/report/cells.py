@@ -22,7 +22,7 @@ LEADING = (
     _DIFFERENCE,
     "verdict",
     "parameters",
-    "train speed",
+    "speed",
     "state bytes",
 )
 
@@ -46,7 +46,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     shown["verdict"] = frame["verdict"]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
-    shown = shown.assign(**_speeds(frame))
+    shown = shown.assign(**speeds(frame))
     shown = shown.assign(**_state(frame))
     if not all(map(_all_ok, frame["outcome"])):
         shown["runs"] = ["" if _all_ok(outcome) else outcome for outcome in frame["outcome"]]
@@ -69,6 +69,28 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     first = [name for name in LEADING if name in shown]
     return shown[[*first, *(name for name in shown if name not in first)]]
+
+
+def speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return ratios of speeds to the baseline's: `speed` is that of training.
+
+    Where the interval holds 1, the cell says that no difference was seen.
+    """
+    columns = {}
+    for title, name in (("speed", "train"), ("decode speed", "decode")):
+        ratios = frame[f"{name}_speed_ratio"]
+        if ratios.notna().any():
+            bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
+            columns[title] = [_speed(*v) for v in zip(ratios, *bounds, strict=True)]
+    return columns
+
+
+def _speed(ratio: float, low: float, high: float) -> str:
+    return (
+        f"no difference seen [{low:.2f}, {high:.2f}]"
+        if low <= 1 <= high
+        else times(ratio, low, high)
+    )
 
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -373,17 +395,6 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
     for title, texts in columns.items():
         shown[f"{title} (variant)" if title in shown else title] = texts
     return shown
-
-
-def _speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Return ratios of speeds to the baseline's, where any were measured."""
-    columns = {}
-    for name in ("train", "decode"):
-        ratios = frame[f"{name}_speed_ratio"]
-        if ratios.notna().any():
-            bounds = (frame[f"{name}_speed_{end}"] for end in ("low", "high"))
-            columns[f"{name} speed"] = [times(*v) for v in zip(ratios, *bounds, strict=True)]
-    return columns
 
 
 def _state(frame: pd.DataFrame) -> dict[str, list[str]]:

@@ -53,8 +53,8 @@ def compare(
     looks, seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed,
     perplexity, bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual,
     solved, flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low,
-    train_speed_high, decode_tokens_per_s, decode_speed_ratio, decode_speed_low, decode_speed_high,
-    kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token, peak_memory_bytes`.
+    train_speed_high, train_speed_turns, train_speed_processes, train_speed_spread,
+    the same of decode, kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token, peak_memory_bytes`.
     `n` counts the seeds that are paired with the baseline's; `p_corrected` is below 0.05 just where
     the interval leaves out 0. `standings` have each variant's interval by its id, which a row's
     verdict is read from, and which of the `looks` it is from. A variant that is open at a look is
@@ -287,17 +287,20 @@ def _speed(own: Mapping[str, _Measured], base: Mapping[str, _Measured]) -> dict[
     """Return speeds, and ratios to the baseline's with intervals over processes."""
     columns: dict[str, float] = {}
     for key in ("train", "decode"):
-        ratio = _speed_ratio(own[key].by_process, base[key].by_process)
+        ratio = speed_ratio(own[key].by_process, base[key].by_process)
         columns |= {
             f"{key}_tokens_per_s": own[key].value,
             f"{key}_speed_ratio": ratio.value,
             f"{key}_speed_low": math.nan if own is base else ratio.low,
             f"{key}_speed_high": math.nan if own is base else ratio.high,
+            f"{key}_speed_turns": ratio.turns,
+            f"{key}_speed_processes": ratio.processes,
+            f"{key}_speed_spread": ratio.spread,
         }
     return columns
 
 
-def _speed_ratio(own: Turns, base: Turns) -> Timing:
+def speed_ratio(own: Turns, base: Turns) -> Timing:
     """Return the ratio of two speeds, turn by turn; NaN where they have no turns in common."""
     turns = [*map(len, own)]
     if not own or turns != [*map(len, base)] or not all(v > 0 for v in chain(*own, *base)):

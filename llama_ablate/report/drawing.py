@@ -1,10 +1,14 @@
-"""Drawing: figures as files, colours of variants, legends, and how axes are labelled."""
+"""Drawing: figures as files, how variants are told apart, intervals over seeds, captions."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -12,16 +16,209 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatterMathtext
+from matplotlib.transforms import ScaledTranslation
 
+from llama_ablate.evidence.student import quantile
 from llama_ablate.files import disk
 from llama_ablate.report.frames import TableFrames
+from llama_ablate.report.parts import Made
 from llama_ablate.terminal import visible
 
 MANY = 12  # variants beyond which a legend no longer helps
 BASELINE = "#333333"
-_FAINT = "#bbbbbb"
+FAINT = "#c4c4c4"
+_BEST = 5  # of many variants, which are named beside the worst
+_SAME = 1e-3  # of the largest, within which numbers are drawn alike
+_FAR = 8  # times as large as an effect, another hides it
+_BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
+#: Colours that all eyes tell apart (Okabe & Ito 2008), without yellow, which is lost on white.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
+MARKERS = ("^", "s", "v", "D", "X", "<", "P", ">", "p", "*", "h", "d")
 
-Colour = tuple[float, float, float] | str
+
+@dataclass(frozen=True)
+class Style:
+    """How a variant is drawn: no two of one figure have the same marker."""
+
+    colour: str
+    marker: str
+    dash: str = "-"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments of a line of matplotlib's."""
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.dash,
+            "markersize": 4.5,
+            "linewidth": 1.4,
+        }
+
+
+_THIN = Style(FAINT, "")
+
+
+def styles(names: Iterable[str]) -> dict[str, Style]:
+    """Return a style for each of some names, twelve at most: six colours, solid and then dashed."""
+    return {
+        name: Style(COLOURS[i % len(COLOURS)], marker, "--" if i >= len(COLOURS) else "-")
+        for i, (name, marker) in enumerate(zip(names, MARKERS, strict=False))
+    }
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The variants that a figure shows: those with a style of their own, and all others, thin."""
+
+    #: The baseline's first.
+    named: Mapping[str, Style]
+    thin: Collection[str]
+
+    @property
+    def all(self) -> list[str]:
+        """The labels, the thin ones first: they are drawn below the others."""
+        return [*self.thin, *self.named]
+
+    def __getitem__(self, label: str) -> Style:
+        return self.named.get(label, _THIN)
+
+    @property
+    def remark(self) -> str:
+        """What a reader must know of the variants that have no name."""
+        if not self.thin:
+            return ""
+        return (
+            f"{len(self.thin):,} of {len(self.all):,} variants are thin and light: named are the "
+            "baseline, those of the lowest losses, and that of the highest"
+        )
+
+
+def cast(table: TableFrames) -> Cast:
+    """Return who is drawn, and how: all variants but the positive control, which sets the scale.
+
+    Of many the baseline, the best and the worst are named.
+    """
+    frame = table.comparison
+    others = frame[~frame["baseline"] & (frame["role"] != "positive")]
+    chosen, planned = set(others["label"]), list(others["label"])
+    if len(planned) > MANY:
+        ranked = others[others["loss_nats"].notna()].sort_values("loss_nats")["label"]
+        chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:]}
+    baseline = {table.plan.baseline.label: Style(BASELINE, "o", "-")}
+    of_chosen = styles(label for label in planned if label in chosen)
+    return Cast(baseline | of_chosen, [label for label in planned if label not in chosen])
+
+
+def over_seeds(
+    frame: pd.DataFrame, keys: Sequence[str], value: str, seed: str = "seed"
+) -> pd.DataFrame:
+    """Return the mean of a column over seeds, with Student's 95% interval, by some keys.
+
+    Columns: the keys, `mean, low, high, n`. The interval is NaN for one seed.
+    """
+    finite = frame.loc[np.isfinite(frame[value])]
+    groups = finite.groupby([*keys], sort=False)
+    found = groups[value].agg(["mean", "std"]).assign(n=groups[seed].nunique())
+    t = {n: quantile(0.975, n - 1) if n > 1 else math.nan for n in set(found["n"])}
+    half = found["n"].map(t) * found["std"] / np.sqrt(found["n"])
+    whole: pd.DataFrame = found.assign(low=found["mean"] - half, high=found["mean"] + half)
+    return whole.reset_index()
+
+
+def bars(
+    axes: Axes, x: Any, spread: pd.DataFrame, style: Style, label: str, place: float = 0.0
+) -> None:
+    """Draw a line through means (column `mean`) with their intervals (`low` and `high`).
+
+    `place` is the variant's among its neighbours, from -0.5 to 0.5: bars at one x stand beside one
+    another. A thin line has no bars and no name.
+    """
+    if style is _THIN:
+        axes.plot(x, spread["mean"].to_numpy(), color=FAINT, lw=0.7, zorder=1)
+        return
+    beside = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
+    axes.errorbar(
+        x,
+        spread["mean"].to_numpy(),
+        yerr=[spread["mean"] - spread["low"], spread["high"] - spread["mean"]],
+        elinewidth=0.9,
+        label=label,
+        transform=axes.transData + beside,
+        **style.line,
+    )
+    for end in ("mean", "low", "high"):  # what is shifted does not count for the frame by itself
+        axes.update_datalim(np.column_stack([x, spread[end]]))
+    axes.autoscale_view()
+
+
+def lines(axes: Axes, spread: pd.DataFrame, x: str, shown: Cast) -> None:
+    """Draw a line for each variant (`label`) through its means along a column, with intervals.
+
+    Columns besides: `mean, low, high`; bars at one place stand beside one another.
+    """
+    present = [label for label in shown.all if label in set(spread["label"])]
+    named = [label for label in present if label in shown.named]
+    room = len(named) > 1 and bool(spread["low"].notna().any())
+    for label in present:
+        own = spread[spread["label"] == label].sort_values(x)
+        beside = named.index(label) / (len(named) - 1) - 0.5 if room and label in named else 0.0
+        bars(axes, own[x].to_numpy(), own, shown[label], label, beside)
+    axes.margins(x=0.07)
+
+
+def differ(values: "pd.Series[float]") -> bool:
+    """Return whether numbers differ by more than a thousandth of the largest."""
+    finite = values[np.isfinite(values)]
+    return bool(len(finite)) and bool(finite.max() - finite.min() > _SAME * finite.abs().max())
+
+
+def small(low: "pd.Series[float]", high: "pd.Series[float]") -> float | None:
+    """Return how far from 0 the small of some effects reach, where a large one hides them.
+
+    A small one reaches no farther than an eighth of the largest. None where there is none.
+    """
+    reach = pd.concat([low.abs(), high.abs()], axis=1).max(axis=1)
+    hidden = reach[(reach > 0) & (reach < reach.max() / _FAR)]
+    return float(hidden.max()) if len(hidden) else None
+
+
+def binary(value: float, _position: int) -> str:
+    """Write bytes along an axis."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if abs(value) >= 1 << power:
+            return f"{value / (1 << power):.4g} {unit}"
+    return f"{value:g} B"
+
+
+def counted(seeds: Iterable[float]) -> str:
+    """Write over how many seeds intervals are: `12 seeds`, `3 to 12 seeds`."""
+    counts = sorted({int(n) for n in seeds if n > 0})
+    if not counts:
+        return "no seeds"
+    some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{some} seed{'s'[: counts[-1] != 1]}"
+
+
+def over(seeds: Iterable[float]) -> str:
+    """Say what bars are: 95% intervals over so many seeds; that there are none for one seed."""
+    known = [n for n in seeds if n > 0]
+    if max(known, default=0) < 2:
+        return "One seed: no intervals."
+    return f"Bars are 95% intervals over n = {counted(known)}."
+
+
+def note(figure: Figure, *sentences: str) -> None:
+    """Add sentences to a figure's caption: what the bars are, and over how many seeds."""
+    figure.set_label(" ".join(filter(None, sentences)))
+
+
+def caption(made: Made[Figure]) -> str:
+    """Return a figure's caption: what its maker says that it draws, its notes, and its table."""
+    about = made.about.removeprefix("Draw ")
+    table = f"Table: {made.table}." if made.table else ""
+    parts = (about[:1].upper() + about[1:], str(made.part.get_label()), table)
+    return " ".join(filter(None, parts))
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -69,38 +266,22 @@ def blank(width: float, height: float) -> Figure:
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes, in inches."""
+    figure, (axes,) = grid(1, width, height)
+    return figure, axes
+
+
+def grid(
+    panels: int, width: float, height: float, *, columns: int = 0, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of some panels, each of a size in inches; `columns` of them a row."""
+    columns = min(panels, columns or panels)
+    lines = math.ceil(panels / columns)
     with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
-        figure = blank(width, height)
-        return figure, figure.add_subplot()
-
-
-def colours(table: TableFrames) -> dict[str, Colour]:
-    """Return a colour for each variant's label, the baseline's first; of many all are faint."""
-    others = [variant.label for variant in table.plan.variants if not variant.baseline]
-    faint: dict[str, Colour] = dict.fromkeys(others, _FAINT)
-    return {
-        table.plan.baseline.label: BASELINE,
-        **(_palette(others) if len(others) <= MANY else faint),
-    }
-
-
-def _palette(labels: Sequence[str]) -> dict[str, Colour]:
-    return dict(zip(labels, sns.color_palette("husl", len(labels)), strict=True))
-
-
-def colours_of_lines(table: TableFrames) -> tuple[dict[str, Colour], str]:
-    """Return a colour for each variant that figures of lines draw, and what they leave out.
-
-    The positive control is left out without a remark: it would set the scale.
-    """
-    frame, every = table.comparison, colours(table)
-    others = frame[~frame["baseline"] & (frame["role"] != "positive")]
-    shown, left_out = ends(others, "loss_nats", MANY)
-    drawn = [label for label in every if label in set(shown["label"])]
-    if len(every) - 1 > MANY:
-        every |= _palette(drawn)
-    base = next(iter(every))
-    return {label: every[label] for label in (base, *drawn)}, left_out
+        figure = blank(width * columns, height * lines)
+        made = figure.subplots(lines, columns, squeeze=False, sharey=sharey).ravel()
+    for empty in made[panels:]:
+        empty.remove()
+    return figure, list(made[:panels])
 
 
 def ends(frame: pd.DataFrame, by: str, most: int) -> tuple[pd.DataFrame, str]:
@@ -124,7 +305,20 @@ def remark(axes: Axes, text: str) -> None:
     axes.set_title(text, fontsize=8, loc="left")
 
 
-def legend(axes: Axes) -> None:
-    """Put the legend beside the axes, where there is anything to explain."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
+def legend(*panels: Axes) -> None:
+    """Put one legend beside the last of some panels, of all that they name, each once."""
+    found = [axes.get_legend_handles_labels() for axes in panels]
+    named = {
+        label: handle
+        for handles, labels in found
+        for handle, label in zip(handles, labels, strict=True)
+    }
+    if named:
+        panels[-1].legend(
+            [*named.values()],
+            [*named],
+            frameon=False,
+            fontsize=8,
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+        )

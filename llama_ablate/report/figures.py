@@ -1,93 +1,134 @@
-"""The figures of a report: functions of frames that return a matplotlib figure."""
+"""The figures of a report: functions of frames that return a matplotlib figure, or several."""
 
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from llama_ablate.report import contrasts, scaling, tables, transfer, tuning
+from llama_ablate.report import contrasts, quantities, scaling, tables, transfer, tuning
 from llama_ablate.report.drawing import (
     BASELINE,
+    FAINT,
     MANY,
+    Cast,
+    bars,
+    binary,
     canvas,
-    colours,
-    colours_of_lines,
+    cast,
+    differ,
     ends,
+    grid,
     legend,
+    lines,
+    note,
+    over,
+    over_seeds,
     remark,
+    small,
+    styles,
 )
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import CONTEXTS
 from llama_ablate.terminal import visible
 
+_LOSS = "validation_loss_nats"
 _LEGEND = 48  # letters of a line in a legend of several labels
 _MOST_ROWS = 40  # of effects: beyond, the ends alone are drawn
-_WIDE = 10  # times the median width, beyond which an interval is cut
-#: Colours that all eyes tell apart (Okabe & Ito 2008, Color Universal Design), and greys.
+_ROOM = 1.15  # between the farthest mark and the frame
+#: Colour and marker of each verdict: colours that all eyes tell apart (Okabe & Ito 2008, Color
+#: Universal Design), and for better and worse shapes that point to their side of the line.
 _VERDICTS = {
-    "better": "#009e73",
-    "worse": "#d55e00",
-    "equivalent": "#0072b2",
-    "inconclusive": "#808080",
-    "diverged": "#cc79a7",
-    "collapsed": "#e69f00",
-    "failed": "#000000",
-    "pending": "#b0b0b0",
+    "better": ("#0072b2", "<"),
+    "worse": ("#d55e00", ">"),
+    "equivalent": ("#009e73", "s"),
+    "inconclusive": ("#808080", "o"),
+    "diverged": ("#cc79a7", "X"),
+    "collapsed": ("#e69f00", "v"),
+    "failed": ("#000000", "x"),
+    "pending": ("#b0b0b0", "d"),
 }
 
 FIGURES = Parts[Figure]("figure")
 
 
-@FIGURES.register("learning_curves")
+@FIGURES.register("learning_curves", every_table=True)
 def learning_curves(frames: Frames) -> Figure | None:
-    """Draw held-out loss against tokens: mean over seeds, band from lowest to highest seed.
+    """Draw held-out loss against tokens, and beside it what each variant differs by.
 
-    A run that did not end ok is drawn as far as it went, dotted, and ends in a cross. The positive
-    control is left out of all figures of losses: it would set the scale.
+    Lines are means over seeds, differences are paired by seed. A run that did not end ok is drawn
+    as far as it went, dotted, and ends in a cross. The positive control is left out of all figures
+    of losses: it would set the scale.
     """
-    palette, left_out = colours_of_lines(frames.table)
-    frame = frames.table.curves(palette)
+    table = frames.table
+    shown = cast(table)
+    frame = table.curves(shown.all)
     if frame.empty:
         return None
-    figure, axes = canvas(8, 4.8)
     ok = frame[frame["outcome"] == "ok"]
-    sns.lineplot(
-        ok,
-        x="tokens",
-        y="validation_loss_nats",
-        hue="label",
-        palette=palette,
-        ax=axes,
-        errorbar=("pi", 100),
-        hue_order=[label for label in palette if label in set(ok["label"])],
-    )
+    paired = _paired(ok, table.plan.baseline.label)
+    figure, panels = grid(1 if paired.empty else 2, 5.2, 4.6)
+    means = over_seeds(ok, ["label", "tokens"], _LOSS)
+    lines(panels[0], means.assign(low=math.nan, high=math.nan), "tokens", shown)
     named: set[str] = set()  # in the legend, once for all seeds
     for (label, _seed), run in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
         name = f"{label}: {run['outcome'].iloc[0]}"
-        axes.plot(
+        panels[0].plot(
             run["tokens"].to_numpy(),
-            run["validation_loss_nats"].to_numpy(),
+            run[_LOSS].to_numpy(),
             ":x",
             markevery=[-1],
-            color=palette[str(label)],
+            color=shown[str(label)].colour,
             label="_" if name in named else name,
         )
         named.add(name)
-    axes.set(xlabel="training tokens", ylabel="validation loss (nats per token)")
-    axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    _zoom(axes, frame["validation_loss_nats"])
-    remark(axes, left_out)
-    legend(axes)
+    _zoom(panels[0], frame[_LOSS])
+    panels[0].set(ylabel="validation loss (nats per token)")
+    if not paired.empty:
+        differences = over_seeds(paired, ["label", "tokens"], "difference_nats")
+        lines(panels[1], differences, "tokens", shown)
+        panels[1].axhline(0, color=BASELINE, lw=1)
+        panels[1].set(ylabel=f"minus that of '{table.plan.baseline.label}' (nats; below is better)")
+        _zoom_to_small(panels[1], differences)
+        note(figure, f"Differences: {over(differences['n'])}")
+    for axes in panels:
+        axes.set(xlabel="training tokens")
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    remark(panels[0], shown.remark)
+    legend(*panels)
     return figure
+
+
+def _paired(losses: pd.DataFrame, base: str) -> pd.DataFrame:
+    """Return losses minus the baseline's of the same seed, at as many tokens."""
+    at = ["seed", "tokens"]
+    of_base = losses.loc[losses["label"] == base, [*at, _LOSS]]
+    both = losses[losses["label"] != base].merge(of_base, on=at, suffixes=("", "_of_base"))
+    return both.assign(difference_nats=both[_LOSS] - both[f"{_LOSS}_of_base"])
+
+
+def _zoom_to_small(axes: Axes, differences: pd.DataFrame) -> None:
+    """Leave out of sight how training began, and effects beside which the others are nothing."""
+    last = differences.sort_values("tokens").groupby("label", sort=False).tail(1)
+    reach = small(last["mean"], last["mean"])
+    outside = [] if reach is None else list(last.loc[last["mean"].abs() > reach, "label"])
+    later = differences[differences["tokens"] > differences["tokens"].max() / 4]
+    inside = later[~later["label"].isin(outside)]
+    ends_of_bars = pd.concat([inside["low"].fillna(inside["mean"]), inside["high"], inside["mean"]])
+    low, high = min(0.0, ends_of_bars.min()), max(0.0, ends_of_bars.max())
+    if high > low:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    if outside:
+        remark(axes, f"beyond the frame: {tables.listed(outside, 3)}")
 
 
 @FIGURES.register("effects", every_table=True)
@@ -95,42 +136,37 @@ def effects(frames: Frames) -> Figure | None:
     """Draw each variant's paired difference from the baseline with the interval that decides.
 
     Variants with a diverged or failed run are listed too, and say so. A factorial design has its
-    factors drawn instead.
+    factors drawn instead. Thin strokes above a bar are its seeds. Where one effect hides the
+    others, a second panel shows the small ones.
     """
     if len(contrasts.factors(frames.table)):
         return None
     frame = frames.table.comparison
     frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
     frame, left_out = ends(frame, "difference_nats", _MOST_ROWS)
-    figure, axes = canvas(8, 1.4 + 0.34 * max(1, len(frame)))
-    for y, row in enumerate(rows(frame)):
-        colour = _VERDICTS[row.verdict]
-        if math.isfinite(row.difference_nats):
-            if math.isfinite(row.low_nats):
-                axes.plot([row.low_nats, row.high_nats], [y, y], color=colour, lw=2)
-            axes.plot(row.difference_nats, y, "o", color=colour)
-        if "ok" not in row.outcome or "," in row.outcome:
-            right = row.high_nats if math.isfinite(row.high_nats) else 0.0
-            axes.annotate(
-                f" {row.outcome}", (max(0.0, right), y), va="center", color=colour, fontsize=8
-            )
-    axes.axvline(0, color=BASELINE, lw=1)
-    axes.set_yticks(range(len(frame)), [visible(label) for label in frame["label"]])
-    axes.set_ylim(len(frame) - 0.4, -0.6)
     base = frames.table.plan.baseline.label
-    axes.set(xlabel=f"loss minus that of '{base}' (nats; left of the line is better)")
-    _legend_of_verdicts(axes, frame["verdict"])
-    remark(axes, left_out)
+    figure = _forest(
+        frame.assign(name=frame["label"]),
+        f"loss minus that of '{base}' (nats; left of the line is better)",
+        frames.table.differences(),
+    )
+    remark(figure.axes[0], left_out)
+    note(figure, _decided(frame))
     return figure
+
+
+def _decided(frame: pd.DataFrame) -> str:
+    """Say what the bars of a comparison's differences are."""
+    return over(frame["n"]).replace("intervals over", "intervals that hold for all rows at once,")
 
 
 @FIGURES.register("factors", every_table=True)
 def factors(frames: Frames) -> Figure | None:
     """Draw what each factor does to the loss, and two together, with simultaneous 95% intervals.
 
-    Main effects stand above the line, interactions of two below, each sorted by size. The grey band
-    is the margin within which an effect is equivalent to none. An interval of more than ten times
-    the usual width is cut at the frame.
+    Main effects stand above the line, interactions of two below, hollow, each sorted by size. The
+    grey band is the margin within which an effect is equivalent to none. Where one effect hides the
+    others, a second panel shows the small ones.
     """
     frame = contrasts.factors(frames.table)
     if frame.empty:
@@ -138,46 +174,171 @@ def factors(frames: Frames) -> Figure | None:
     main = int((frame["changed"] == "").sum())
     left_out = len(frame) - _MOST_ROWS
     frame = frame[:_MOST_ROWS]
-    figure, axes = canvas(8, 1.4 + 0.3 * len(frame))
-    for y, row in enumerate(rows(frame)):
-        colour = _VERDICTS[row.verdict]
+    figure = _forest(
+        frame.assign(name=frame["effect"], hollow=frame["changed"] != ""),
+        "effect on the loss (nats; left of the line is better)",
+        {},
+    )
+    for axes in figure.axes:
+        axes.axhline(main - 0.5, color=BASELINE, lw=0.6)
+        if frames.table.margin:
+            margin = frames.table.margin
+            axes.axvspan(-margin, margin, color="#bbbbbb", alpha=0.3, lw=0)
+    if left_out > 0:
+        remark(figure.axes[0], f"the {left_out:,} smallest interactions are left out")
+    runs = frames.table.comparison["n"].sum()
+    note(figure, f"Bars are 95% intervals that hold for all rows at once, n = {runs} runs.")
+    return figure
+
+
+def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw a row for each effect: its interval, a mark whose shape and colour say its verdict.
+
+    Columns: `name, difference_nats, low_nats, high_nats, verdict`, where there are any `outcome`
+    (what else to say of a row) and `hollow` marks. `seeds` are the differences of single seeds.
+    """
+    low, high = (frame[c].fillna(frame["difference_nats"]) for c in ("low_nats", "high_nats"))
+    reach = small(low, high)
+    panels = 1 if reach is None else 2
+    width = 6.4 if panels == 1 else 5.0
+    figure, columns = grid(panels, width, 1.4 + 0.34 * max(1, len(frame)), sharey=True)
+    for axes in columns:
+        for y, row in enumerate(rows(frame)):
+            _effect(axes, y, row, seeds.get(row.name, ()))
+        axes.axvline(0, color=BASELINE, lw=1)
+        axes.locator_params(axis="x", nbins=6)
+    figure.supxlabel(title, fontsize="medium")
+    columns[0].set_yticks(range(len(frame)), [visible(name) for name in frame["name"]])
+    columns[0].set_ylim(len(frame) - 0.4, -0.6)
+    if reach is not None:
+        _only_small(columns[1], frame["difference_nats"], _ROOM * reach)
+    _legend_of_verdicts(columns[-1], frame["verdict"])
+    return figure
+
+
+def _effect(axes: Axes, y: int, row: Any, seeds: Sequence[float]) -> None:
+    """Draw one effect."""
+    colour, marker = _VERDICTS[row.verdict]
+    if math.isfinite(row.difference_nats):
         if math.isfinite(row.low_nats):
             axes.plot([row.low_nats, row.high_nats], [y, y], color=colour, lw=2)
-        axes.plot(row.difference_nats, y, "D" if row.changed else "o", ms=5, color=colour)
-    axes.axvline(0, color=BASELINE, lw=1)
-    axes.axhline(main - 0.5, color=BASELINE, lw=0.6)
-    if frames.table.margin:
-        axes.axvspan(-frames.table.margin, frames.table.margin, color="#bbbbbb", alpha=0.3, lw=0)
-    axes.set_yticks(range(len(frame)), [visible(label) for label in frame["effect"]])
-    axes.set_ylim(len(frame) - 0.4, -0.6)
-    width = frame["high_nats"] - frame["low_nats"]
-    usual = frame[width <= _WIDE * width.median()]
-    if len(usual) < len(frame) and len(usual):
-        low, high = usual["low_nats"].min(), usual["high_nats"].max()
-        axes.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
-    axes.set(xlabel="effect on the loss (nats; left of the line is better)")
-    axes.locator_params(axis="x", nbins=6)
-    _legend_of_verdicts(axes, frame["verdict"])
-    if left_out > 0:
-        remark(axes, f"the {left_out:,} smallest interactions are left out")
-    return figure
+        fill = "none" if getattr(row, "hollow", False) else "full"
+        axes.plot(row.difference_nats, y, marker, ms=6, color=colour, fillstyle=fill)
+        above = [y - 0.28] * len(seeds)
+        axes.plot(seeds, above, "|", ms=5, mew=0.8, color=colour, alpha=0.7)
+    outcome = getattr(row, "outcome", "ok")
+    if "ok" not in outcome or "," in outcome:
+        right = row.high_nats if math.isfinite(row.high_nats) else 0.0
+        at = (max(0.0, right), y)
+        axes.annotate(f" {outcome}", at, va="center", color=colour, fontsize=8, clip_on=True)
 
 
-@FIGURES.register("quality_vs_training_cost")
+def _only_small(axes: Axes, effects: "pd.Series[float]", reach: float) -> None:
+    """Show a panel from -reach to reach, and write the effects beyond at its edges."""
+    axes.set_xlim(-reach, reach)
+    axes.set_title("the small ones, enlarged", fontsize=9)
+    for y, effect in enumerate(effects):
+        if abs(effect) > reach:
+            right = effect > 0
+            axes.annotate(
+                f"{effect:+.3g} \N{RIGHTWARDS ARROW}"
+                if right
+                else f"\N{LEFTWARDS ARROW} {effect:+.3g}",
+                (0.98 if right else 0.02, y),
+                xycoords=("axes fraction", "data"),
+                ha="right" if right else "left",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+            )
+
+
+@FIGURES.register("quality_vs_training_cost", every_table=True)
 def quality_vs_training_cost(frames: Frames) -> Figure | None:
-    """Draw held-out loss against the measured time to train on a million tokens."""
-    cost = 1e6 / frames.table.comparison["train_tokens_per_s"]
-    return _scatter(frames.table, cost, "seconds of training per million tokens, measured")
+    """Draw what each variant changes of the loss against the time that it trains for.
+
+    The time of a token is measured, relative to the baseline's.
+    """
+    ratio, low, high = (
+        frames.table.comparison[f"train_speed_{end}"] for end in ("ratio", "low", "high")
+    )
+    cost = pd.DataFrame({"cost": 1 / ratio, "low": 1 / high, "high": 1 / low})
+    return _against(frames.table, cost, "time to train on a token, times the baseline's")
 
 
-@FIGURES.register("quality_vs_kv_bytes")
-def quality_vs_kv_bytes(frames: Frames) -> Figure | None:
-    """Draw held-out loss against the bytes that a token adds to the key/value cache."""
-    cost = frames.table.comparison["kv_bytes_per_token"]
-    figure = _scatter(frames.table, cost, "KV-cache bytes per token (16-bit)")
-    if figure:
-        figure.axes[0].set_xlim(left=0)
+@FIGURES.register("quality_vs_state", every_table=True)
+def quality_vs_state(frames: Frames) -> Figure | None:
+    """Draw what each variant changes of the loss against the bytes that it keeps of a sequence.
+
+    Of a sequence of the training context, in 16-bit numbers: keys and values, or another state.
+    """
+    comparison, context = frames.table.comparison, frames.plan.experiment.model.context
+    # Plans of older versions know what a token adds alone.
+    known = comparison["state_bytes"].fillna(comparison["kv_bytes_per_token"] * context)
+    cost = pd.DataFrame({"cost": known, "low": math.nan, "high": math.nan})
+    figure = _against(frames.table, cost, f"state of {context:,} tokens (16-bit)")
+    for axes in figure.axes if figure else ():
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(FuncFormatter(binary))
     return figure
+
+
+def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | None:
+    """Draw paired differences against a cost (`cost, low, high`), a mark for each variant.
+
+    None where the cost is that of all, or unknown.
+    """
+    shown = cast(table)
+    frame = table.comparison.join(cost)
+    frame = frame[frame["label"].isin(shown.all)]
+    lost = list(frame.loc[frame["difference_nats"].isna(), "label"])
+    frame = frame[frame["difference_nats"].notna() & frame["cost"].notna()]
+    if len(frame) < 2 or not differ(frame["cost"]):
+        return None
+    others = frame[~frame["baseline"]]
+    ends_of_bars = (others[c].fillna(others["difference_nats"]) for c in ("low_nats", "high_nats"))
+    reach = small(*ends_of_bars)
+    figure, panels = grid(1 if reach is None else 2, 5.6, 4.6)
+    for axes in panels:
+        for label in (label for label in shown.all if label in set(frame["label"])):
+            row = frame[frame["label"] == label].iloc[0]
+            _point(axes, row, shown, label)
+        axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
+        axes.set(xlabel=title)
+    base = table.plan.baseline.label
+    panels[0].set(ylabel=f"{table.split} loss minus that of '{base}' (nats; below is better)")
+    if reach is not None:
+        panels[1].set_ylim(-_ROOM * reach, _ROOM * reach)
+        panels[1].set_title("the small ones, enlarged", fontsize=9)
+    remark(panels[0], shown.remark or (f"without a loss: {tables.listed(lost)}" if lost else ""))
+    legend(*panels)
+    note(figure, _decided(others))
+    return figure
+
+
+def _point(axes: Axes, row: "pd.Series[Any]", shown: Cast, label: str) -> None:
+    """Draw a variant's difference and cost with their intervals; one of the many as a dot."""
+    if label not in shown.named:
+        axes.plot(row["cost"], row["difference_nats"], ".", color=FAINT, zorder=1)
+        return
+    style = shown[label]
+    axes.errorbar(
+        row["cost"],
+        row["difference_nats"],
+        yerr=_beside(row["difference_nats"], row["low_nats"], row["high_nats"]),
+        xerr=_beside(row["cost"], row["low"], row["high"]),
+        fmt=style.marker,
+        ms=7,
+        elinewidth=1,
+        color=style.colour,
+        fillstyle="none" if style.dash != "-" else "full",
+        label=label,
+    )
+
+
+def _beside(value: float, low: float, high: float) -> list[list[float]] | None:
+    """Return how far an interval reaches to both sides; None where there is none."""
+    return None if math.isnan(low) else [[value - low], [high - value]]
 
 
 @FIGURES.register("cache_growth")
@@ -185,15 +346,17 @@ def cache_growth(frames: Frames) -> Figure | None:
     """Draw the bytes of the state against the context; variants with equal states share a line.
 
     Keys and values grow with every token, those of a window until it is full, a recurrence does
-    not. Computed in closed form, which `kv_cache` checks on live tensors.
+    not. Computed in closed form, which `kv_cache` checks on live tensors. None where all are equal.
     """
-    figure, axes = canvas(8, 4.2)
     groups: dict[tuple[int, ...], list[str]] = {}
     for variant in frames.table.plan.variants:
         at = variant.state_growth  # plans of older versions know what a token adds alone
         sizes = tuple(at.get(n, n * variant.kv_bytes_per_token) for n in CONTEXTS)
         groups.setdefault(sizes, []).append(variant.label)
     shown = sorted(groups.items(), key=lambda group: group[0][-1])
+    if len(shown) < 2:
+        return None
+    figure, axes = canvas(8, 4.2)
     if len(shown) > MANY:
         remark(
             axes,
@@ -201,21 +364,25 @@ def cache_growth(frames: Frames) -> Figure | None:
             "smallest and the largest",
         )
         shown = shown[: MANY // 2] + shown[-MANY // 2 :]
-    for colour, (sizes, labels) in zip(sns.color_palette("husl", len(shown)), shown, strict=True):
+    looks = styles(map(str, range(len(shown)))).values()
+    for style, (sizes, labels) in zip(looks, shown, strict=True):
         most = f"{tables.size(sizes[-1])} at {CONTEXTS[-1]:,}: {tables.listed(labels, 4)}"
-        axes.plot(CONTEXTS, sizes, "o-", ms=3, color=colour, label=textwrap.fill(most, _LEGEND))
+        axes.plot(CONTEXTS, sizes, label=textwrap.fill(most, _LEGEND), **style.line)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{int(n):,}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(_binary))
+    axes.yaxis.set_major_formatter(FuncFormatter(binary))
     axes.set(xlabel="context (tokens)", ylabel="state of one sequence (16-bit)")
     legend(axes)
     return figure
 
 
-@FIGURES.register("sensitivity")
+FIGURES.register_many("metrics")(quantities.figures)
+
+
+@FIGURES.register("sensitivity", every_table=True)
 def sensitivity(frames: Frames) -> Figure | None:
-    """Draw the loss against the learning rate: mean over seeds, band from lowest to highest seed.
+    """Draw the loss against the learning rate, mean over seeds.
 
     A run that diverged or collapsed stands at the loss of chance. The ring marks the rate that was
     chosen, on the validation loss.
@@ -223,32 +390,24 @@ def sensitivity(frames: Frames) -> Figure | None:
     table = frames.table
     if "lr" not in table.experiment.tune:
         return None
-    palette, left_out = colours_of_lines(table)
+    shown = cast(table)
     losses = tuning.rates(table.runs, table.split, math.log(table.plan.text.vocab))
-    losses = losses[losses["label"].isin(list(palette))]
+    losses = losses[losses["label"].isin(shown.all)]
     if losses.empty:
         return None
     figure, axes = canvas(8, 4.8)
-    sns.lineplot(
-        losses,
-        x="lr",
-        y="loss_nats",
-        hue="label",
-        hue_order=[label for label in palette if label in set(losses["label"])],
-        palette=palette,
-        errorbar=("pi", 100),
-        marker="o",
-        ax=axes,
-    )
+    axes.set_xscale("log")
+    means = over_seeds(losses, ["label", "lr"], "loss_nats")
+    lines(axes, means, "lr", shown)
     chosen = table.reported.groupby("label", sort=False)["tuned"].first()
     rate = {label: json.loads(point)["lr"] for label, point in chosen.items()}
-    means = losses.groupby(["label", "lr"], sort=False)["loss_nats"].mean().reset_index()
     for row in rows(means[means["lr"] == means["label"].map(rate)]):
-        axes.plot(row.lr, row.loss_nats, "o", ms=11, mfc="none", color=palette[row.label])
-    axes.set_xscale("log")
+        if row.label in shown.named:
+            axes.plot(row.lr, row.mean, "o", ms=11, mfc="none", color=shown[row.label].colour)
     axes.set(xlabel="learning rate", ylabel=f"{table.split} loss (nats per token)")
-    remark(axes, left_out)
+    remark(axes, shown.remark)
     legend(axes)
+    note(figure, over(means["n"]))
     return figure
 
 
@@ -257,73 +416,46 @@ def ladder(frames: Frames) -> Figure | None:
     """Draw the loss of each variant against its parameters, with the law through its rungs.
 
     The line is the fitted law; beyond the largest size it is dotted, a projection. Too few sizes
-    have no law, and a law that cannot be checked on its largest size no projection.
+    have no law, and a law that cannot be checked on its largest size no projection. Dots are seeds.
     """
     if frames.ladder.empty:
         return None
-    palette, left_out = colours_of_lines(frames.table)
+    shown = cast(frames.table)
     losses = scaling.at_end(frames.ladder)
-    losses = losses[losses["label"].isin(list(palette))]
+    losses = losses[losses["label"].isin(list(shown.named))]
     floor = scaling.floor_of(frames.table)
     figure, axes = canvas(8, 4.8)
+    axes.set_xscale("log")
     for label, own in losses.groupby("label", sort=False):
-        colour = palette[str(label)]
-        axes.plot(own["parameters"], own["loss_nats"], ".", color=colour, alpha=0.6)
-        means = own.groupby("parameters")["loss_nats"].mean()
-        axes.plot(means.index, means, "o", color=colour, label=str(label))
+        style = shown[str(label)]
+        axes.plot(own["parameters"], own["loss_nats"], ".", color=style.colour, alpha=0.6)
+        spread = over_seeds(own, ["parameters"], "loss_nats").sort_values("parameters")
+        bars(axes, spread["parameters"].to_numpy(), spread, replace(style, dash=""), str(label))
+        means = spread.set_index("parameters")["mean"]
         law = scaling.law_through(means, floor)
         if law is None:
             continue
         smallest, largest = float(means.index.min()), float(means.index.max())
-        lines = [(np.geomspace(smallest, largest, 50), "-")]
+        of_law = [(np.geomspace(smallest, largest, 50), "-")]
         if scaling.can_be_checked(len(means), floor):
-            lines.append((np.geomspace(largest, 10 * largest, 50), ":"))
-        for x, style in lines:
-            axes.plot(x, [law(size) for size in x], style, color=colour, lw=1)
-    axes.set_xscale("log")
+            of_law.append((np.geomspace(largest, 10 * largest, 50), ":"))
+        for x, dash in of_law:
+            axes.plot(x, [law(size) for size in x], dash, color=style.colour, lw=1)
     axes.set(xlabel="non-embedding parameters", ylabel="loss (nats per token)")
-    remark(axes, left_out)
+    if shown.thin:
+        remark(axes, f"{len(shown.thin):,} of {len(shown.all):,} variants are left out")
     legend(axes)
+    note(figure, over(losses.groupby(["label", "parameters"])["seed"].nunique()))
     return figure
 
 
 FIGURES.register("transfer")(transfer.figure)
 
 
-def _scatter(table: TableFrames, cost: "pd.Series[float]", title: str) -> Figure | None:
-    """Draw loss against a cost, a point a variant with the spread over its seeds."""
-    frame = table.comparison.assign(cost=cost)
-    frame = frame[frame["role"] != "positive"]
-    shown = frame[frame["loss_nats"].notna() & frame["cost"].notna()]
-    if shown.empty:
-        return None
-    figure, axes = canvas(8, 4.8)
-    palette = colours(table)
-    named = len(palette) <= MANY + 1
-    for _, own in shown.groupby("label" if named else "baseline", sort=False):
-        label = str(own["label"].iloc[0])
-        axes.errorbar(
-            own["cost"],
-            own["loss_nats"],
-            yerr=own["sd_nats"].fillna(0.0),
-            fmt="o",
-            capsize=3,
-            color=palette[label],
-            label=label,
-        )
-    lost: Sequence[str] = list(frame.loc[frame["loss_nats"].isna(), "label"])
-    if lost:
-        remark(axes, f"without a loss: {tables.listed(lost)}")
-    axes.set(xlabel=title, ylabel=f"{table.split} loss (nats per token, ± sd over seeds)")
-    if named:
-        legend(axes)
-    return figure
-
-
 def _legend_of_verdicts(axes: Axes, verdicts: "pd.Series[str]") -> None:
     handles = [
-        mpl.lines.Line2D([], [], color=colour, marker="o", label=verdict)
-        for verdict, colour in _VERDICTS.items()
+        mpl.lines.Line2D([], [], color=colour, marker=marker, label=verdict)
+        for verdict, (colour, marker) in _VERDICTS.items()
         if verdict in set(verdicts)
     ]
     if handles:
@@ -342,10 +474,3 @@ def _short(value: float, _position: int) -> str:
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def _binary(value: float, _position: int) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if value >= 1 << power:
-            return f"{value / (1 << power):g} {unit}"
-    return f"{value:g} B"

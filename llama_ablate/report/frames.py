@@ -16,6 +16,7 @@ from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.report import comparison, controls, heldout, stages, tuning
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import Record
@@ -23,7 +24,8 @@ from llama_ablate.results.snapshot import Results
 
 _LOSS = "validation_loss_nats"
 #: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
-_LADDER = ("perplexity", "training")
+_TRAINING = "training"
+_LADDER = ("perplexity", _TRAINING)
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
 _OWNER = ("table", "variant", "label", "run", "seed", "metric")
@@ -300,7 +302,7 @@ def _table(experiment: Experiment, table: PlannedTable, results: Results) -> Tab
         for variant in table.variants
     }
     measured: list[tuple[dict[str, Any], Mapping[str, Measurement]]] = [
-        ({**owners[record.variant], "run": record.id, "seed": record.seed}, record.metrics)
+        ({**owners[record.variant], "run": record.id, "seed": record.seed}, _metrics(record))
         for record in finished
     ]
     measured += [(owner, results.variant_metrics(id_)) for id_, owner in owners.items()]
@@ -320,6 +322,16 @@ def _table(experiment: Experiment, table: PlannedTable, results: Results) -> Tab
         results.curve,
         stages.held(results.plan, table, planned),
     )
+
+
+def _metrics(record: Record) -> dict[str, Measurement]:
+    """Return a run's metrics; what every record says of the training itself is among them."""
+    of_loop = record.metrics.get(_TRAINING, Measurement())
+    cost = (
+        measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
+        measured_row("train_s", record.train_s, "s", "train_time"),
+    )
+    return {**record.metrics, _TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
 
 
 def _fields(value: Value) -> dict[str, Any]:

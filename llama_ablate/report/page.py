@@ -1,7 +1,6 @@
 """The report's files: tables, figures, Markdown, and one self-contained HTML page."""
 
 import base64
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,16 +61,8 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
         first = made.table in ("", frames.table.plan.name)
         name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
         svg, _png = drawing.save(made.part, folder / name)
-        table = f" Table: {made.table}." if made.table else ""
-        figures.append(Drawn(name, _caption(made.name) + table, svg))
+        figures.append(Drawn(name, drawing.caption(made), svg))
     return figures
-
-
-def _caption(figure: str) -> str:
-    """Make a caption of what a figure's docstring says that it draws."""
-    summary = " ".join((inspect.getdoc(FIGURES[figure]) or "").split("\n\n")[0].split())
-    shown = summary.removeprefix("Draw ")
-    return shown[:1].upper() + shown[1:]
 
 
 def _markdown(

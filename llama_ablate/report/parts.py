@@ -1,5 +1,6 @@
 """Registries of the parts of a report, sections and figures: functions of frames by name."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,15 +12,20 @@ from llama_ablate.report.frames import Frames
 Part = TypeVar("Part")
 #: Makes a part; None where there is nothing to show.
 Maker = Callable[[Frames], Part | None]
+#: Makes several, by name: as many as there is something to show of.
+ManyMaker = Callable[[Frames], Mapping[str, Part]]
 
 
 @dataclass(frozen=True)
 class Made(Generic[Part]):
     """A part of a report: its name in the registry, and of which table it is (or of all: "")."""
 
+    #: Of several parts by one maker it ends in the part's own.
     name: str
     table: str
     part: Part
+    #: What its maker's docstring says first.
+    about: str
 
 
 class Parts(Mapping[str, Maker[Part]], Generic[Part]):
@@ -28,6 +34,7 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._makers: dict[str, tuple[Maker[Part], bool]] = {}
+        self._many: dict[str, ManyMaker[Part]] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -55,6 +62,28 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
 
         return enter
 
+    def register_many(self, name: str) -> Callable[[ManyMaker[Part]], ManyMaker[Part]]:
+        """Enter a function that makes several parts of each table (a decorator).
+
+        Raises ConfigError for a name that is taken.
+        """
+
+        def enter(maker: ManyMaker[Part]) -> ManyMaker[Part]:
+            self.register(name, every_table=True)(
+                lambda frames: next(iter(maker(frames).values()), None)
+            )
+            self._many[name] = maker
+            return maker
+
+        return enter
+
+    def parts(self, name: str, frames: Frames) -> dict[str, Part]:
+        """Return what one maker makes of a table, by name: nothing, one part, or several."""
+        if name in self._many:
+            return {f"{name}_{own}": part for own, part in self._many[name](frames).items()}
+        part = self[name](frames)
+        return {} if part is None else {name: part}
+
     def make(self, frames: Frames) -> Iterator[Made[Part]]:
         """Yield every part that has something to show.
 
@@ -64,7 +93,9 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
         for every_table, entries in groupby(self._makers.items(), lambda entry: entry[1][1]):
             names = [name for name, _ in entries]
             for only in map(frames.only, frames.tables) if every_table else [frames]:
+                table = only.table.plan.name if every_table else ""
                 for name in names:
-                    part = self[name](only)
-                    if part is not None:
-                        yield Made(name, only.table.plan.name if every_table else "", part)
+                    doc = inspect.getdoc(self._many.get(name, self[name])) or ""
+                    about = " ".join(doc.partition("\n\n")[0].split())
+                    for own, part in self.parts(name, only).items():
+                        yield Made(own, table, part, about)

@@ -15,6 +15,7 @@ from llama_ablate.report import (
     contrasts,
     heldout,
     hypotheses,
+    quantities,
     scaling,
     speed_up,
     stability,
@@ -366,19 +367,15 @@ def _surface(frames: Frames) -> Section | None:
 @SECTIONS.register("metrics")
 def metrics(frames: Frames) -> Section | None:
     """Return every measured value: each is a row of the CSV, the cells are means by variant."""
-    means = pd.concat([_of_reported_runs(table) for table in frames.tables])
+    means = pd.concat([quantities.of_reported(table) for table in frames.tables])
+    missing = dict.fromkeys(why for table in frames.tables for why in quantities.reasons(table))
     return _section(
         "Metrics",
         spread(frames.metrics),
         lambda _values: cells.metrics(means),
-        """Everything that was measured, as the mean over a variant's reported runs that ended ok.
-        The values of each run are in tables/metrics.csv.""",
+        f"""Everything that was measured, as the mean over a variant's reported runs that ended ok.
+        The values of each run are in tables/metrics.csv.
+        {"Not measured: " * bool(missing)}{" ".join(missing)}""",
         printed=False,
         folded=True,
     )
-
-
-def _of_reported_runs(table: TableFrames) -> pd.DataFrame:
-    """Return the measured values of variants, and of their reported runs that ended ok."""
-    ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
-    return table.metrics[table.metrics["run"].isin(["", *ok])]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.text import DOCUMENTS
-from llama_ablate.report import comparison, tables, tuning
+from llama_ablate.report import comparison, speeds, tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.hypotheses import undecidable
 from llama_ablate.results import protocol
@@ -71,6 +71,7 @@ def _of_table(table: TableFrames) -> list[str]:
     sentences += _leaks(runs)
     sentences += _failed_metrics(table)
     sentences += _lacking_metrics(table)
+    sentences += speeds.notes(table.comparison)
     sentences += _tuning(table)
     if len(table.experiment.seed_list) == 1:
         sentences.append("There is one seed: differences have no interval.")

@@ -42,7 +42,7 @@ class Measurement:
 
     rows: tuple[Value, ...] = ()
     error: str = ""
-    #: Of a per-variant metric: a digest of what it depends on, the compute, and where it ran.
+    #: A digest of what it depends on; of a per-variant metric also the compute, and where it ran.
     circumstances: str = ""
     compute: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from llama_ablate.report import cells, comparison, controls
+from llama_ablate.evidence import medians
+from llama_ablate.report import cells, comparison, controls, speeds
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.hypotheses import results
 from llama_ablate.results import Results, Store
@@ -60,19 +61,70 @@ def test_a_ratio_of_speeds_is_taken_turn_by_turn_with_students_interval_over_pro
         (math.exp(low), math.exp(high))
     )
     assert math.isnan(row["decode_speed_ratio"])
-    shown = cells.comparison(frames().table.comparison)["train speed"].tolist()
+    shown = cells.comparison(frames().table.comparison)["speed"].tolist()
     assert shown == [
         "1.00x",
         f"1.20x [{math.exp(low):.2f}, {math.exp(high):.2f}]",
-        "1.00x [1.00, 1.00]",
+        "no difference seen [1.00, 1.00]",
     ]
 
 
+def timed(**changes):
+    """A row of a comparison with speeds of 15 turns in 5 processes, a tenth apart at most."""
+    row = {"label": "faster"}
+    for name in ("train", "decode"):
+        row |= {f"{name}_tokens_per_s": 100.0, f"{name}_speed_ratio": 1.2}
+        row |= {f"{name}_speed_low": 1.1, f"{name}_speed_high": 1.3, f"{name}_speed_turns": 15}
+        row |= {f"{name}_speed_processes": 5, f"{name}_speed_spread": 0.1}
+    return pd.DataFrame([row | changes])
+
+
+def test_a_cell_says_that_no_difference_was_seen_just_where_the_interval_holds_1():
+    lows = {0.9: "no difference seen [0.90, 1.30]", 1.01: "1.20x [1.01, 1.30]", math.nan: "1.20x"}
+    for low, cell in lows.items():
+        assert cells.speeds(timed(train_speed_low=low))["speed"] == [cell]
+    assert list(cells.speeds(timed())) == ["speed", "decode speed"]
+    assert list(cells.speeds(timed(train_speed_ratio=math.nan))) == ["decode speed"]
+
+
+def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
+    assert speeds.notes(timed()) == []
+    (note,) = speeds.notes(timed(decode_speed_spread=0.34))
+    assert "decode speeds of 'faster' spread by up to 34% from turn to turn" in note
+    assert "`llama-ablate measure DIR decode_speed --again`" in note
+
+
+@pytest.mark.parametrize(("turns", "processes"), [(5, 1), (5, 5), (15, 1)])
+def test_speeds_of_earlier_results_are_told_as_such(turns, processes):
+    few = {"train_speed_turns": turns, "train_speed_processes": processes}
+    (note,) = speeds.notes(timed(**few, train_speed_spread=math.nan))
+    assert f"training speeds come from {turns} turn(s) in {processes} process(es), fewer" in note
+
+
+def test_nothing_is_noted_of_speeds_that_were_not_measured(frames):
+    (note,) = speeds.notes(frames().table.comparison)  # of training, by 9 turns in 3 processes
+    assert "9 turn(s) in 3 process(es)" in note
+
+
+def test_the_spread_of_turns_is_that_of_their_middle_half_over_their_median():
+    """Of 1 to 9 the quarters are 3, 5 and 7, whichever process they are of."""
+    assert medians.spread([[9, 1, 2], [8, 3, 7], [4, 5, 6]]) == pytest.approx(4 / 5)
+    assert math.isnan(medians.spread([[1.0, 2.0]]))
+    assert medians.ratio([[2, 4, 9]], [[1, 2, 3]]).spread == pytest.approx(0.5 / 2)
+
+
+def test_the_interval_counts_processes_and_not_the_turns_that_a_process_shares():
+    """Three equal turns of each process say no more than one of them."""
+    once = medians.timing([[1.0], [1.2], [1.1]])
+    thrice = medians.timing([[1.0] * 3, [1.2] * 3, [1.1] * 3])
+    assert (once.low, once.high) == pytest.approx((thrice.low, thrice.high))
+
+
 def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
-    none = comparison._speed_ratio(((1.0, 2.0),), ((1.0,), (2.0,)))
+    none = comparison.speed_ratio(((1.0, 2.0),), ((1.0,), (2.0,)))
     assert math.isnan(none.value)
-    assert math.isnan(comparison._speed_ratio((), ()).value)
-    assert math.isnan(comparison._speed_ratio(((1.0,),), ((0.0,),)).value)
+    assert math.isnan(comparison.speed_ratio((), ()).value)
+    assert math.isnan(comparison.speed_ratio(((1.0,),), ((0.0,),)).value)
 
 
 @pytest.mark.parametrize(
