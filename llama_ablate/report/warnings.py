@@ -1,6 +1,7 @@
 """Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
 
 from collections import Counter
+
 import pandas as pd
 
 from llama_ablate.config.validation import shown
