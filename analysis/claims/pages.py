@@ -55,7 +55,7 @@ def beside(sources: dict[str, str], frames: Frames) -> pd.DataFrame:
         {
             "variant": shown["variant"],
             "source said": [sources.get(label, "") for label in comparison["label"]],
-            "loss, difference [95%]": shown["difference [simultaneous 95%]"],
+            "loss, difference [95%]": shown[cells.DIFFERENCE],
             "perplexity": [tables.number(100 * c, "+.1f", "%") for c in change],
         }
         | {name: shown[name] for name in _MEASURED if name in shown}

@@ -9,7 +9,8 @@ from llama_ablate.report.frames import rows
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import decimals, interval, number, times
 
-_DIFFERENCE = "difference [95%]"
+#: Head of the differences: their intervals hold for all rows of a table at once.
+DIFFERENCE = "difference [95%]"
 _MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
 _LEVEL = 0.05  # of the family: p is below it just where an interval leaves out 0
 _LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
@@ -19,7 +20,7 @@ LEADING = (
     "variant",
     "n",
     "loss (nats)",
-    _DIFFERENCE,
+    DIFFERENCE,
     "verdict",
     "parameters",
     "speed",
@@ -40,7 +41,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     )
     shown = pd.DataFrame({"variant": frame["label"], "n": frame["n"].astype(str)})
     shown["loss (nats)"] = [number(v, f".{places}f") for v in frame["loss_nats"]]
-    shown[_DIFFERENCE] = [
+    shown[DIFFERENCE] = [
         "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
         for row in rows(frame)
     ]
@@ -95,7 +96,7 @@ def _speed(ratio: float, low: float, high: float) -> str:
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison of a factorial design: what each combination reached and costs."""
-    judged = [_DIFFERENCE, "verdict", "p, corrected", "seeds to decide"]
+    judged = [DIFFERENCE, "verdict", "p, corrected", "seeds to decide"]
     return comparison(frame).drop(columns=judged, errors="ignore")
 
 
@@ -155,7 +156,7 @@ def _perplexity(value: float, places: int) -> str:
 def factors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return effects of factors with their numbers written as people read them."""
     shown = frame[["effect"]].copy()
-    shown[_DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
+    shown[DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
     shown["verdict"] = frame["verdict"]
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
@@ -207,7 +208,7 @@ def measured(row: Any) -> str:
 def winners(frame: pd.DataFrame) -> pd.DataFrame:
     """Return who wins each table, and where that flips."""
     shown = frame[["table", "winner"]].copy()
-    shown[_DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
+    shown[DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
     shown["verdict"] = frame["verdict"]
     shown["flips"] = ["flips" if flips else "" for flips in frame["flips"]]
     return shown

@@ -38,7 +38,7 @@ def decimals(low: float, high: float) -> int:
     half = (high - low) / 2
     if not math.isfinite(half):
         return _UNKNOWN
-    if half == 0:
+    if half < 10.0**-_MOST:
         return _POINT
     places = max(0, 1 - math.floor(math.log10(half)))
     while places < _MOST and any(end and not round(end, places) for end in (low, high)):

@@ -1,0 +1,139 @@
+"""The headline answers the question of the file: hypotheses, all tables, steps in their order."""
+
+import itertools
+
+import pytest
+
+from llama_ablate.report.headline import facts, headline
+from tests.tables import frames
+
+BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
+NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
+
+
+def moved(by, noise=1.0, base=BASE):
+    """Losses that lie by so much beside the baseline's, with a standard deviation of 0.008."""
+    return [loss + by + noise * own for loss, own in zip(base, NOISE, strict=True)]
+
+
+def test_hypotheses_come_first_each_with_its_result_and_its_number():
+    stated = [
+        {"variant": "a", "direction": "better"},
+        {"variant": "b", "direction": "better"},
+        {"variant": "a", "against": "b", "direction": "better", "margin": "0.2 nats"},
+    ]
+    told = headline(
+        frames({"": {"base": BASE, "a": moved(-0.1), "b": moved(0.1)}}, hypotheses=stated)
+    )
+    # Half widths: 0.0079 / sqrt(5) x t(1 - 0.05 / 4, 4) = 3.495: 0.012; of a minus b all equal.
+    assert told == (
+        "Supported: a is better than base (-0.100 [-0.112, -0.088]). "
+        "Refuted: b is better than base (+0.100 [+0.088, +0.112]). "
+        "Undecided: a is better than b by more than 0.2 nats "
+        "(-0.2000 [-0.2000, -0.2000]). "
+        "Against 'base' (difference in nats): better: a (-0.100); worse: b (+0.100)."
+    )
+
+
+def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
+    stated = [{"variant": "a", "direction": "better", "table": name} for name in ("small", "large")]
+    told = headline(
+        frames(
+            {
+                "small": {"base": BASE, "a": moved(0.0)},
+                "large": {"base": BASE, "a": moved(-0.1)},
+            },
+            hypotheses=stated,
+        )
+    )
+    assert told.startswith("Supported: a is better than base (large -0.1000 [")
+    assert "Undecided: a is better than base (small +0.0000 [" in told
+    assert told.endswith(
+        "Against 'base' (difference in nats; small | large): better in large, inconclusive in "
+        "small: a (+0.0000 | -0.1000)."
+    )
+
+
+def test_over_many_tables_a_variant_is_said_where_it_differs():
+    gains = {"one": 0.0, "two": -0.1, "three": -0.2, "four": -0.3, "five": -0.4}
+    told = headline(frames({name: {"base": BASE, "a": moved(by)} for name, by in gains.items()}))
+    assert told == "Against 'base' (difference in nats): inconclusive in 1, else better: a."
+
+
+def test_a_path_tells_its_steps_in_order_each_with_its_own_verdict():
+    """The last variant is better than the baseline, and its own step is not."""
+    told = headline(
+        frames(
+            {
+                "": {
+                    "base": BASE,
+                    "+a": moved(0.001),
+                    "+b": moved(-0.2, 1.5),
+                    "+c": moved(-0.201),
+                    "+d": ["pending"] * 5,
+                }
+            },
+            variants={"design": "path"},
+        )
+    )
+    assert told == (
+        "Step by step (difference in nats): +a (+0.001, inconclusive), +b (-0.2010, better), "
+        "+c (-0.0010, inconclusive), +d (pending)."
+    )
+
+
+def test_of_many_variants_what_decides_is_named_and_the_rest_is_counted():
+    losses = {f"good{i}": moved(-0.1 - i / 100) for i in range(7)}
+    losses |= {f"none{i}": moved(0.0) for i in range(5)}
+    told = headline(frames({"": {"base": BASE, **losses}}))
+    assert told == (
+        "Against 'base' (difference in nats): better: good6 (-0.160), good5 (-0.150), "
+        "good4 (-0.140), good3 (-0.130) and 3 more; inconclusive: 5 others."
+    )
+
+
+@pytest.mark.parametrize("end", ["failed", "pending", "diverged"])
+def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
+    ended = {"failed": "error"}.get(end, end)
+    stated = [{"variant": "lost", "direction": "better", "measure": None}]
+    made = frames({"": {"base": BASE, "lost": [ended] * 5}}, hypotheses=stated)
+    told = headline(made)
+    assert f"{end}: lost" in told
+    if end != "diverged":  # else it counts with the loss of chance
+        assert told.startswith(f"{end.capitalize()}: lost is better than base.")
+
+
+def test_where_a_control_fails_the_answer_says_so_before_all_else():
+    losses = {"base": BASE, "a": moved(-0.1), "again": moved(0.3)}
+    roles = {"again": "aa"}
+    told = headline(frames({"": losses}, roles=roles, margin="0.02 nats"))
+    assert told.startswith("No difference is sure: the A/A arm fails. Against 'base'")
+    stated = [{"variant": "a", "direction": "better"}]
+    told = headline(frames({"": losses}, roles=roles, margin="0.02 nats", hypotheses=stated))
+    assert told.startswith("No verdict on the hypothesis: the A/A arm fails (measured: a is better")
+    assert "No difference is sure" not in told
+
+
+def test_a_factorial_design_names_the_effects_that_decide():
+    cells = list(itertools.product((0, 1), repeat=2))
+    levels = {f"{n}{b}": {"norm": n, "block": b} for n, b in cells}
+    losses = {f"{n}{b}": moved(-0.3 * n, 1 - n / 2 + b / 3) for n, b in cells}
+    told = headline(
+        frames(
+            {"": losses},
+            levels=levels,
+            variants={"design": "product", "axes": {"norm": ["a", "b"], "block": ["a", "b"]}},
+        )
+    )
+    assert told.startswith("On average over the other factors (difference in nats): better: norm1")
+    assert "Interactions: inconclusive: norm1 with block1 (" in told
+
+
+def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():
+    table = {"base": BASE, "a": moved(0.0)}
+    matches = {"matched none": {"match": "none"}, "matched parameters": {"match": "parameters"}}
+    told = facts(frames(dict.fromkeys(matches, table), planned=matches))
+    assert told.startswith("2 tables, 2 variants, 5 seeds, 64 tokens a run (2 steps of 4 x ")
+    assert "not matched or matched on parameters (by table)" in told
+    one = facts(frames({"": table}, planned={"": {"match": "active_parameters"}}))
+    assert "matched on active parameters." in one

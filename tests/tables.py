@@ -1,0 +1,79 @@
+"""Frames of tables made by hand, without a store and without training."""
+
+import pandas as pd
+
+from llama_ablate.report.frames import Frames, TableFrames
+from tests import plans
+
+_METRICS = ("table", "variant", "label", "run", "seed", "metric", "name", "quantity", "unit")
+_VALUES = ("value", "coordinates", "samples", "by_process")
+
+
+def frames(tables, *, roles=None, levels=None, planned=None, **experiment):
+    """Frames of some tables: by name, for each label its losses by seed, the baseline's first.
+
+    In place of a loss stands how a run ended: `diverged`, `error`, `pending`. `roles` and `levels`
+    are of the variants by label, `planned` changes each table of the plan.
+    """
+    roles, levels, planned = roles or {}, levels or {}, planned or {}
+    variants = {
+        label: plans.variant(
+            f"v{i}",
+            label,
+            baseline=i == 0,
+            role=roles.get(label, ""),
+            reseed="both" if roles.get(label) == "aa" else "",
+            levels=levels.get(label, {}),
+            model={"dim": 8, **{k: {"name": f"{k}{v}"} for k, v in levels.get(label, {}).items()}},
+        )
+        for i, label in enumerate(dict.fromkeys(label for own in tables.values() for label in own))
+    }
+    of_plan = [
+        plans.table(
+            [variants[label] for label in own],
+            [plans.run(f"{name}{v.id}-{s}", v.id, s) for v, s, _ in _runs(variants, own)],
+            {"vocab": 256},
+            name=name,
+            **planned.get(name, {}),
+        )
+        for name, own in tables.items()
+    ]
+    seeds = {"seeds": max(len(losses) for own in tables.values() for losses in own.values())}
+    plan = plans.document(*of_plan, **{**seeds, **experiment})
+    made = tuple(
+        _frames(table, plan.experiment, list(_runs(variants, own)))
+        for table, own in zip(plan.tables, tables.values(), strict=True)
+    )
+    return Frames(plan, "x", made, [], "", None, {})
+
+
+def _runs(variants, losses):
+    for label, own in losses.items():
+        for seed, loss in enumerate(own):
+            yield variants[label], seed, loss
+
+
+def _frames(table, experiment, runs):
+    rows = [
+        {
+            "id": f"{table.name}{variant.id}-{seed}",
+            "variant": variant.id,
+            "label": variant.label,
+            "seed": seed,
+            "tuned": "{}",
+            "point": "",
+            "race": False,
+            "best": True,
+            "outcome": loss if isinstance(loss, str) else "ok",
+            "reason": "",
+            "test_loss_nats": None if isinstance(loss, str) else loss,
+        }
+        for variant, seed, loss in runs
+    ]
+    planned = pd.DataFrame(rows).astype({"test_loss_nats": float})
+    metrics = pd.DataFrame(columns=[*_METRICS, *_VALUES])
+    attempts = pd.DataFrame(columns=[*_METRICS[:6], "error"])
+    machines = planned.loc[planned["outcome"] != "pending", ["outcome"]]
+    return TableFrames(
+        table, experiment, planned, metrics, attempts, machines[[]], lambda _run: [], set()
+    )
