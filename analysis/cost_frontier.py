@@ -55,8 +55,8 @@ def main() -> None:
     best = frontier(rows)
     figure, axes = canvas(8, 4.8)
     for own, fmt, colour, label in (
-        (rows[best], "o", FRONTIER, "frontier"),
-        (rows[~best], "s", OTHER, "beaten in both"),
+        (rows[best], "o", FRONTIER, "frontier of the means"),
+        (rows[~best], "s", OTHER, "beaten by one of them"),
     ):
         y = own["difference_nats"]
         ends = [(y - own["low_nats"]).fillna(0), (own["high_nats"] - y).fillna(0)]

@@ -36,7 +36,7 @@ def main() -> None:
         axes.plot(row.present_nats, y, "D", color=WITH, label="_"[: y > 0] + "with")
     axes.axvline(0, color=BASELINE, lw=1)
     named = [
-        f"{row.changed}, with {row.present} or {row.absent}: {row.verdict}"
+        f"{row.changed}, with {row.present} or {row.absent} (interaction: {row.verdict})"
         for row in pairs.itertuples()
     ]
     axes.set_yticks(range(len(pairs)), named)

@@ -25,6 +25,8 @@ def main() -> None:
         parser.exit(2, f"{parser.prog}: {error}\n")
     tables = results.tables
     tables = tables[tables["match"] == (options.match or tables["match"][0])]
+    if tables.empty:
+        parser.exit(2, f"{parser.prog}: no table is matched by '{options.match}'\n")
     rows = results.comparison().merge(tables[["table", "text", "budget"]], on="table")
     rows = rows[(rows["text"] == rows["text"][:1].item()) & (rows["budget"] == rows["budget"][0])]
     sizes = rows[rows["baseline"]].set_index("table")["non_embedding"]

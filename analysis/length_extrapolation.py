@@ -28,9 +28,11 @@ def main() -> None:
         runs, metrics = results.runs, results.metrics
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    ok = runs.loc[runs["reported"] & (runs["outcome"] == "ok"), "run"]
+    runs = runs[runs["reported"] & (runs["outcome"] == "ok") & (runs["role"] == "")]
     losses = metrics[
-        (metrics["metric"] == "length") & (metrics["quantity"] == "loss") & metrics["run"].isin(ok)
+        (metrics["metric"] == "length")
+        & (metrics["quantity"] == "loss")
+        & metrics["run"].isin(runs["run"])
     ]
     if options.variant:
         losses = losses[losses["variant"].isin(options.variant)]

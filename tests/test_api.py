@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -298,3 +299,60 @@ def test_compare_takes_two_variants_or_other_results(store, capsys):
     }.items():
         assert main(["compare", str(first), *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
+    """`la.report` is a function, and `llama_ablate.report` is the package too."""
+    import llama_ablate.report.page
+    from llama_ablate.report.figures import FIGURES
+
+    monkeypatch.setattr(FIGURES, "_makers", {})  # drawing takes seconds
+    page = la.report(root)
+    assert page == root / "report" / "report.html"
+    assert llama_ablate.report.page.columns.FILES.keys() == {"runs", "curves"}
+    results = la.open(root)
+    for name in ("runs", "curves"):
+        written = pd.read_csv(page.parent / "tables" / f"{name}.csv", keep_default_na=False)
+        frame = getattr(results, name)
+        assert list(written) == list(frame)
+        assert len(written) == len(frame)
+    losses = pd.read_csv(page.parent / "tables" / "runs.csv")["loss_nats"]
+    assert losses.tolist() == pytest.approx(results.runs["loss_nats"].tolist())
+
+
+SCRIPT = """
+import llama_ablate as la
+
+results = la.run(
+    {
+        "name": "tiny",
+        "model": {"dim": 8, "layers": 1, "heads": 1, "context": 16},
+        "variants": {"axes": {"norm": ["none"]}},
+        "data": {"corpus": {"name": "files", "path": "text.txt"}, "tokenizer": "bytes"},
+        "train": {"steps": 2, "batch": 2},
+        "measure": ["perplexity"],
+    },
+    results="out", device="cpu", workers=2, sets=["seeds=2"],
+)
+print(len(results.runs), set(results.runs["outcome"]))
+model = results.model("baseline", seed=1).model
+print(type(model).__name__, la.open("out/tiny").tables["finished"].item())
+"""
+
+
+@pytest.mark.full  # it trains
+def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
+    """multiprocessing would run it again in every worker."""
+    (tmp_path / "run.py").write_text(SCRIPT)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 200)
+    done = subprocess.run(
+        [sys.executable, "run.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["4 {'ok'}", "Decoder 4"]
+    assert "[4/4]" in done.stderr

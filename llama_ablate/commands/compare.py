@@ -22,9 +22,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_results(parser)
     parser.add_argument(
         "others",
-        metavar=("A", "B"),
+        metavar="WHAT",
         nargs="+",
-        help="two variants of DIR, labels or ids, the first the reference; or other results",
+        help="two variants of DIR, labels or ids, the first the reference; or other results to put "
+        "into one table with DIR",
     )
     shared.add_table(parser)
 

@@ -15,6 +15,7 @@ from tests import plans
 from tests.metrics import measured
 
 SCRIPTS = Path(__file__).parents[2] / "analysis"
+REFERENCE = SCRIPTS.parent / "results" / "reference"
 
 
 @pytest.fixture
@@ -88,6 +89,29 @@ WRONG = {
         "lag 9",
         "the experiment has one table, which needs no name",
     ),
+    "a table that the comparison lacks": (
+        "comparison_table.py",
+        "{x}",
+        "--table",
+        "lag 9",
+        "the experiment has one table",
+    ),
+    "no lengths": ("length_extrapolation.py", "{x}", "'length' of these variants was not measured"),
+    "no results with lengths": ("length_extrapolation.py", "{here}", "holds no results"),
+    "one size": ("ladder.py", "{x}", "has models of one size alone"),
+    "a matching that is not there": ("ladder.py", "{x}", "--match", "flops", "no table is matched"),
+    "no results with sizes": ("ladder.py", "{here}", "holds no results"),
+    "no factors": ("interactions.py", "{x}", "is no factorial design that has ended"),
+    "no results with factors": ("interactions.py", "{here}", "holds no results"),
+    "a cost that is not known": (
+        "cost_frontier.py",
+        "{x}",
+        "--cost",
+        "decode_speed_ratio",
+        "decode_speed_ratio of two variants is not known",
+    ),
+    "no results with costs": ("cost_frontier.py", "{here}", "holds no results"),
+    "no results to join": ("across_experiments.py", "{x}", "{here}", "holds no results"),
     "no file of points": ("chinchilla.py", "{here}/points.csv", "No such file"),
     "points without a loss": ("chinchilla.py", "{here}/rates.json", "has no column 'Model Size'"),
     "a figure of speeds that are not there": (
@@ -108,6 +132,32 @@ def test_what_cannot_be_drawn_is_one_line_and_exit_code_2(case, script, results,
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+#: Results that have what a script draws.
+DRAWN = {
+    "comparison_table.py": ("systems/norms", "--format", "latex"),
+    "length_extrapolation.py": ("claims/e12-positions",),
+    "ladder.py": ("width-transfer",),
+    "interactions.py": ("claims/e16-leave-one-out-stack",),
+    "cost_frontier.py": ("claims/e15-kv-heads-quality",),
+    "across_experiments.py": ("systems/norms", "{reference}/systems/attention"),
+    "decode_speed.py": ("systems/attention", "--variant", "mqa"),
+    "draw.py": ("claims/e18-isotime-pareto", "--table", "equal flops"),
+}
+
+
+@pytest.mark.full  # half a minute of drawing
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_script_draws_published_results(name, script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, *words = (word.format(reference=REFERENCE) for word in DRAWN[name])
+    figure = ["effects"] if name == "draw.py" else []
+    code, out, err = script(name, *figure, REFERENCE / folder, *words)
+    assert (code, err) == (0, "")
+    drawn = [tmp_path / line for line in out.splitlines() if line.endswith(".png")]
+    assert "toprule" in out if name == "comparison_table.py" else drawn
+    assert all(file.stat().st_size > 10_000 for file in drawn)
 
 
 def test_the_public_points_refit_gives_the_surface_that_points_lie_on(script, tmp_path):
