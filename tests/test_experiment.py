@@ -212,6 +212,10 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
         "\u0926\u093e\u0928",
         "\u7814" * 100,
         "\u7814" * 101,
+        "!",
+        "\xe9",
+        "\xfc",
+        "\U0001f600",
     ]
     folders = [experiment.slug(name) for name in names]
     assert len(set(folders)) == len(names)
@@ -223,10 +227,9 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
         "norms \u2013 \u201ca look\u201d",
         "Vi\u1ec7t \u0142",
         "10 \xb5s",
-        "!",
         "x" * 50,
     ):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "x"
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
         assert experiment.slug(name) == plain
 
 
