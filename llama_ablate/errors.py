@@ -54,7 +54,7 @@ _OTHER_WORDS = {
     "layernorm": "ln",
     "learned": "absolute",
     "mamba2": "mamba ssm",
-    "mha": "full softmax multihead multiheadattention vanilla",
+    "mha": "full local slidingwindow softmax multihead multiheadattention vanilla",
     "mla": "latent multiheadlatentattention",
     "mqa": "multiquery multiqueryattention",
     "none": "nope off no false identity",
@@ -76,6 +76,7 @@ _OTHER_WORDS = {
     "schedule": "scheduler lrschedule lrscheduler",
     "steps": "iterations maxsteps maxiters numsteps epochs",
     "tokens": "epochs",
+    "cuda": "gpu",
     "warmup": "warmupratio warmupsteps",
     "weight_decay": "wd",
     # what is matched, measured and read

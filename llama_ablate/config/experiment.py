@@ -190,14 +190,22 @@ def _override(marked: Marked, text: str) -> None:
     inner[where[-1]] = value
     for known in [w for w in marked.marks if w[: len(where)] == where]:
         del marked.marks[known]
-    marked.marks[where] = Mark(f"--set {text}", 1, len(key) + 2)
+    mark = Mark(f"--set {text}", 1, len(key) + 2)
+    marked.marks[where] = mark
+    for depth in range(1, len(where)):  # where a section stands that only this brings
+        marked.marks.setdefault(where[:depth], mark)
     if where in _IN_PLACE_OF:
         _drop(marked.values, _IN_PLACE_OF[where])
 
 
 def _path_of(key: str) -> tuple[str, ...]:
-    """Return the keys of a `--set`: what follows an axis' section is one, `train.lr`, however."""
+    """Return the keys of a `--set`.
+
+    What stands behind `variants.axes` is one key, `train.lr`; `position.theta` is one of `model`.
+    """
     parts = tuple(key.split("."))
+    if parts[0] in Model.model_fields:
+        parts = ("model", *parts)
     for section in _OF_PATHS:
         if parts[: len(section)] == section and all(rest := parts[len(section) :]):
             return (*section, ".".join(rest)) if rest else parts

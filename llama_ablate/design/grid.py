@@ -317,8 +317,7 @@ def _check_key(key: str, where: Where) -> None:
     allowed = (*SLOTS, *RULES, *_SIZES, "dropout", *(_TRAIN + name for name in train_config.KEYS))
     slot, _, option = key.partition(".")
     if key not in allowed and not (slot in (*SLOTS, *RULES) and option):
-        hint = nearest(key, (*allowed, *(f"{slot}.{option}" for slot in SLOTS if option)))
-        raise ConfigError(f"'{key}' cannot vary{hint}", where)
+        raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, allowed)}", where)
 
 
 def resets(model: Model, base: Mapping[str, Any], registries: Registries) -> list[ConfigError]:
@@ -329,11 +328,11 @@ def resets(model: Model, base: Mapping[str, Any], registries: Registries) -> lis
     """
     lost = []
     for slot in (*SLOTS, *RULES):
-        entry, own = base.get(slot), getattr(model, slot)
-        before, after = (
-            registries[slot].resolve(one) if _is_single(one) else None for one in (entry, own)
-        )
-        if before is None or after is None or before.name != after.name:
+        entry, own = base.get(slot, ()), getattr(model, slot)
+        if not (_is_single(entry) and _is_single(own)):
+            continue
+        before, after = (registries[slot].resolve(one) for one in (entry, own))
+        if before.name != after.name:
             continue
         given = own if isinstance(own, Mapping) else {}
         gone = [
@@ -464,7 +463,14 @@ def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     """Solve a variant's size so that it costs what the baseline costs."""
-    counted(variant, cost)
+    own = counted(variant, cost)
+    if match == "kv_bytes" and not own * target:
+        without = f"'{variant.label}'" if target else "the baseline"
+        raise ConfigError(
+            f"{without} keeps no keys and values, so '{variant.label}' cannot be matched by their "
+            "bytes; match: state_bytes counts whatever a mixer keeps",
+            variant.where,
+        )
     try:
         solved = solve(variant.spec, target, cost, knobs_for(match, variant.spec))
     except ConfigError as error:
