@@ -105,8 +105,8 @@ def _cache_alone() -> Iterator[None]:
     """Have tiktoken read its cache and nothing else, which it has no option for."""
     import tiktoken.load
 
-    def refuse(url: str) -> bytes:
-        raise _NotCachedError(url)
+    def refuse(blobpath: str) -> bytes:
+        raise _NotCachedError(blobpath)
 
     read_file = tiktoken.load.read_file
     tiktoken.load.read_file = refuse
