@@ -8,6 +8,111 @@ Where = tuple[str | int, ...]
 _LISTED = 40  # names that a sentence may list
 _COMPARED = 200  # letters of what was given: comparing takes their square
 
+#: What other projects and papers call a thing of ours, without marks and capitals. A word may stand
+#: for several: only those that are allowed at a place are offered there.
+_OTHER_WORDS = {
+    # sections and keys of a file
+    "axes": "factors",
+    "data": "dataset text",
+    "hypotheses": "hypothesis claims predictions",
+    "margin": "tolerance equivalence",
+    "measure": "metrics metric measures evaluate",
+    "name": "title experiment",
+    "question": "description",
+    "seeds": "repeats replicates numseeds trials",
+    "sizes": "ladder scaling scales",
+    "tune": "sweep search tuning hyperparameters",
+    "variants": "ablations arms treatments",
+    "baseline": "control reference",
+    "exclude": "skip without except",
+    # designs
+    "fraction": "factorial fractional halffraction fractionalfactorial",
+    "list": "manual custom explicit",
+    "one-at-a-time": "oat ofat single ablation onefactoratatime",
+    "path": "cumulative sequential incremental stepwise",
+    "product": "grid factorial full fullfactorial cartesian crossed combinations",
+    # sizes and slots
+    "attention": "mixer selfattention tokenmixer",
+    "block": "residual layer normplacement",
+    "context": "blocksize seqlen maxseqlen sequencelength contextlength maxpositionembeddings",
+    "dim": "hiddensize dmodel nembd embeddim modeldim width",
+    "feedforward": "ffn mlp activation",
+    "head_dim": "headsize dhead",
+    "heads": "nhead nheads numheads numattentionheads",
+    "init_std": "initializerrange",
+    "kv_heads": "numkvheads nkvheads numkeyvalueheads kvgroups",
+    "layers": "depth nlayer nlayers numlayers numhiddenlayers",
+    "norm": "normalization normalisation",
+    "position": "positional positionembedding positionalencoding posemb pe",
+    "theta": "ropetheta ropebase",
+    "tie": "tied tieembeddings tiedembeddings tiewordembeddings weighttying",
+    "vocab": "vocabsize vocabulary",
+    # components
+    "adamw": "adam",
+    "gated_delta": "deltanet gateddeltanet",
+    "gqa": "groupedquery groupedqueryattention",
+    "layernorm": "ln",
+    "learned": "absolute",
+    "mamba2": "mamba ssm",
+    "mha": "full local slidingwindow softmax multihead multiheadattention vanilla",
+    "mla": "latent multiheadlatentattention",
+    "mqa": "multiquery multiqueryattention",
+    "none": "nope off no false identity",
+    "post": "postnorm postln",
+    "pre": "prenorm preln",
+    "relu": "mlp",
+    "rmsnorm": "rms",
+    "rope": "rotary",
+    "sgd": "momentum",
+    "sinusoidal": "sine fixed",
+    # training
+    "accumulate": "gradientaccumulation gradientaccumulationsteps gradaccum",
+    "average": "ema swa",
+    "batch": "batchsize",
+    "clip": "gradclip maxgradnorm gradientclipping",
+    "lr": "learningrate",
+    "optimizer": "optim optimiser",
+    "precision": "dtype",
+    "schedule": "scheduler lrschedule lrscheduler",
+    "steps": "iterations maxsteps maxiters numsteps epochs",
+    "tokens": "epochs",
+    "cuda": "gpu",
+    "warmup": "warmupratio warmupsteps",
+    "weight_decay": "wd",
+    # what is matched, measured and read
+    "active_parameters": "active",
+    "decode_speed": "speed inference generation latency throughput",
+    "files": "file local folder txt",
+    "flops": "compute",
+    "hub": "huggingface hf",
+    "kv_bytes": "kv cache kvcache",
+    "kv_cache": "cache memory kv",
+    "length": "extrapolation lengthgeneralization",
+    "parameters": "params size",
+    "perplexity": "ppl loss valloss validationloss",
+    "python-stdlib": "stdlib python default",
+    "state_bytes": "state memory",
+    "train_speed": "speed throughput tokenspersecond",
+    # commands
+    "bench": "benchmark profile",
+    "compare": "diff versus vs",
+    "components": "list ls",
+    "examples": "templates list ls",
+    "export": "convert save",
+    "generate": "sample complete chat",
+    "init": "new create start template quickstart",
+    "plan": "check validate dryrun preview",
+    "report": "html page plot table figures",
+    "run": "train launch execute start resume fit",
+    "show": "info describe inspect view",
+    "status": "progress ps watch top",
+    "summary": "count params size",
+}
+_MEANT: dict[str, list[str]] = {}
+for _name, _words in _OTHER_WORDS.items():
+    for _word in _words.split():
+        _MEANT.setdefault(_word, []).append(_name)
+
 
 class ConfigError(ValueError):
     """The user's input is wrong. The command prints one line and exits with code 2.
@@ -37,18 +142,37 @@ def dotted(where: Where) -> str:
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:
-    """Return what is allowed, and the nearest match where there is one, as the end of a sentence.
+    """Return what is allowed, and what was probably meant, as the end of a sentence.
 
-    Of a long list the nearest are named, and the others counted.
+    That is the name which is the same but for capitals and marks, or what other projects call so,
+    or the nearest in letters. Of a long list the nearest are named, and the others counted.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
+    >>> nearest("factorial", ["fraction", "path", "product"])
+    "; allowed: fraction, path, product; did you mean 'fraction' or 'product'?"
     """
     names = sorted(allowed)
     text = str(value)[:_COMPARED]
-    close = get_close_matches(text, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    meant = " or ".join(f"'{name}'" for name in _meant(text, names))
+    hint = f"; did you mean {meant}?" if meant else ""
     if len(names) <= _LISTED:
         return f"; allowed: {', '.join(names)}{hint}"
     listed = get_close_matches(text, names, n=_LISTED, cutoff=0.0)
     return f"; allowed: {', '.join(listed)} and {len(names) - _LISTED:,} more{hint}"
+
+
+def _meant(text: str, names: list[str]) -> list[str]:
+    """Return the names that a text probably stands for: mostly one, or none."""
+    plain = _plain(text)
+    if same := [name for name in names if _plain(name) == plain]:
+        return same[:1]
+    if meant := [name for name in _MEANT.get(plain, []) if name in names]:
+        return meant
+    lower = {name.lower(): name for name in names}
+    return [lower[name] for name in get_close_matches(text.lower(), lower, n=1, cutoff=0.5)]
+
+
+def _plain(text: str) -> str:
+    """Return a word without capitals, spaces, hyphens and underscores."""
+    return "".join(letter for letter in text.lower() if letter not in " -_.")

@@ -9,8 +9,13 @@ import torch
 from llama_ablate.commands import components
 from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.cli import main
+from llama_ablate.config import experiment
+from llama_ablate.config.spec import SLOTS
+from llama_ablate.design import grid
 from llama_ablate.launch import local
 from llama_ablate.launch.environment import cores
+from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.training.registries import REGISTRIES as TRAINING
 from tests.in_process import run_in_process
 
 
@@ -181,8 +186,77 @@ def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, 
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5]}
 
 
+def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["examples", "--json"]) == 0
+    listed = [row["template"] for row in json.loads(capsys.readouterr().out)]
+    assert {"quickstart", *SLOTS, "tune", "ladder", "path", "factorial"} == {*listed}
+    for name in listed:
+        assert main(["init", name]) == 0
+        loaded = experiment.load(tmp_path / f"{name}.yaml").experiment
+        assert loaded.name == name
+        grid.variants(loaded, {**REGISTRIES, **TRAINING}, 256)
+        assert main(["examples", name]) == 0
+    assert main(["init"]) == 2
+    (tmp_path / "mine.yaml").write_text("mine")
+    assert main(["init", "norm", "--to", "mine.yaml"]) == 2
+    assert main(["init", "norm", "--to", "mine.txt"]) == 2
+    assert main(["init", "nrom"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "'quickstart.yaml' is there already" in said[0]
+    assert "'mine.yaml' is there already" in said[1]
+    assert "ends in .yaml" in said[2]
+    assert "did you mean 'norm'?" in said[3]
+    assert len(said) == 4
+    assert (tmp_path / "mine.yaml").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
-    "command", ["components", "plan", "run", "status", "show", "compare", "measure", "report"]
+    ("words", "meant"),
+    [
+        (["rnu", "x.yaml"], "there is no 'rnu'; allowed: attention,"),
+        (["rnu", "x.yaml"], "did you mean 'run'? (see llama-ablate --help)"),
+        (["train", "x.yaml"], "did you mean 'run'?"),
+        (
+            ["run", "x.yaml", "--wrkers=2"],
+            "llama-ablate run: there is no option --wrkers; allowed:",
+        ),
+        (["run", "x.yaml", "--wrkers=2"], "did you mean '--workers'?"),
+        (["plan", "x.yaml", "y.yaml"], "llama-ablate plan: one argument too many: y.yaml"),
+        (["plan", "x.yaml", "--device", "gpu"], "did you mean 'cuda'?"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_one_line_with_what_was_meant(words, meant, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert meant in said
+    assert said.count("\n") == 1
+
+
+def test_plan_says_what_a_bare_name_resets(experiment_file, capsys):
+    model = "{dim: 16, layers: 1, heads: 2, context: 16, feedforward: swiglu}"
+    assert main(["plan", str(experiment_file(model=model)), "--device", "cpu"]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    assert "tiny.yaml:2:65: model.feedforward: 'swiglu' has its default here" in note
+    assert "multiple_of: 8, not 32" in note
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "init",
+        "examples",
+        "components",
+        "plan",
+        "run",
+        "status",
+        "show",
+        "compare",
+        "measure",
+        "report",
+    ],
 )
 def test_every_command_has_help_with_an_example(command, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 
 
 def write(tmp_path, text, name="x.yaml"):
@@ -212,6 +212,10 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
         "\u0926\u093e\u0928",
         "\u7814" * 100,
         "\u7814" * 101,
+        "!",
+        "\xe9",
+        "\xfc",
+        "\U0001f600",
     ]
     folders = [experiment.slug(name) for name in names]
     assert len(set(folders)) == len(names)
@@ -223,10 +227,9 @@ def test_names_of_other_scripts_have_folders_of_their_own_and_latin_ones_keep_th
         "norms \u2013 \u201ca look\u201d",
         "Vi\u1ec7t \u0142",
         "10 \xb5s",
-        "!",
         "x" * 50,
     ):
-        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "x"
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-")
         assert experiment.slug(name) == plain
 
 
@@ -253,3 +256,53 @@ def test_every_experiment_of_the_repository_is_valid():
     assert len(files) >= 3
     for file in files:
         assert experiment.load(file).experiment.question
+
+
+def test_a_file_without_a_name_has_that_of_the_file_and_never_its_bases(tmp_path):
+    write(tmp_path, MINIMAL, "parent.yaml")
+    child = write(tmp_path, "base: parent.yaml\n", "my heads.yaml")
+    assert experiment.load(child).experiment.name == "my heads"
+    assert experiment.load(child, ("name=other",)).experiment.name == "other"
+    assert experiment.load(tmp_path / "parent.yaml").experiment.name == "x"
+
+
+def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
+    sets = (
+        "position.theta=5e5",
+        "attention={name: gqa}",
+        "attention.kv_heads=4",
+        "dim=96",
+        "variants.axes.train.lr=[0.1, 0.2]",
+        "variants.axes.position.theta=[1e4]",
+        "controls.positive.train.lr=1e-5",
+    )
+    loaded = experiment.load(write(tmp_path, MINIMAL), sets).experiment
+    assert loaded.model.position == {"name": "rope", "theta": 5e5}
+    assert loaded.model.attention == {"name": "gqa", "kv_heads": 4}
+    assert loaded.model.dim == 96
+    assert loaded.variants.axes == {"train.lr": [0.1, 0.2], "position.theta": [1e4]}
+    assert loaded.controls.positive == {"train.lr": 1e-5}
+    with pytest.raises(ConfigError, match=r"--set sedes\.x=3:1:9: sedes: unknown key"):
+        experiment.load(write(tmp_path, MINIMAL), ("sedes.x=3",))
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "meant"),
+    [
+        ("RMSNorm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
+        ("one_at_a_time", ["one-at-a-time", "path"], "'one-at-a-time'"),
+        ("factorial", ["fraction", "path", "product"], "'fraction' or 'product'"),
+        ("grid", ["fraction", "path", "product"], "'product'"),
+        ("n_layers", ["heads", "layers"], "'layers'"),
+        ("hidden_size", ["dim", "heads"], "'dim'"),
+        ("learning_rate", ["lr", "steps"], "'lr'"),
+        ("train", ["plan", "run", "trace"], "'run'"),
+        ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
+    ],
+)
+def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
+    assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
+
+
+def test_a_word_that_means_nothing_has_no_hint():
+    assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"

@@ -294,3 +294,204 @@ def test_a_fraction_needs_two_values_on_every_axis():
     with pytest.raises(ConfigError, match="needs two values on every axis, not 1") as refused:
         of("fraction", axes={"norm": ["rmsnorm"], "block": ["pre", "post"]})
     assert refused.value.where == ("variants", "axes", "norm")
+
+
+LOCAL = {"name": "mha", "window": 8}
+
+
+def test_a_label_names_a_level_of_any_axis_and_changes_no_id():
+    axes = {
+        "attention": [LOCAL, {"pattern": [LOCAL, "mha"]}],
+        "dim": [64],
+        "dropout": [{"attention": 0.1}],
+        "train.lr": [0.5],
+        "train.optimizer": [{"name": "sgd", "momentum": 0.5}],
+    }
+    labelled = {
+        "attention": [
+            {"label": "local", **LOCAL},
+            {"label": "both", "pattern": [{"name": "mha", "window": 8}, "mha"]},
+        ],
+        "dim": [{"label": "wide", "value": 64}],
+        "dropout": [{"label": "drops", "value": {"attention": 0.1}}],
+        "train.lr": [{"label": "fast", "value": 0.5}],
+        "train.optimizer": [{"label": "plain", "name": "sgd", "momentum": 0.5}],
+    }
+    found, named = (of("one-at-a-time", axes=levels) for levels in (axes, labelled))
+    assert labels(named) == ["baseline", "local", "both", "wide", "drops", "fast", "plain"]
+    assert [variant.id for variant in named] == [variant.id for variant in found]
+    assert labels(of("product", axes={"dim": labelled["dim"], "norm": ["dyt", "none"]})) == [
+        "wide dyt",
+        "wide no-norm",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"dim": [{"label": "wide", "dim": 64}]}, "is {label: ..., value: ...}, not {'label'"),
+        ({"dim": [{"label": "", "value": 64}]}, "a label is one line of 1 to 80 characters"),
+        ({"dim": [{"label": "a", "value": 64}, {"label": "a", "value": 96}]}, "have the label 'a'"),
+        ({"norm": [{"label": "x", "name": "rmsnrm"}]}, "did you mean 'rmsnorm'?"),
+        ({"norm": [{"label": "x"}]}, "is {label: ..., value: ...}"),
+    ],
+)
+def test_a_label_that_stands_beside_nothing_is_refused(axes, message):
+    with pytest.raises(ConfigError) as refused:
+        of("one-at-a-time", axes=axes)
+    assert message in refused.value.message
+    assert refused.value.where[:3] == ("variants", "axes", *axes)
+
+
+def test_an_option_of_the_component_that_a_variant_has_may_be_an_axis():
+    rope = {"position": {"name": "rope", "fraction": 0.5}}
+    found = of("one-at-a-time", rope, axes={"position.theta": [1e4, 5e5]})
+    assert labels(found) == ["baseline", "theta=500000"]
+    assert found[0].covers == ("theta=10000",)
+    outright = {"position": [{"name": "rope", "theta": 5e5}]}
+    assert found[1].id == of("one-at-a-time", rope, axes=outright)[1].id
+    axes = {"attention.kv_heads": [1, 2], "attention": ["gqa"]}  # in either order
+    assert [v.spec.attention["kv_heads"] for v in of("product", axes=axes)] == [1, 2]
+    path = of("path", rope, axes={"position.theta": [5e5], "position.fraction": [0.25]})
+    assert (path[2].spec.position["theta"], path[2].spec.position["fraction"]) == (5e5, 0.25)
+    entries = [{"label": "a", "attention": "gqa", "attention.kv_heads": 1}, {"label": "b"}]
+    assert of("list", entries=entries)[1].spec.attention["kv_heads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("axes", "where", "message"),
+    [
+        ({"norm.esp": [1e-3]}, ("norm.esp", 0), "did you mean 'eps'?"),
+        ({"postion.theta": [1]}, ("postion.theta",), "cannot vary; allowed: attention"),
+        (
+            {"attention.kv_heads": [1]},
+            ("attention.kv_heads", 0),
+            "'mha' has no option 'kv_heads', gqa has it",
+        ),
+        ({"position.base": ["x"]}, ("position.base", 0), "'x' (text) is not accepted"),
+        (
+            {"attention": [{"pattern": ["mqa", "mha"]}], "attention.window": [4]},
+            ("attention.window", 0),
+            "'attention' is a pattern here",
+        ),
+    ],
+)
+def test_an_option_that_does_not_fit_is_told_at_its_axis(axes, where, message):
+    with pytest.raises(ConfigError) as refused:
+        of("product" if len(axes) > 1 else "one-at-a-time", axes=axes)
+    assert message in refused.value.message
+    assert refused.value.where == ("variants", "axes", *where)
+
+
+def test_an_option_that_does_not_fit_the_sizes_points_at_its_axis():
+    gqa = {"attention": "gqa"}
+    variants = of("one-at-a-time", gqa, axes={"attention.kv_heads": [3]})
+    with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
+        grid.counted(variants[1], count)
+    assert caught.value.where == ("variants", "axes", "attention.kv_heads", 0)
+
+
+NORM_AND_BLOCK = {
+    "norm": ["layernorm", "none", {"label": "wide eps", "name": "rmsnorm", "eps": 0.1}],
+    "block": ["pre", "post"],
+}
+
+
+@pytest.mark.parametrize(
+    ("exclude", "gone"),
+    [
+        ([{"norm": "none", "block": "post"}], {"no-norm post"}),
+        ([{"norm": "none"}], {"no-norm pre", "no-norm post"}),
+        (
+            [{"norm": "wide eps", "block": "pre"}, {"norm": "none", "block": "pre"}],
+            {"wide eps pre", "no-norm pre"},
+        ),
+        ([{"norm": "rmsnorm", "block": "pre"}], {"wide eps pre"}),
+    ],
+)
+def test_combinations_may_be_left_out_of_a_product_by_value_name_or_label(exclude, gone):
+    every = {variant.label for variant in of("product", axes=NORM_AND_BLOCK)}
+    found = of("product", axes=NORM_AND_BLOCK, exclude=exclude)
+    assert every - {variant.label for variant in found} == gone
+    assert not any(variant.levels for variant in found)  # it is no factorial design any more
+
+
+@pytest.mark.parametrize(
+    ("exclude", "where", "message"),
+    [
+        ([{"norm": "nonee"}], (0, "norm"), "no value of the axis 'norm'; allowed: layernorm, none"),
+        ([{"nrom": "none"}], (0, "nrom"), "'nrom' is no axis; allowed: block, norm"),
+        ([{}], (0,), "names no combination"),
+        ([{"block": "pre"}, {"block": "post"}], (), "leaves no combination"),
+    ],
+)
+def test_what_cannot_be_left_out_is_told_at_its_place(exclude, where, message):
+    with pytest.raises(ConfigError) as refused:
+        of("product", axes=NORM_AND_BLOCK, exclude=exclude)
+    assert message in refused.value.message
+    assert refused.value.where == ("variants", "exclude", *where)
+    with pytest.raises(ConfigError, match="out of design 'product', not 'one-at-a-time'"):
+        of("one-at-a-time", axes=NORM_AND_BLOCK, exclude=exclude)
+
+
+@pytest.mark.parametrize(
+    ("design", "variants", "message"),
+    [
+        ("product", {"axes": {"norm": ["rmsnorm"], "block": ["pre"]}}, "one value on every axis"),
+        ("one-at-a-time", {"axes": {"norm": ["layernorm"]}}, "every value is the base's own"),
+        ("list", {"entries": [{"norm": "rmsnorm"}]}, "one entry is one variant"),
+    ],
+)
+def test_a_grid_of_one_variant_has_nothing_to_compare(design, variants, message):
+    key = "entries" if design == "list" else "axes"
+    with pytest.raises(ConfigError, match=message) as refused:
+        of(design, **variants)
+    assert refused.value.where == ("variants", key)
+
+
+def test_the_base_alone_may_be_trained_and_one_variant_where_something_else_varies():
+    assert labels(of("one-at-a-time")) == ["baseline"]
+    section = {"design": "list", "entries": [{"label": "only"}]}
+    tuned = {"name": "x", "model": SIZES, "train": {"steps": 1}, "variants": section}
+    for more in ({"tune": {"lr": [0.1, 0.2]}}, {"budget": ["tokens", "flops"]}):
+        experiment = Experiment.check({**tuned, **more})
+        assert labels(grid.variants(experiment, REGISTRIES, 64)) == ["only"]
+
+
+def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
+    def cost(spec):
+        return count(spec).kv_bytes_per_token
+
+    for model, axes in (
+        ({}, {"attention": ["gated_delta"]}),
+        ({"attention": "mamba2"}, {"attention": ["mha"]}),
+    ):
+        experiment = Experiment.check(
+            {
+                "name": "x",
+                "model": {**SIZES, **model},
+                "train": {"steps": 1},
+                "variants": {"axes": axes},
+            }
+        )
+        with pytest.raises(ConfigError, match=r"keeps no keys and values.*match: state_bytes"):
+            grid.variants(experiment, REGISTRIES, 64, cost, "kv_bytes")
+
+
+def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_none_is_not():
+    base = {
+        "feedforward": {"name": "swiglu", "multiple_of": 32},
+        "position": {"name": "rope", "theta": 1e4},
+        "norm": {"name": "rmsnorm", "eps": 1e-5},
+        "attention": "mha",
+    }
+    own = {
+        "feedforward": "swiglu",
+        "position": "rope",
+        "attention": "gqa",
+        "norm": {"name": "rmsnorm", "eps": 1e-4},
+    }
+    model = Experiment.check({"name": "x", "model": own, "train": {"steps": 1}}).model
+    (lost,) = grid.resets(model, base, REGISTRIES)
+    assert lost.where == ("model", "feedforward")
+    assert "multiple_of: 8, not 32" in lost.message

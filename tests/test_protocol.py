@@ -134,3 +134,33 @@ def test_what_unplanned_looks_cost_is_what_a_simulation_finds():
             false[i] = any(verdict(row) != "inconclusive" for row in rows.values())
         # Three standard errors of both simulations: the table is of 4,000.
         assert abs(false.mean() - expected) < 3 * np.sqrt(expected * (1 / count + 1 / 4_000))
+
+
+def test_a_variant_alone_is_trained_and_trained_again_and_both_are_told(
+    experiment_file, tmp_path, capsys
+):
+    file, root = experiment_file(), tmp_path / "tiny"
+    assert run_in_process(file, tmp_path, "--only", "layernorm") == 0
+    assert "run without --only" in capsys.readouterr().err
+    store = Store(root)
+    first = {run: folder.record() for run, folder in store.finished().items()}
+    assert [record.label for record in first.values()] == ["layernorm"] * 2
+    assert run_in_process(file, tmp_path) == 0
+    assert len(store.finished()) == 4
+    assert run_in_process(file, tmp_path, "--redo", next(iter(first.values())).variant) == 0
+    again = {run: folder.record() for run, folder in store.finished().items()}
+    assert {run: again[run].numbers for run in first} == {r: f.numbers for r, f in first.items()}
+    aside = [path.name for path in (root / "redone").iterdir()]
+    assert sorted(name.split("--")[0] for name in aside) == ["layernorm"] * 2
+    assert all((root / "redone" / name / "record.json").is_file() for name in aside)
+    told = warnings(Frames.of(Results.open(root)))
+    assert (
+        "'layernorm' was trained again on request, after 4 runs had finished; the earlier records "
+        "lie in redone/: ok, ok."
+    ) in told
+    capsys.readouterr()
+    for flag in ("--only", "--redo"):
+        assert run_in_process(file, tmp_path, flag, "layernrm") == 2
+        said = capsys.readouterr().err
+        assert f"{flag} layernrm: no variant is called so" in said
+        assert "did you mean 'layernorm'?" in said

@@ -179,7 +179,7 @@ def own(root: Path) -> set[Path]:
 
 def foreign(root: Path) -> list[str]:
     """Return the files that lie among the results and are none of them."""
-    apart = {root / name for name in ("report", "damaged", "working")}
+    apart = {root / name for name in ("report", "damaged", "redone", "working")}
     left = {path for path in root.rglob("*") if path.is_file() and not apart & {*path.parents}}
     names = (path.relative_to(root) for path in left - own(root))
     return sorted(str(name) for name in names if not name.name.startswith(".partial-"))

@@ -3,7 +3,13 @@
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import (
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    Namespace,
+    RawDescriptionHelpFormatter,
+)
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO, TextIOWrapper
@@ -16,8 +22,10 @@ from llama_ablate.commands import (
     compare,
     components,
     coordcheck,
+    examples,
     export,
     generate,
+    init,
     measure,
     pack,
     plan,
@@ -32,7 +40,7 @@ from llama_ablate.commands import (
 )
 from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.terminal import coloured, in_one_line, visible, width
 
 if TYPE_CHECKING:
@@ -54,6 +62,8 @@ class Command(Protocol):
 
 #: In the order of `--help`.
 COMMANDS: dict[str, Command] = {
+    "init": init,
+    "examples": examples,
     "components": components,
     "plan": plan,
     "run": run,
@@ -75,9 +85,10 @@ COMMANDS: dict[str, Command] = {
 }
 _EPILOG = """\
 examples:
+  llama-ablate init
+  llama-ablate plan quickstart.yaml
+  llama-ablate run quickstart.yaml --set seeds=5
   llama-ablate components norm
-  llama-ablate plan experiments/quickstart.yaml
-  llama-ablate run experiments/quickstart.yaml --set seeds=5
   llama-ablate compare results/one_at_a_time baseline swiglu
   llama-ablate report results/quickstart
   llama-ablate generate "results/quickstart/rmsnorm rope mha swiglu pre" --prompt "def "
@@ -90,7 +101,16 @@ exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (r
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong in one line, and exit with code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {in_one_line(message)} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = nearest(value, map(str, action.choices))
+            raise ArgumentError(action, f"there is no '{value}'{hint}")
+
+    def known(self) -> list[str]:
+        """Return the options that it takes, `--set` and the like."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
 
 
 def parser() -> ArgumentParser:
@@ -125,7 +145,21 @@ def parser() -> ArgumentParser:
             formatter_class=RawDescriptionHelpFormatter,
         )
         command.add_arguments(subparser)
+        subparser.set_defaults(parser=subparser)
     return top
+
+
+def _parsed(arguments: Sequence[str] | None) -> Namespace:
+    """Parse a command line; an option that the command lacks is told with the nearest it has."""
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        own: _Parser = options.parser
+        name = unknown[0].partition("=")[0]
+        option = name.startswith("-")
+        hint = nearest(name, own.known()) if option else ""
+        own.error(f"{'there is no option' if option else 'one argument too many:'} {name}{hint}")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a user can mend is one line on standard error and code 2: a ConfigError, and whatever the
     system refuses, such as a full disk or a missing permission.
     """
-    options = parser().parse_args(arguments)
+    options = _parsed(arguments)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:

@@ -49,8 +49,10 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
+    from llama_ablate.design import grid
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
+    from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.report import forecast, forecast_tables
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results, Settings
@@ -67,6 +69,12 @@ def run(options: Namespace) -> Answer:
     workers = local.default_workers(device, plan.experiment.parallel.data)
     predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers)
     text, values = forecast_tables.text(predicted), predicted.to_dict()
+    resets = [
+        str(source.locate(error))
+        for error in grid.resets(plan.experiment.model, source.base_model, REGISTRIES)
+    ]
+    values["resets"] = resets
+    text += "".join(f"\nnote: {line}" for line in resets)
     if options.power is not None:
         pilot = options.pilot or Path("results") / plan.experiment.slug
         try:

@@ -120,6 +120,7 @@ def run(options: Namespace) -> Answer:
     disk.make(root)
     disk.replace(file, text.encode("utf-8"))
     options.file, options.sets, options.results = file, [], root
+    options.only, options.redo = [], []
     return _with_gates(running.run(options), gate)
 
 

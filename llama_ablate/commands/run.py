@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
@@ -38,6 +39,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=Path("results"),
         metavar="DIR",
         help="folder of all results (default: results)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="VARIANT",
+        help="train the runs of this variant alone, by label or id; repeatable",
+    )
+    parser.add_argument(
+        "--redo",
+        action="append",
+        default=[],
+        metavar="VARIANT",
+        help="train the runs of this variant again; earlier records are moved to redone/, and the "
+        "report says so; repeatable",
     )
     add_launch(parser)
 
@@ -138,6 +154,10 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             "--keep-weights best: the best are chosen by the validation loss; "
             "'measure' needs 'perplexity'"
         )
+    only, redo = (
+        _runs_of(plan, names, flag)
+        for names, flag in ((options.only, "--only"), (options.redo, "--redo"))
+    )
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
     try:
@@ -151,30 +171,66 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
             notes.note(f"damaged, kept as '{damaged}', and trained again")
+    for label, runs in redo.items():
+        for moved in store.redo(label, runs):
+            notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
+    wanted = {run for runs in only.values() for run in runs} if only else None
     with (
         _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
         Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
     ):
-        _work(Queue(store, plan, compute, settings, progress), launcher, store, plan)
+        _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
     store.sweep(unfinished=False)  # a worker may have come late to a finished run
+    if only and not {*ids} <= store.runs.final_ids():
+        notes.note("speeds are measured of all variants together: run without --only for them")
+        return report.write(Results(store))
     with Bar("measuring, variants in turn") as bar:
         measurement.measure_variants(store, plan, compute, bar.update)
     return report.write(Results(store))
 
 
-def _work(queue: "Queue", launcher: "Launcher", store: "Store", plan: "Plan") -> None:
-    """Work off the runs: all at once, or stage after stage, until none is needed any more."""
+def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:
+    """Return the runs of the variants that labels or ids name, by label.
+
+    Raises ConfigError for a name that no variant of any table has.
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        runs = {
+            run.id: run.variant.label
+            for run in (run for table in plan.tables for run in table.runs)
+            if name in (run.variant.label, run.variant.id)
+        }
+        if not runs:
+            labels = {variant.label for variant, _ in plan.arms}
+            raise ConfigError(f"{flag} {name}: no variant is called so{nearest(name, labels)}")
+        found[next(iter(runs.values()))] = list(runs)
+    return found
+
+
+def _work(
+    queue: "Queue",
+    launcher: "Launcher",
+    store: "Store",
+    plan: "Plan",
+    only: Collection[str] | None = None,
+) -> None:
+    """Work off the runs: all at once, or stage after stage, until none is needed any more.
+
+    Of those that `only` has, unless it is None.
+    """
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
     if not plan.experiment.is_staged:
-        return queue.work(launcher)
+        return queue.work(launcher, only)
     tried: set[str] = set()
     while True:
         stage = Frames.of(Results(store)).stage
         final = store.runs.final_ids()
         wanted = {run for run in stage.runs if run in final or run not in tried}
+        wanted = wanted if only is None else wanted & {*only}
         if wanted <= final:
             return None
         least, most = len(stage.runs), stage.most

@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 _MERGED = ("model", "data", "train")  # sections laid over the base key by key
+#: Sections whose keys may hold dots.
+_OF_PATHS = (("variants", "axes"), ("controls", "positive"))
 #: What stands in for another key, of a base or before a `--set`.
 _IN_PLACE_OF: dict[Where, Where] = {
     ("train", "tokens"): ("train", "steps"),
@@ -48,9 +50,17 @@ _IN_PLACE_OF: dict[Where, Where] = {
 class Source:
     """An experiment and its file, so that errors name file, line and column."""
 
-    def __init__(self, experiment: Experiment, marked: Marked, text: str) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        marked: Marked,
+        text: str,
+        base_model: Mapping[str, Any] | None = None,
+    ) -> None:
         self.experiment = experiment
         self.text = text
+        #: The `model` section of what the file is based on, before the file's own keys.
+        self.base_model = dict(base_model or {})
         self._marked = marked
 
     @classmethod
@@ -96,7 +106,9 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> Source:
     for text in sets:
         if text.startswith("base="):
             _override(marked, text)  # before the others, which change what the base says
-    marked = _over_base(marked, path, (path,))
+    own_name = marked.values.get("name", path.stem)
+    marked, base_model = _over_base(marked, path, (path,))
+    marked.values["name"] = own_name  # never that of its base: each has results of its own
     for text in sets:
         _override(marked, text)
     try:
@@ -106,7 +118,7 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> Source:
     if {"data", "texts"} <= marked.values.keys():
         both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
         raise marked.locate(both)
-    return Source(experiment, marked, marked.text)
+    return Source(experiment, marked, marked.text, base_model)
 
 
 def presets() -> dict[str, str]:
@@ -133,8 +145,13 @@ def preset(name: str, sets: tuple[str, ...] = ()) -> Preset:
         raise marked.locate(error) from None
 
 
-def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
-    """Merge a file's values, with their places, over those of its base."""
+def _over_base(
+    marked: Marked, path: Path, seen: tuple[Path, ...]
+) -> tuple[Marked, Mapping[str, Any]]:
+    """Merge a file's values, with their places, over those of its base.
+
+    Returns the base's own `model`, too.
+    """
     name = marked.values.get("base", "llama2-tiny")
     if not isinstance(name, str):
         raise marked.locate(ConfigError("must be a preset's name or a file", ("base",)))
@@ -153,7 +170,7 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
         if circular or not there:
             message = f"'{name}' is based on itself" if circular else f"there is no file '{file}'"
             raise marked.locate(ConfigError(message, ("base",)))
-        base = _over_base(load_yaml(file), file, (*seen, file))
+        base, _ = _over_base(load_yaml(file), file, (*seen, file))
     else:
         message = f"'{name:.80}' is neither a preset nor a .yaml file{nearest(name, known)}"
         raise marked.locate(ConfigError(message, ("base",)))
@@ -169,12 +186,14 @@ def _over_base(marked: Marked, path: Path, seen: tuple[Path, ...]) -> Marked:
     for where, other in _IN_PLACE_OF.items():
         if where in taken and other not in taken:
             _drop(values, other)
-    return Marked(values, marks | marked.marks, marked.text)
+    model = base.values.get("model")
+    merged_marks = Marked(values, marks | marked.marks, marked.text)
+    return merged_marks, model if isinstance(model, dict) else {}
 
 
 def _override(marked: Marked, text: str) -> None:
     key, equals, value = text.partition("=")
-    where = tuple(key.split("."))
+    where = _path_of(key)
     if not equals or not all(where):
         raise ConfigError(f"--set {text}: expected KEY=VALUE, such as train.lr=3e-4")
     value = (
@@ -190,9 +209,26 @@ def _override(marked: Marked, text: str) -> None:
     inner[where[-1]] = value
     for known in [w for w in marked.marks if w[: len(where)] == where]:
         del marked.marks[known]
-    marked.marks[where] = Mark(f"--set {text}", 1, len(key) + 2)
+    mark = Mark(f"--set {text}", 1, len(key) + 2)
+    marked.marks[where] = mark
+    for depth in range(1, len(where)):  # where a section stands that only this brings
+        marked.marks.setdefault(where[:depth], mark)
     if where in _IN_PLACE_OF:
         _drop(marked.values, _IN_PLACE_OF[where])
+
+
+def _path_of(key: str) -> tuple[str, ...]:
+    """Return the keys of a `--set`.
+
+    What stands behind `variants.axes` is one key, `train.lr`; `position.theta` is one of `model`.
+    """
+    parts = tuple(key.split("."))
+    if parts[0] in Model.model_fields:
+        parts = ("model", *parts)
+    for section in _OF_PATHS:
+        if parts[: len(section)] == section and all(rest := parts[len(section) :]):
+            return (*section, ".".join(rest)) if rest else parts
+    return parts
 
 
 def _drop(values: dict[str, Any], where: Where) -> None:

@@ -103,19 +103,10 @@ def label(registry: Registry, entry: Entry, where: Where = ()) -> str:
     if not _is_pattern(entry):
         return registry.label(entry, where)
     assert isinstance(entry, dict)
-    if "label" in entry:
-        return str(entry["label"])
     names = [registry.label(one, (*where, "pattern", i)) for i, one in enumerate(entry["pattern"])]
     single = entry.get("layers", {}).items()
     names += [f"{layer}={registry.label(one, (*where, 'layers'))}" for layer, one in single]
     return "/".join(names)
-
-
-def unlabelled(entry: Any) -> Any:
-    """Return a value of an axis without the label that a pattern may have there."""
-    if isinstance(entry, dict) and _is_pattern(entry):
-        return {key: value for key, value in entry.items() if key != "label"}
-    return entry
 
 
 def _is_pattern(entry: Entry) -> bool:

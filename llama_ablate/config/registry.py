@@ -178,6 +178,13 @@ class Registry:
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
             raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
+        for option in named.keys() - self._schemas[name].model_fields.keys():
+            if having := [n for n, s in self._schemas.items() if option in s.model_fields]:
+                raise ConfigError(
+                    f"'{name}' has no option '{option}', {', '.join(having)} ha"
+                    f"{'ve' if len(having) > 1 else 's'} it",
+                    (*where, option),
+                )
         values = self._schemas[name].check(named, where)
         options = ((key, _plain(getattr(values, key))) for key in type(values).model_fields)
         defaults = ((k, _plain(f.default)) for k, f in type(values).model_fields.items())

@@ -63,6 +63,8 @@ class Variants(Section):
     #: The context at which `state_bytes` are counted; the model's unless given.
     match_context: int | None = Field(None, gt=0, le=1 << 30)
     baseline: Named | None = None
+    #: Of a product, the combinations that are left out: values of some of its axes each.
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
 
     _one_match = field_validator("match", mode="before")(_listed)
     _no_repeats = field_validator("match")(_without_repeats)
@@ -77,6 +79,11 @@ class Variants(Section):
             raise at("'match_context' is for match: state_bytes", "match_context")
         if self.design != "list" and self.entries:
             raise at(f"design '{self.design}' takes 'axes', not 'entries'", "entries")
+        if self.exclude and self.design != "product":
+            raise at(
+                f"'exclude' leaves combinations out of design 'product', not '{self.design}'",
+                "exclude",
+            )
         return self
 
     @property

@@ -158,6 +158,8 @@ def hub(
         loaded = datasets.load_dataset(dataset, config, revision=revision, download_mode=mode)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "OfflineMode" in reason:
+            reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
         raise ConfigError(f"the data set '{dataset}' could not be loaded: {reason}") from error
     texts = {}
     for name, rows in loaded.items():

@@ -1,14 +1,15 @@
 """Tokenizer files of other projects, recognised by content; nothing in them is executed.
 
 `tokenizer.json` (Hugging Face), `tokenizer.model` (SentencePiece for Llama 1 and 2, tiktoken's list
-of ranks for Llama 3) and llama2.c's `tokenizer.bin`.
+of ranks for Llama 3), llama2.c's `tokenizer.bin`, and GPT-2's `vocab.json` with `merges.txt`.
 """
 
 import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,43 +53,48 @@ LLAMA31_SPECIAL = {
     10: "<|python_tag|>",
 }
 _PIECE_CHARACTERS = 400_000  # longer texts overflow the stack of tiktoken's regular expressions
+#: Tokens of a vocab.json that stand for no text: `<|endoftext|>`, `</s>`, `<pad>`.
+_SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
+_GPT2_FILES = ("vocab.json", "merges.txt")
 _LARGEST = 256 << 20  # bytes of a tokenizer file: far more than any known one has
 
 
 class Tiktoken(Tokenizer):
-    """Byte-level BPE by rank, from a file of `base64 rank` lines, with Llama 3's special tokens.
+    """Byte-level BPE by rank, from a file of `base64 rank` lines.
 
-    Some of those have two names, Llama 3's and Llama 3.1's.
+    With Llama 3's way to cut text and its special tokens, of which some have two names, Llama 3's
+    and Llama 3.1's, unless others are given.
     """
 
     kind = "tiktoken"
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(
+        self, data: bytes, pattern: str = LLAMA3_SPLIT, special: Mapping[str, int] | None = None
+    ) -> None:
         import tiktoken
 
-        self._data = data
+        self._data, self.pattern, self._given = data, pattern, special
         ranks = dict(_ranks(data))
-        if sorted(ranks.values()) != list(range(len(ranks))) or any(
-            bytes([b]) not in ranks for b in range(256)
+        if any(bytes([b]) not in ranks for b in range(256)) or (
+            special is None and sorted(ranks.values()) != list(range(len(ranks)))
         ):
             raise ConfigError("its ranks are not 0, 1, 2 ..., or some single byte has none")
         self.ranks = ranks
-        shown = [LLAMA31_SPECIAL.get(i, name) for i, name in enumerate(LLAMA3_SPECIAL)]
-        ids = range(len(ranks), len(ranks) + len(shown))
-        self.special = dict(zip(LLAMA3_SPECIAL, ids, strict=True)) | dict(
-            zip(shown, ids, strict=True)
-        )
-        self.bos = self.special["<|begin_of_text|>"]
+        if special is None:
+            names = [LLAMA31_SPECIAL.get(i, name) for i, name in enumerate(LLAMA3_SPECIAL)]
+            ids = range(len(ranks), len(ranks) + len(names))
+            shown = dict(zip(names, ids, strict=True))
+            self.special = dict(zip(LLAMA3_SPECIAL, ids, strict=True)) | shown
+        else:
+            self.special = shown = dict(special)
+        self.bos = self.special.get("<|begin_of_text|>")
         self._model = tiktoken.Encoding(
-            "llama3",
-            pat_str=LLAMA3_SPLIT,
-            mergeable_ranks=ranks,
-            special_tokens=dict(zip(shown, ids, strict=True)),
+            self.kind, pat_str=pattern, mergeable_ranks=ranks, special_tokens=shown
         )
 
     @property
     def vocab(self) -> int:
-        """All ranks and the 256 special tokens."""
+        """All ranks and the special tokens: one more than the largest id."""
         return int(self._model.n_vocab)
 
     def encode(self, text: str) -> Ids:
@@ -106,8 +112,11 @@ class Tiktoken(Tokenizer):
         return str(self._model.decode([int(i) for i in ids]))
 
     def to_json(self) -> str:
-        """Return the file's content."""
-        return saved(self.kind, self._data)
+        """Return the file's content, and what it was read with."""
+        text = saved(self.kind, self._data)
+        if self._given is None:
+            return text
+        return json.dumps(json.loads(text) | {"pattern": self.pattern, "special": self.special})
 
 
 def _ranks(data: bytes) -> Iterator[tuple[bytes, int]]:
@@ -127,9 +136,43 @@ def _from_tokenizer_json(data: bytes) -> BPE:
         return BPE(tokenizers.Tokenizer.from_str(data.decode("utf-8")))
 
 
-def read(path: Path) -> Tokenizer:
-    """Return the tokenizer of a file. Raises ConfigError where it is none, or damaged."""
+def _from_vocab_and_merges(folder: Path) -> BPE:
+    """Read GPT-2's two files: the ids of tokens, and what is merged to them, in order."""
+    import tokenizers
+
+    vocab, merges = (str(folder / name) for name in _GPT2_FILES)
+    with refusing("they are no vocab.json and merges.txt"):
+        model = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(vocab, merges))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    model.add_special_tokens([name for name in model.get_vocab() if _SPECIAL.fullmatch(name)])
+    return BPE(model)
+
+
+def _of_folder(folder: Path) -> Tokenizer:
+    """Return the tokenizer whose files lie in a folder. Raises ConfigError where none do."""
+    for name in ("tokenizer.json", "tokenizer.model", "tokenizer.bin"):
+        if (folder / name).is_file():
+            return read(folder / name)
+    if not all((folder / name).is_file() for name in _GPT2_FILES):
+        raise ConfigError(
+            f"the folder '{folder}' holds no tokenizer: neither tokenizer.json, tokenizer.model "
+            "nor tokenizer.bin, nor both vocab.json and merges.txt"
+        )
     try:
+        return _from_vocab_and_merges(folder)
+    except ConfigError as error:
+        raise ConfigError(f"the tokenizer in '{folder}' cannot be read: {error.message}") from None
+
+
+def read(path: Path) -> Tokenizer:
+    """Return the tokenizer of a file, or of a folder of files.
+
+    Raises ConfigError where it is none, or damaged.
+    """
+    try:
+        if path.is_dir():
+            return _of_folder(path)
         if not path.is_file():
             raise ConfigError(f"there is no tokenizer file '{path}'")
         if path.stat().st_size > _LARGEST:
@@ -157,9 +200,14 @@ def _reader(path: Path, data: bytes) -> Callable[[bytes], Tokenizer]:
 
 @TOKENIZERS.register("file")
 def file_tokens(*, path: str = "") -> Maker:
-    """Take another model's tokenizer: its tokenizer.json, tokenizer.model or tokenizer.bin."""
+    """Take another model's tokenizer: tokenizer.json, .model or .bin, or a folder of files.
+
+    A folder may also hold GPT-2's two files, vocab.json and merges.txt.
+    """
     if not path:
-        raise ConfigError("needs 'path': a tokenizer.json, tokenizer.model or tokenizer.bin")
+        raise ConfigError(
+            "needs 'path': a tokenizer.json, tokenizer.model or tokenizer.bin, or a folder"
+        )
     try:
         tokenizer = read(Path(path).expanduser())
     except RuntimeError as error:  # of a '~' whose home is not known
@@ -178,5 +226,8 @@ def from_json(text: str) -> Tokenizer:
         return Chars(saved["characters"])
     if kind == BPE.kind:
         return _from_tokenizer_json(json.dumps(saved["model"]).encode())
-    kinds = {Tiktoken.kind: Tiktoken, SentencePiece.kind: SentencePiece}
-    return kinds[kind](base64.b64decode(saved["model"]))
+    data = base64.b64decode(saved["model"])
+    if kind == SentencePiece.kind:
+        return SentencePiece(data)
+    assert kind == Tiktoken.kind, kind
+    return Tiktoken(data, saved.get("pattern", LLAMA3_SPLIT), saved.get("special"))

@@ -20,7 +20,7 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import Source as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import corpora
+from llama_ablate.data import corpora, named_tokenizers  # noqa: F401  registers them
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.sources import Source
@@ -196,7 +196,7 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
                 return tokens
         if folder.exists():  # damaged, or of an older version
             disk.remove_tree(folder)
-        _write(folder, text, maker.make(text), key, corpus.entry())
+        _write(folder, text, _made(maker, text), key, corpus.entry())
     return load(folder)
 
 
@@ -204,6 +204,13 @@ def _state(file: FileIO) -> tuple[int, ...]:
     """Return size and times of a file: any write changes them."""
     stat = os.fstat(file.fileno())
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _made(maker: Maker, text: Corpus) -> Tokenizer:
+    try:
+        return maker.make(text)
+    except ConfigError as error:  # its files are not there
+        raise error.under("data", "tokenizer") from None
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:

@@ -12,9 +12,12 @@ from llama_ablate.errors import ConfigError, Where
 class Change:
     """A change of the base: a key, its new value, and its place in the file."""
 
+    #: A slot, a size, `train.lr`, or an option of a slot's component, `position.theta`.
     key: str
     value: Any
     where: Where
+    #: Its name in labels, where the file gives one.
+    label: str = ""
 
 
 def _one_at_a_time(axes: list[list[Change]]) -> Iterator[tuple[Change, ...]]:

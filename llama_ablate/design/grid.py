@@ -5,12 +5,14 @@ The registries and the counting function are handed in, so this needs no torch.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model, Train
 from llama_ablate.config.registry import laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
+from llama_ablate.config.validation import shown
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knobs_for, solve
@@ -18,6 +20,8 @@ from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
 _SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
+#: Keys whose values may be mappings.
+_ENTRIES = (*SLOTS, *RULES, "dropout", "train.optimizer", "train.schedule", "train.losses")
 _TRAIN = "train."  # in front of such a key on an axis
 
 Role = Literal["", "aa", "positive"]
@@ -41,6 +45,8 @@ class Variant:
     reseed: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: Mapping[str, int] = field(default_factory=dict, compare=False)
+    #: And what the file calls it, where it does.
+    level_labels: Mapping[str, str] = field(default_factory=dict, compare=False)
     #: Labels of levels that change nothing, so that they are this variant.
     covers: tuple[str, ...] = field(default=(), compare=False)
     #: Which keys vary, and where they stand in the file.
@@ -50,6 +56,14 @@ class Variant:
     def where(self) -> Where:
         """The place in the file that defines this variant."""
         return next(reversed(list(self.varied.values())), ("model",))
+
+    def place(self, key: str) -> Where | None:
+        """Return the place in the file that sets a key, or an option of it; None where none does.
+
+        An option is asked for as `position.theta`; of a slot its last change counts.
+        """
+        places = [at for own, at in self.varied.items() if own == key or own.startswith(f"{key}.")]
+        return places[-1] if places else None
 
     @property
     def id(self) -> str:
@@ -75,7 +89,11 @@ def variants(
     covered: list[str] = []
     base = _spec(experiment.model, (), registries, vocab)
     design = experiment.variants.design
-    for changes in DESIGNS[design](_changes(experiment)):
+    axes = _changes(experiment)
+    left_out = _left_out(experiment, axes, registries)
+    for changes in DESIGNS[design](axes):
+        if left_out(changes):
+            continue
         spec = _spec(experiment.model, changes, registries, vocab)
         train = _trained(experiment.train, changes, registries)
         label = _label(experiment, changes, registries)
@@ -83,9 +101,14 @@ def variants(
             covered.append(label)
             continue
         varied = {c.key: c.where for c in changes}
-        factorial = design in ("product", "fraction")
+        # Without some of its combinations a product is no factorial design any more.
+        factorial = design in ("product", "fraction") and not experiment.variants.exclude
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
-        arms.append(Variant(label, spec, levels=levels, varied=varied, train=train))
+        names = {c.key: c.label for c in changes if c.label} if factorial else {}
+        arms.append(
+            Variant(label, spec, levels=levels, level_labels=names, varied=varied, train=train)
+        )
+    _refuse_nothing_to_compare(experiment, arms)
     baseline = _baseline(experiment, arms, base)
     same_as_base = next((v for v in arms if v.spec == base and not v.train), None)
     arms = [
@@ -125,8 +148,8 @@ def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
         return cost(variant.spec)
     except ConfigError as error:
         slot = error.where[:1]
-        varied = variant.varied.get(str(slot[0]), ("model", *slot)) if slot else variant.where
-        raise ConfigError(error.message, varied) from None
+        place = (variant.place(str(slot[0])) or ("model", *slot)) if slot else variant.where
+        raise ConfigError(error.message, place) from None
 
 
 def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
@@ -141,6 +164,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
             role="aa",
             reseed=reseed,
             levels={},
+            level_labels={},
             varied={"controls": ("controls", "aa")},
         )
     if not controls.positive:
@@ -149,7 +173,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
     for key, value in controls.positive.items():
         where: Where = ("controls", "positive", key)
         _check_key(key, where)
-        changes.append(Change(key, value, where))
+        changes.append(_change(key, value, where))
     spec = _spec(
         _model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
     )
@@ -189,10 +213,7 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
         _check_key(key, at)
         if not levels:
             raise ConfigError("an axis needs at least one value", at)
-        for i, value in enumerate(levels):
-            if key in SLOTS and patterns.unlabelled(value) != value:
-                _check_label(value["label"], (*at, i, "label"))
-        axes.append([Change(key, value, (*at, i)) for i, value in enumerate(levels)])
+        axes.append([_change(key, value, (*at, i)) for i, value in enumerate(levels)])
     for i, entry in enumerate(section.entries):
         at = ("variants", "entries", i)
         for key, value in entry.items():
@@ -200,8 +221,90 @@ def _changes(experiment: Experiment) -> list[list[Change]]:
                 _check_label(value, (*at, key))
             else:
                 _check_key(key, (*at, key))
-        axes.append([Change(key, value, (*at, key)) for key, value in entry.items()])
+        axes.append([_change(key, value, (*at, key)) for key, value in entry.items()])
     return axes
+
+
+def _change(key: str, level: Any, where: Where) -> Change:
+    """Return the change that a level makes: a value, or one with a label.
+
+    A component's label stands beside its name, `{label: local, name: mha, window: 64}`; that of any
+    other value beside `value`, `{label: wide, value: 128}`.
+    """
+    if not isinstance(level, Mapping) or "label" not in level:
+        return Change(key, level, where)
+    _check_label(level["label"], (*where, "label"))
+    rest = {k: v for k, v in level.items() if k != "label"}
+    if [*rest] == ["value"]:
+        return Change(key, rest["value"], where, str(level["label"]))
+    if key in _ENTRIES and rest:
+        return Change(key, rest, where, str(level["label"]))
+    what = f"a value with a label is {{label: ..., value: ...}}, not {shown(level)}"
+    raise ConfigError(what, where)
+
+
+def _left_out(
+    experiment: Experiment, axes: list[list[Change]], registries: Registries
+) -> Callable[[Sequence[Change]], bool]:
+    """Return what says whether `exclude` leaves a combination out.
+
+    Raises ConfigError for a key that is no axis, a value that its axis has not, and where no
+    combination would be left.
+    """
+    levels = {axis[0].key: axis for axis in axes if axis}
+    entries: list[list[tuple[str, list[Where]]]] = []
+    for i, entry in enumerate(experiment.variants.exclude):
+        where: Where = ("variants", "exclude", i)
+        if not entry:
+            raise ConfigError("names no combination: give values of axes", where)
+        wanted = []
+        for key, value in entry.items():
+            if key not in levels:
+                raise ConfigError(f"'{key}' is no axis{nearest(key, levels)}", (*where, key))
+            named = {id(c): _level_names(c, registries) for c in levels[key]}
+            places = [c.where for c in levels[key] if value == c.value or value in named[id(c)]]
+            if not places:
+                known = dict.fromkeys(names[0] for names in named.values())
+                raise ConfigError(
+                    f"{shown(value)} is no value of the axis '{key}'{nearest(value, known)}",
+                    (*where, key),
+                )
+            wanted.append((key, places))
+        entries.append(wanted)
+
+    def left_out(changes: Sequence[Change]) -> bool:
+        at = {change.key: change.where for change in changes}
+        return any(all(at[key] in places for key, places in wanted) for wanted in entries)
+
+    if entries and all(map(left_out, product(*axes))):
+        raise ConfigError("leaves no combination", ("variants", "exclude"))
+    return left_out
+
+
+def _level_names(change: Change, registries: Registries) -> list[Any]:
+    """Return what `exclude` may call a level: its label, its component's name."""
+    value = change.value
+    name = value.get("name") if isinstance(value, Mapping) else value
+    return [change.label or (name if isinstance(name, str) else _name(change, registries)), name]
+
+
+def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) -> None:
+    """Raise ConfigError where axes or entries make one variant, and nothing else varies."""
+    section = experiment.variants
+    key = "entries" if section.design == "list" else "axes"
+    several = experiment.tune or experiment.sizes or len(experiment.texts) > 1
+    several = several or len(experiment.budget) > 1 or experiment.controls.positive
+    if len(arms) > 1 or several or not getattr(section, key):
+        return
+    why = {
+        "list": "one entry is one variant",
+        "one-at-a-time": "every value is the base's own",
+        "path": "every value is the base's own",
+    }.get(section.design, "one value on every axis is one variant")
+    raise ConfigError(
+        f"{why}, so there is nothing to compare; without '{key}' the base alone is trained",
+        ("variants", key),
+    )
 
 
 def _check_label(label: Any, where: Where) -> None:
@@ -212,8 +315,40 @@ def _check_label(label: Any, where: Where) -> None:
 
 def _check_key(key: str, where: Where) -> None:
     allowed = (*SLOTS, *RULES, *_SIZES, "dropout", *(_TRAIN + name for name in train_config.KEYS))
-    if key not in allowed:
-        raise ConfigError(f"'{key}' cannot vary{nearest(key, allowed)}", where)
+    slot, _, option = key.partition(".")
+    if key not in allowed and not (slot in (*SLOTS, *RULES) and option):
+        raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, allowed)}", where)
+
+
+def resets(model: Model, base: Mapping[str, Any], registries: Registries) -> list[ConfigError]:
+    """Return where `model` names the base's own component, and loses options that the base set.
+
+    `base` is the base's `model` section. In a file an entry stands for a whole component, so what
+    it does not give has the component's default.
+    """
+    lost = []
+    for slot in (*SLOTS, *RULES):
+        entry, own = base.get(slot, ()), getattr(model, slot)
+        if not (_is_single(entry) and _is_single(own)):
+            continue
+        before, after = (registries[slot].resolve(one) for one in (entry, own))
+        if before.name != after.name:
+            continue
+        given = own if isinstance(own, Mapping) else {}
+        gone = [
+            f"{key}: {written(after[key])}, not {written(value)}"
+            for key, value in before.options
+            if value != after[key] and key not in given
+        ]
+        if gone:
+            what = f"'{after.name}' has its default here, not what the base has ({'; '.join(gone)})"
+            lost.append(ConfigError(what, ("model", slot)))
+    return lost
+
+
+def _is_single(entry: Any) -> bool:
+    """Return whether an entry is one component, and no pattern of several."""
+    return isinstance(entry, str) or (isinstance(entry, Mapping) and "name" in entry)
 
 
 def resolve(model: Model, registries: Registries) -> ModelSpec:
@@ -230,15 +365,21 @@ def _spec(
     """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
     values = base.model_dump()
     at: dict[str, Where] = {}
-    for change in changes:
-        if change.key != "label" and not change.key.startswith(_TRAIN):
-            value = change.value
-            if change.key in (*SLOTS, *RULES):
-                value = laid_over(values[change.key], patterns.unlabelled(value))
-            values[change.key], at[change.key] = value, change.where
+    own = [c for c in changes if c.key != "label" and not c.key.startswith(_TRAIN)]
+    # An option belongs to the component that the variant has, so components come first.
+    for change in sorted(own, key=lambda c: "." in c.key):
+        slot, _, option = change.key.partition(".")
+        value = change.value
+        if option:
+            value = _with_option(values[slot], option, value, change)
+        elif slot in (*SLOTS, *RULES):
+            value = laid_over(values[slot], value)
+        values[slot], at[change.key] = value, change.where
 
     def located(error: ConfigError) -> ConfigError:
-        key = str(error.where[0]) if error.where else ""
+        key, *rest = map(str, error.where or ("",))
+        if rest and (option := at.get(f"{key}.{rest[0]}")):
+            return ConfigError(error.message, option)
         return ConfigError(error.message, (*at.get(key, ("model", key)), *error.where[1:]))
 
     try:
@@ -269,6 +410,18 @@ def _spec(
     return ModelSpec(**sizes | filled | components)
 
 
+def _with_option(entry: Any, option: str, value: Any, change: Change) -> dict[str, Any]:
+    """Return a component's entry with an option set. Raises ConfigError for a pattern."""
+    if isinstance(entry, Mapping) and "name" not in entry:
+        slot = change.key.partition(".")[0]
+        raise ConfigError(
+            f"'{slot}' is a pattern here, so '{option}' is an option of several components: give "
+            f"'{slot}' as a whole",
+            change.where,
+        )
+    return {**({"name": entry} if isinstance(entry, str) else entry), option: value}
+
+
 def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Registries) -> str:
     values = {change.key: change.value for change in changes}
     if "label" in values:
@@ -282,6 +435,8 @@ def _label(experiment: Experiment, changes: tuple[Change, ...], registries: Regi
 
 
 def _name(change: Change, registries: Registries) -> str:
+    if change.label:
+        return change.label
     if change.key in SLOTS:
         return patterns.label(registries[change.key], change.value, change.where)
     if change.key in RULES:
@@ -289,6 +444,8 @@ def _name(change: Change, registries: Registries) -> str:
     if change.key == "dropout" and isinstance(change.value, Mapping):
         rates = (f"{kind}={written(rate)}" for kind, rate in change.value.items())
         return "-".join([change.key, *rates])
+    if not change.key.startswith(_TRAIN):  # a size, or an option by its own name
+        return f"{change.key.rpartition('.')[2]}={written(change.value)}"
     return train_config.label(change.key.removeprefix(_TRAIN), change.value, registries)
 
 
@@ -306,7 +463,14 @@ def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:
     """Solve a variant's size so that it costs what the baseline costs."""
-    counted(variant, cost)
+    own = counted(variant, cost)
+    if match == "kv_bytes" and not own * target:
+        without = f"'{variant.label}'" if target else "the baseline"
+        raise ConfigError(
+            f"{without} keeps no keys and values, so '{variant.label}' cannot be matched by their "
+            "bytes; match: state_bytes counts whatever a mixer keeps",
+            variant.where,
+        )
     try:
         solved = solve(variant.spec, target, cost, knobs_for(match, variant.spec))
     except ConfigError as error:

@@ -329,7 +329,7 @@ def _check_plugins(tables: tuple[Table, ...]) -> None:
             try:
                 laws.check(variant.spec.with_components(beside), slot)
             except ConfigError as error:
-                where = variant.varied.get(slot, ("model", slot))
+                where = variant.place(slot) or ("model", slot)
                 raise ConfigError(error.message, where) from None
         checked |= set(foreign)
 

@@ -148,6 +148,7 @@ class Table:
             residual=variant.residual,
             solved=variant.solved,
             levels=dict(variant.levels),
+            level_labels=dict(variant.level_labels),
             covers=list(variant.covers),
             train=dict(variant.train),
             model=variant.spec.to_dict(),

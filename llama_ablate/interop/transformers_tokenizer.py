@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_ablate.data import pieces
 from llama_ablate.data.pieces import SPACE, Parts, SentencePiece
-from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, LLAMA3_SPLIT, Tiktoken
+from llama_ablate.data.tokenizer_files import Tiktoken
 from llama_ablate.data.tokenizers import Bytes, Chars, Tokenizer
 from llama_ablate.errors import ConfigError
 
@@ -133,12 +133,14 @@ def _tiktoken(tokenizer: Tiktoken) -> Any:
     import tokenizers
 
     model = _byte_level(tokenizer.ranks)
-    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(LLAMA3_SPLIT), "isolated")
+    # There `{1,3}+` would repeat three digits; nothing follows it, so that it need not hold fast.
+    pattern = tokenizers.Regex(tokenizer.pattern.replace("{1,3}+", "{1,3}"))
+    split = tokenizers.pre_tokenizers.Split(pattern, "isolated")
     model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, model.pre_tokenizer])
-    first = len(tokenizer.ranks)
-    model.add_special_tokens(
-        [tokenizer.piece(i) for i in range(first, first + len(LLAMA3_SPECIAL))]
-    )
+    ids = sorted({*tokenizer.special.values()})
+    if ids != [*range(len(tokenizer.ranks), len(tokenizer.ranks) + len(ids))]:
+        raise ConfigError("special tokens whose ids leave gaps")
+    model.add_special_tokens([tokenizer.piece(i) for i in ids])
     return model
 
 

@@ -54,7 +54,8 @@ def compare(
     perplexity, bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual,
     solved, flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low,
     train_speed_high, train_speed_turns, train_speed_processes, train_speed_spread,
-    the same of decode, kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token, peak_memory_bytes`.
+    the same of decode, kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token,
+    peak_memory_bytes`.
     `n` counts the seeds that are paired with the baseline's; `p_corrected` is below 0.05 just where
     the interval leaves out 0. `standings` have each variant's interval by its id, which a row's
     verdict is read from, and which of the `looks` it is from. A variant that is open at a look is

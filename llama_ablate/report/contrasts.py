@@ -209,13 +209,22 @@ def _decided(interval: Interval, margin: float | None) -> dict[str, Any]:
 
 def _levels(cells: Sequence[PlannedVariant], name: str, train: Train) -> tuple[str, str]:
     """Write a factor's two values, that of level 0 and that of level 1: `gelu`, `lr=0.003`."""
-    key = name.removeprefix("train.")
-    values: dict[int, Any] = {
-        cell.levels[name]: cell.model[name]
-        if key == name
-        else cell.train.get(key, getattr(train, key))
-        for cell in cells
-    }
+    values = {cell.levels[name]: _value(cell, name, train) for cell in cells}
+    labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
+    off, on = _written(name, values)
+    return labels[0] or off, labels[1] or on
+
+
+def _value(cell: PlannedVariant, name: str, train: Train) -> Any:
+    """Return the value that a factor has in a cell: of a slot, a size, an option or `train`."""
+    key, _, inner = name.partition(".")
+    if key == "train":
+        return cell.train.get(inner, getattr(train, inner))
+    return cell.model[key][inner] if inner else cell.model[key]
+
+
+def _written(name: str, values: Mapping[int, Any]) -> tuple[str, str]:
+    key = name.rpartition(".")[2]
     if name not in (*SLOTS, "train.optimizer"):
         return f"{key}={written(values[0])}", f"{key}={written(values[1])}"
     off, on = (entry_text(values[level], options=False) for level in (0, 1))

@@ -105,6 +105,12 @@ def _changed(frames: Frames) -> list[str]:
         for change in changes
         for gone in change.version.replaced
     ]
+    sentences += [
+        f"'{again.label}' was trained again on request, after {one.after_runs} runs had finished; "
+        f"the earlier records lie in redone/: {', '.join(again.outcomes)}."
+        for one in versions
+        for again in one.redone
+    ]
     if looks := protocol.unplanned_looks(versions, experiment):
         most = len(UNPLANNED) - 1
         share = f"{'at least ' * (looks > most)}{UNPLANNED[min(looks, most)]:.1%}"

@@ -8,6 +8,7 @@ failed/<label>--s<seed>--<id>--<n>/  the same, of the n-th attempt of a run that
 variants/<label>--<id>/            metrics/<metric>.json
 working/<id>/                      leases, checkpoints, log and live.json of an unfinished run
 damaged/                           files and folders whose content was not as written
+redone/                            folders of runs that were trained again on request
 report/
 """
 
@@ -100,7 +101,13 @@ class Layout:
 
     def quarantine(self, path: Path) -> Path:
         """Move a damaged file or folder to `damaged/`, under a new name; return where it is now."""
-        folder = self.root / "damaged"
+        return self._moved(path, self.root / "damaged")
+
+    def set_aside(self, path: Path) -> Path:
+        """Move a run's folder to `redone/`, under a new name; return where it is now."""
+        return self._moved(path, self.root / "redone")
+
+    def _moved(self, path: Path, folder: Path) -> Path:
         parts = path.relative_to(self.root).parts
         name = "--".join(parts[1:] or parts)  # which kind of folder it was in is of no interest
         disk.make(folder)

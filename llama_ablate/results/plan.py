@@ -32,6 +32,8 @@ class PlannedVariant(_Part):
     solved: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: dict[str, int] = Field(default_factory=dict)
+    #: And what the file calls it, where it does.
+    level_labels: dict[str, str] = Field(default_factory=dict)
     #: Levels of the file that change nothing, so that they are this variant.
     covers: list[str] = Field(default_factory=list)
     #: What it changes of the experiment's `train`.

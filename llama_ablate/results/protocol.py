@@ -35,6 +35,14 @@ class Replaced(_Part):
     difference_nats: float | None = None
 
 
+class Redone(_Part):
+    """A variant whose finished runs were trained again on request."""
+
+    label: str
+    #: How those runs had ended.
+    outcomes: list[str]
+
+
 class Version(_Part):
     """What an experiment file stated from a moment on: the keys that differ from the defaults."""
 
@@ -44,6 +52,8 @@ class Version(_Part):
     #: Whether it is all that the file stated, or the hypotheses alone.
     whole: bool = True
     replaced: list[Replaced] = Field(default_factory=list)
+    #: What was asked to be trained again at that moment.
+    redone: list[Redone] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,14 @@ def extended(
     if versions and versions[-1].whole and not any(_differences(versions[-1], now)):
         return list(versions)
     return [*versions, now]
+
+
+def noted(
+    versions: Sequence[Version], experiment: Experiment, after_runs: int, redone: Redone
+) -> list[Version]:
+    """Return a protocol that says what was trained again."""
+    now = version(experiment, after_runs)
+    return [*versions, now.model_copy(update={"redone": [redone]})]
 
 
 def replaced(

@@ -101,6 +101,11 @@ class Runs:
             return []  # another process was dropping its weights when it was first read
         return [self._layout.quarantine(folder)]
 
+    def set_aside(self, run: str) -> list[Path]:
+        """Move a run's folders away, for it to be trained again; return where they are now."""
+        folders = [f for kind in (self.final, self.failed) for f in _folders(kind).get(run, [])]
+        return [self._layout.set_aside(folder) for folder in folders]
+
     def read(self, folder: Path) -> Record:
         """Return the record of a run's folder. Raises ConfigError where it is damaged."""
         return RunFolder(folder).record()

@@ -264,6 +264,32 @@ class Store:
             checked(done)
         return moved
 
+    def redo(self, label: str, runs: Sequence[str]) -> list[Path]:
+        """Set the records of a variant's runs aside, so that they are trained again.
+
+        The protocol says so first. Returns where the records are now. Raises ConfigError where
+        another command is at work on one of the runs.
+        """
+        folders = self.runs.folders()
+        finished = [run for run in runs if run in folders]
+        if not finished:
+            return []
+        for run in finished:
+            if leases.taken(self.working(run)):
+                raise ConfigError(f"'{label}' is at work in another command: wait for it to end")
+        outcomes = [RunFolder(folders[run]).outcome()[0] for run in finished]
+        with self.alone("plan") as lease:
+            stated = self._documents.protocol()
+            redone = protocol.Redone(label=label, outcomes=outcomes)
+            versions = protocol.noted(stated, self.plan.experiment, len(folders), redone)
+            self._documents.keep_protocol(lease, versions)
+        moved = []
+        for run in finished:
+            if ours := self._take(run):
+                moved += self.runs.set_aside(run)
+                ours.finish()  # its checkpoints, too: it starts from the beginning
+        return moved
+
     def sweep(self, *, unfinished: bool = True) -> None:
         """Remove working folders that a crash left of finished runs, or without a checkpoint.
 

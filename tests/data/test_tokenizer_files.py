@@ -1,15 +1,18 @@
 import base64
+import hashlib
 import json
 import os
 import struct
 
 import numpy as np
 import pytest
+import tiktoken.load
+import tiktoken_ext.openai_public
 import tokenizers
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, SEPARATOR
-from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, from_json, read
+from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, LLAMA3_SPLIT, from_json, read
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.interop.checkpoints import llama2c_pieces, transformers_model
@@ -356,3 +359,76 @@ def test_what_a_command_writes_after_a_panic_is_seen(slow_tokenizer, capfd):
         read(slow_tokenizer).encode("the cat sat on the mat " * 100 + "!")
     os.write(2, b"seen")
     assert capfd.readouterr().err == "seen"
+
+
+def test_a_folder_with_gpt2s_two_files_is_the_tokenizer_of_its_tokenizer_json(
+    gpt2_tokenizer, tmp_path
+):
+    whole = json.loads(gpt2_tokenizer.read_text("utf-8"))["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(whole["vocab"]), "utf-8")
+    with pytest.raises(ConfigError, match=r"holds no tokenizer: neither.*both vocab.json and"):
+        read(tmp_path)
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["merges"]]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges), "utf-8")
+    two, one = read(tmp_path), read(gpt2_tokenizer)
+    text = f"the cat's mat, été {SNEAKY}"
+    assert two.encode(text).tolist() == one.encode(text).tolist()
+    assert (two.vocab, two.special, two.end) == (one.vocab, one.special, one.end)
+    assert from_json(two.to_json()).encode(text).tolist() == one.encode(text).tolist()
+    (tmp_path / "merges.txt").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be read: they are no vocab"):
+        read(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(gpt2_tokenizer.read_bytes())
+    assert read(tmp_path).vocab == one.vocab
+
+
+def test_a_tokenizer_by_name_is_read_from_the_caches_and_told_where_it_is_in_none(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "ranks"))
+    with pytest.raises(ConfigError, match=r"'gpt2' is not cached: .*hf download .*CACHE_DIR"):
+        TOKENIZERS.build(TOKENIZERS.resolve("gpt2")).make(None)
+    with pytest.raises(ConfigError, match=r"the tokenizer of 'a/b' is not cached: `hf download"):
+        TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b"}))
+    with pytest.raises(ConfigError, match=r"'a/b/c' is no name of the hub"):
+        TOKENIZERS.build(TOKENIZERS.resolve({"name": "hub", "model": "a/b/c"}))
+    ranks = {bytes([b]): b for b in range(256)} | {b"th": 256, b"the": 258}
+
+    def small():
+        cached = tiktoken.load.load_tiktoken_bpe("https://example.org/ranks")
+        return {
+            "pat_str": LLAMA3_SPLIT,
+            "mergeable_ranks": cached,
+            "special_tokens": {"<|endoftext|>": 257},
+        }
+
+    monkeypatch.setitem(tiktoken_ext.openai_public.ENCODING_CONSTRUCTORS, "cl100k_base", small)
+    maker = TOKENIZERS.build(TOKENIZERS.resolve("cl100k_base"))
+    with pytest.raises(ConfigError, match=r"example\.org/ranks is 81457f5f"):
+        maker.make(None)
+    lines = (base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
+    (tmp_path / "ranks").mkdir()
+    name = hashlib.sha1(b"https://example.org/ranks", usedforsecurity=False).hexdigest()
+    (tmp_path / "ranks" / name).write_bytes(b"".join(lines))
+    made = maker.make(None)
+    ids = made.encode("the cat<|endoftext|>").tolist()
+    assert ids[:2] == [258, ord(" ")]
+    assert 257 not in ids
+    assert (made.vocab, made.end, made.bos) == (259, 257, None)
+    again = from_json(made.to_json())
+    assert again.encode("the cat").tolist() == ids[:5]
+    assert again.special == made.special
+
+
+def test_a_tokenizer_of_the_hub_is_read_from_its_cache(gpt2_tokenizer, monkeypatch):
+    import huggingface_hub
+
+    def cached(model, name):
+        there = (model, name) == ("openai-community/gpt2", "tokenizer.json")
+        return str(gpt2_tokenizer) if there else None
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
+    entry = {"name": "hub", "model": "openai-community/gpt2"}
+    for named in ("gpt2", entry):
+        tokenizer = TOKENIZERS.build(TOKENIZERS.resolve(named)).make(None)
+        assert tokenizer.to_json() == read(gpt2_tokenizer).to_json()

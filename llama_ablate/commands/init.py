@@ -1,0 +1,46 @@
+"""The command `init`: a commented experiment to begin with."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+
+HELP = "write a commented experiment to begin with"
+EXAMPLE = "init attention --to my-heads.yaml"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the template, and where its copy goes."""
+    from llama_ablate.config.templates import NAMES
+
+    parser.add_argument(
+        "template",
+        nargs="?",
+        default="quickstart",
+        metavar="TEMPLATE",
+        help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: quickstart)",
+    )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="FILE",
+        help="the file to write, whose name the experiment gets (default: TEMPLATE.yaml)",
+    )
+
+
+def run(options: Namespace) -> Answer:
+    """Write a template where no file is. Raises ConfigError where there is one."""
+    from llama_ablate.config import templates
+
+    text = templates.text(options.template)
+    file: Path = options.to or Path(f"{options.template}.yaml")
+    if file.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--to {file}: the name of an experiment file ends in .yaml")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise ConfigError(f"'{file}' is there already: choose another name with --to") from None
+    said = f"{file}: {templates.question(options.template)}\nnext: llama-ablate plan {file}"
+    return Answer(said, {"file": str(file), "template": options.template})
