@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from llama_ablate.commands import components, summary
-from llama_ablate.design.summary import resolve_preset, summarize
+from docs import reference_pages
 from llama_ablate.evidence.rates import wilson
 
 ROOT = Path(__file__).parents[1]
@@ -18,16 +17,15 @@ REFERENCE = ROOT / "results" / "reference"
 
 
 def pages() -> dict[Path, str]:
-    """Return every page that has generated parts, with those parts as they are now."""
-    readme, systems = ROOT / "README.md", ROOT / "docs" / "systems.md"
-    claims = ROOT / "docs" / "claims.md"
+    """Return every page that is generated or has generated parts, as it should be now."""
+    docs = ROOT / "docs"
     parts = {
-        readme: {"components": components.markdown(), "summary": _summary()},
-        systems: audit.systems_parts(REFERENCE),
-        claims: audit.claims_parts(REFERENCE),
-        ROOT / "docs" / "reliability.md": {"torture": _torture()},
+        docs / "systems.md": audit.systems_parts(REFERENCE),
+        docs / "claims.md": audit.claims_parts(REFERENCE),
+        docs / "reliability.md": {"torture": _torture()},
     }
-    return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    return {**reference_pages.pages(), **filled}
 
 
 def _filled(text: str, parts: dict[str, str]) -> str:
@@ -36,13 +34,6 @@ def _filled(text: str, parts: dict[str, str]) -> str:
         before, rest = text.split(begin)
         text = before + begin + content + end + rest.split(end)[1]
     return text
-
-
-def _summary() -> str:
-    spec, about = resolve_preset("llama3-8b")
-    values = summarize("llama3-8b", spec, batch=16)
-    shown = summary.text({**values, **about.model_dump()})
-    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
 def _torture() -> str:
@@ -72,4 +63,5 @@ def _torture() -> str:
 
 if __name__ == "__main__":
     for page, text in pages().items():
+        page.parent.mkdir(exist_ok=True)
         page.write_text(text, "utf-8")
