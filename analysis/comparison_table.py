@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import cells, tables
+from llama_ablate.report import cells, latex, tables
 from llama_ablate.report.frames import Frames
 from llama_ablate.results.snapshot import Results
 
@@ -27,7 +27,7 @@ def main() -> None:
     formats = {
         "text": lambda: tables.text(shown),
         "markdown": lambda: tables.markdown(shown),
-        "latex": lambda: tables.latex(shown, frames.plan.experiment.question),
+        "latex": lambda: latex.table(shown, frames.plan.experiment.question, "tab:comparison"),
         "csv": lambda: comparison.to_csv(index=False),
     }
     print(formats[options.format]())

@@ -46,7 +46,8 @@ def write(
     caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
     for section in sections:
         base = folder / "tables" / slug(section.title, 160)
-        tables.save(section.cells, section.frame, f"{caption} {section.title}", base)
+        title = f"{caption} {section.title}"
+        tables.save(section.cells, section.frame, title, base, section.short)
     figures = _draw(frames, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
