@@ -181,7 +181,7 @@ def _components() -> str:
         "with the types of options. [How to add one](../howto.md#my-component).",
     ]
     for slot, title in _SLOTS.items():
-        parts += [f"## `{slot}` {{#{slot}}}", title, _entries(slot)]
+        parts += [f"## `{slot}`", title, _entries(slot)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -197,9 +197,9 @@ def _metrics() -> str:
 def _data() -> str:
     return (
         "# Corpora and tokenizers\n\nEntries of `data.corpus` and `data.tokenizer`. Splits are "
-        "shares of training, validation and test text.\n\n## `corpus` {#corpus}\n\n"
+        "shares of training, validation and test text.\n\n## `corpus`\n\n"
         + _entries("corpus")
-        + "\n## `tokenizer` {#tokenizer}\n\n"
+        + "\n## `tokenizer`\n\n"
         + _entries("tokenizer")
     )
 

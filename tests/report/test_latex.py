@@ -64,7 +64,8 @@ def test_a_long_label_may_be_broken_between_its_parts():
     text = latex.table(comparison(), "c", "tab:x")
     assert r"p{5.5em}" in text  # of the 11 characters that the others leave
     assert (
-        r"rmsnorm+\allowbreak{}rope+\allowbreak{}gqa-\allowbreak{}kv\_\allowbreak{}heads=\allowbreak{}2" in text
+        r"rmsnorm+\allowbreak{}rope+\allowbreak{}gqa-\allowbreak{}kv\_\allowbreak{}heads=\allowbreak{}2"
+        in text
     )
     short = latex.table(comparison().iloc[[0]], "c", "tab:x")
     assert r"\begin{tabular}{@{}l" in short
