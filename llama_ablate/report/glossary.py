@@ -9,7 +9,7 @@ GLOSSARY: dict[str, str] = {
     "seed": "The number that fixes a run's initial weights and the order of its batches.",
     "n": "The number of pairs (seeds that variant and baseline share) behind a difference.",
     "loss": "Mean cross-entropy per token of held-out text, in nats; lower is better.",
-    "nat": "The unit of a loss with natural logarithms: 1 nat is 1.44 bits.",
+    "nat": "The unit of a loss: 0.01 nats are about 1% of perplexity; 1 nat is 1.44 bits.",
     "held-out text": "Text that no run trains on: validation to choose by, test to report.",
     "perplexity": "The exponential of the loss in nats.",
     "bits per byte": "The loss per byte of text in bits: comparable between tokenizers.",
@@ -36,7 +36,7 @@ GLOSSARY: dict[str, str] = {
     ),
     "pooled": (
         "The row's variance over seeds is estimated together with the other rows', which narrows "
-        "its interval; 'own' means from its own seeds alone."
+        "its interval; 'own': from its own seeds only."
     ),
     "correlation over seeds": (
         "How alike variant and baseline vary from seed to seed: near 1, pairing removes most of "
@@ -47,7 +47,10 @@ GLOSSARY: dict[str, str] = {
     "better": "The whole interval lies below 0: the variant's loss is lower.",
     "worse": "The whole interval lies above 0: the variant's loss is higher.",
     "equivalent": "The whole interval lies within the margin: no difference that matters.",
-    "inconclusive": "The interval allows more than one answer: more seeds are needed.",
+    "inconclusive": (
+        "The interval allows more than one answer: not told apart from the baseline, which is not "
+        "the same as being equal to it."
+    ),
     "diverged": "A run's loss or gradient was not finite, or its loss ended above chance.",
     "collapsed": "A run learned no more than how frequent each token is.",
     "failed": "No pair of finished runs is left: all of the variant's or the baseline's failed.",
@@ -82,7 +85,7 @@ GLOSSARY: dict[str, str] = {
         "How many times the variant's tokens, FLOPs or seconds the baseline needs for the same "
         "loss."
     ),
-    "frontier": "The variants that no other variant beats in both loss and cost.",
+    "Pareto frontier": "The variants that no other variant beats in both loss and cost.",
     "scaling law": "A curve through losses at several sizes: floor + scale / size^exponent.",
     "projection": "What a fitted curve says of a larger size; nothing that was measured.",
     "loss spike": "A training step whose loss lies far above the hundred steps before it.",
