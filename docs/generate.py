@@ -10,6 +10,8 @@ from pathlib import Path
 
 from analysis.claims import pages as audit
 from docs import reference_pages
+from llama_ablate.commands import summary
+from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence.rates import wilson
 from llama_ablate.report import tables
 from llama_ablate.report.figures import FIGURES
@@ -28,6 +30,7 @@ def pages() -> dict[Path, str]:
     first = _First()
     parts = {
         ROOT / "README.md": {"file": first.file(), "table": first.table()},
+        docs / "models.md": {"summary": _summary()},
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "systems.md": audit.systems_parts(REFERENCE),
         docs / "claims.md": audit.claims_parts(REFERENCE),
@@ -59,7 +62,7 @@ class _First:
         """Return the comparison's leading columns, and the headline."""
         (section,) = (s for s in sections(self.frames) if s.key == "comparison")
         leading = section.cells.iloc[:, : section.short or None]
-        return f"{tables.markdown(leading)}\n{tables.literal(headline(self.frames))}\n"
+        return f"```text\n{tables.text(leading)}\n```\n\n{tables.literal(headline(self.frames))}\n"
 
     def example(self) -> str:
         """Read one row of each verdict aloud."""
@@ -94,6 +97,13 @@ _MEANS = {
     "equivalent": "the interval crosses 0, and lies within the margin of ±{margin} nats.",
     "inconclusive": "the interval includes 0, and values outside the margin of ±{margin} nats.",
 }
+
+
+def _summary() -> str:
+    spec, about = resolve_preset("llama3-8b")
+    values = summarize("llama3-8b", spec, batch=16)
+    shown = summary.text({**values, **about.model_dump()})
+    return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
 
 
 def _torture() -> str:

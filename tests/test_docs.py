@@ -172,6 +172,18 @@ def test_the_worked_components_of_contributing_pass_their_tests_and_the_laws(mon
             initial_values_are_those_declared(make_spec(init=name))
 
 
+def test_the_component_of_the_howto_is_that_of_contributing():
+    def code(text):
+        """Return the lines of the first example, without comments."""
+        block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+        return re.sub(r"(  )?#.*\n", "\n", block).strip()
+
+    howto, contributing = (
+        (ROOT / page).read_text("utf-8") for page in ("docs/howto.md", "CONTRIBUTING.md")
+    )
+    assert code(howto) == code(contributing)
+
+
 def test_contributing_counts_the_lines_of_its_examples_right():
     def lines(text):
         """Count the lines that are neither blank nor imports."""
