@@ -6,13 +6,18 @@ import textwrap
 
 import pandas as pd
 
-#: Characters of \scriptsize that a column of a two-column paper holds (3.25 inches), and those of
-#: \footnotesize of a page's full width (6.75 inches).
-COLUMN = 62
-PAGE = 116
-#: Characters that the first column takes at least, where its cells have them, and at most.
-_LABEL = (11, 22)
-_GAP = 1.5  # characters that the space between two columns takes
+#: Widths in ems: what \scriptsize has room for in a column of a two-column paper (3.25 inches), and
+#: \footnotesize in a page's full width (6.75 inches).
+COLUMN = 28.6
+PAGE = 57.0
+#: What the first column takes at least, where its cells are so wide, and at most.
+_LABEL = (4.8, 11.0)
+_GAP = 0.75  # between two columns
+#: Widths of Computer Modern's characters in ems; all others are about half an em wide.
+_NARROW = dict.fromkeys(" .,:;'!|[]ijl", 0.28) | dict.fromkeys("()frst/-", 0.39)
+_WIDE = dict.fromkeys("+=<>±wABCDEFGHKLNOPQRTUVXYZ", 0.75) | dict.fromkeys("mMW%&", 0.9)
+_WIDTHS = _NARROW | _WIDE
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -24,26 +29,22 @@ _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
 }
 
 
-def table(cells: pd.DataFrame, caption: str, reference: str, *, width: int = COLUMN) -> str:
-    """Return a LaTeX table of the leading columns that fit `width` characters.
+def table(cells: pd.DataFrame, caption: str, reference: str, *, width: float = COLUMN) -> str:
+    """Return a LaTeX table of the leading columns that fit `width` ems.
 
     The first column is kept whatever its width, and its cells are wrapped where they are long. One
     that is wider than a column is a `table*`.
     """
     rows = cells.astype(str).to_numpy().tolist()
-    longest = [max((len(row[i]) for row in rows), default=1) for i in range(len(cells.columns))]
+    longest = [max((ems(row[i]) for row in rows), default=1) for i in range(len(cells.columns))]
     heads = [
-        [
-            line
-            for part in re.split(r" (?=\[)", str(column))  # a unit or interval in a row of its own
-            for line in textwrap.wrap(part, max(n, 8), break_long_words=False) or [""]
-        ]
-        for column, n in zip(cells.columns, longest, strict=True)
+        _wrapped(str(column), most) for column, most in zip(cells.columns, longest, strict=True)
     ]
-    used = [_GAP + max(n, *map(len, head)) for n, head in zip(longest, heads, strict=True)]
-    used[0] = least = max(min(longest[0], _LABEL[0]), *map(len, heads[0]))
+    titles = [max(map(ems, head)) for head in heads]
+    used = [_GAP + max(pair) for pair in zip(longest, titles, strict=True)]
+    used[0] = max(min(longest[0], _LABEL[0]), titles[0])
     shown = max(1, sum(total <= width for total in itertools.accumulate(used)))
-    label = min(longest[0], _LABEL[1], int(least + max(0, width - sum(used[:shown]))))
+    label = min(longest[0], _LABEL[1], used[0] + max(0, width - sum(used[:shown])))
     columns = _columns(rows, label if label < longest[0] else 0, shown)
     environment = "table*" if width > COLUMN else "table"
     lines = [
@@ -69,13 +70,27 @@ def table(cells: pd.DataFrame, caption: str, reference: str, *, width: int = COL
     return "\n".join(lines) + "\n"
 
 
-def _columns(rows: list[list[str]], wrapped: int, shown: int) -> str:
+def ems(text: str) -> float:
+    """Return about how wide a text is, in ems; a hyphen before a digit is a minus sign."""
+    signed = _MINUS.sub("+", text)  # as wide as a minus sign
+    return sum(_WIDTHS.get(c, 0.5) for c in signed)
+
+
+def _wrapped(title: str, most: float) -> list[str]:
+    """Return the lines of a column's title: a unit or interval has one of its own."""
+    return [
+        line
+        for part in re.split(r" (?=\[)", title)
+        for line in textwrap.wrap(part, max(8, int(2 * most)), break_long_words=False) or [""]
+    ]
+
+
+def _columns(rows: list[list[str]], wrapped: float, shown: int) -> str:
     """Return the alignment: labels and words flush left, numbers flush right.
 
-    The first column is `wrapped` characters wide; 0: as wide as its cells.
+    The first column is `wrapped` ems wide; 0: as wide as its cells.
     """
-    # A character is about half an em wide. Words of a label are not hyphenated.
-    first = rf">{{\raggedright\hangindent=1em}}p{{{wrapped / 2:g}em}}" if wrapped else "l"
+    first = rf">{{\raggedright\hangindent=1em}}p{{{wrapped:.1f}em}}" if wrapped else "l"
     letters = re.compile(r"[^\W\d]")
     kinds = ["l" if any(letters.match(row[i]) for row in rows) else "r" for i in range(1, shown)]
     return "".join([first, *kinds])
@@ -97,4 +112,4 @@ def _cell(cell: str, column: int) -> str:
 def escaped(text: str) -> str:
     """Return text as LaTeX prints it: nothing of it is a command, a minus sign is one."""
     literal = "".join(_SPECIAL.get(c, c) for c in text)
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", literal)
+    return _MINUS.sub("$-$", literal)

@@ -52,17 +52,24 @@ def test_a_column_has_the_leading_columns_that_fit_and_a_page_has_more():
 
 
 @pytest.mark.parametrize("width", [latex.COLUMN, latex.PAGE])
-def test_no_row_is_longer_than_the_width_that_was_asked_for(width):
+def test_no_row_is_wider_than_what_was_asked_for(width):
     text = latex.table(comparison(), "c", "tab:x", width=width)
     rows = text.split("\\toprule\n")[1].split("\\bottomrule")[0].splitlines()
     for row in rows:
         label, *cells = re.split(r" & | \\\\", re.sub(r"\\allowbreak\{\}|[\\${}]", "", row))
-        assert min(len(label), 11) + sum(1.5 + len(cell) for cell in cells[:-1]) <= width
+        widths = [0.75 + latex.ems(cell) for cell in cells[:-1]]
+        assert min(latex.ems(label), 4.8) + sum(widths) <= width
+
+
+def test_widths_are_about_those_of_computer_modern():
+    """By TeX's own metrics of cmr10, in ems (10pt: 1em = 10.00002pt)."""
+    assert latex.ems("-0.0346 [-0.0512, -0.0180]") == pytest.approx(12.4, abs=0.6)
+    assert latex.ems("inconclusive") == pytest.approx(5.2, abs=0.6)
 
 
 def test_a_long_label_may_be_broken_between_its_parts():
     text = latex.table(comparison(), "c", "tab:x")
-    assert r"p{5.5em}" in text  # of the 11 characters that the others leave
+    assert re.search(r"p\{\d\.\dem\}", text)
     assert (
         r"rmsnorm+\allowbreak{}rope+\allowbreak{}gqa-\allowbreak{}kv\_\allowbreak{}heads=\allowbreak{}2"
         in text
