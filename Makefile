@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TORTURE := $(CURDIR)/results/reference/torture.jsonl
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test test-all lint-check launchers torture lint claims claims-small docs docs-check bench clean
+.PHONY: help install quickstart test test-all lint-check launchers torture lint claims claims-small docs docs-check site bench clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,10 @@ docs: $(STAMP)   ## write the generated parts of the pages again
 
 docs-check: $(STAMP) ## check that the generated parts of the pages are what would be written now
 	$(BIN)/pytest tests/test_docs.py --tier full
+
+site: $(STAMP)   ## build the documentation site, build/site/index.html, which needs no network
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m docs.site
 
 bench: $(STAMP)  ## time a training step beside other libraries (minutes)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import llama_ablate as la
-from llama_ablate.report import cells, tables
+from llama_ablate.report import cells, latex, tables
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     formats = {
         "text": lambda: tables.text(shown),
         "markdown": lambda: tables.markdown(shown),
-        "latex": lambda: tables.latex(shown, results.question),
+        "latex": lambda: latex.table(shown, results.question, "tab:comparison"),
         "csv": lambda: results.comparison().to_csv(index=False),
     }
     print(formats[options.format]())

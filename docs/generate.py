@@ -9,27 +9,37 @@ import json
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from llama_ablate.commands import components, summary
+from docs import reference_pages
+from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence.rates import wilson
 from llama_ablate.report import columns as described
+from llama_ablate.report import tables
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.headline import headline
+from llama_ablate.report.sections import sections
+from llama_ablate.results import Results
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 
 
 def pages() -> dict[Path, str]:
-    """Return every page that has generated parts, with those parts as they are now."""
-    readme, systems = ROOT / "README.md", ROOT / "docs" / "systems.md"
-    claims = ROOT / "docs" / "claims.md"
+    """Return every page that is generated or has generated parts, as it should be now."""
+    docs = ROOT / "docs"
+    first = _First()
     parts = {
-        readme: {"components": components.markdown(), "summary": _summary()},
-        systems: audit.systems_parts(REFERENCE),
-        claims: audit.claims_parts(REFERENCE),
-        ROOT / "docs" / "reliability.md": {"torture": _torture()},
-        ROOT / "docs" / "python.md": {"columns": columns()},
+        ROOT / "README.md": {"file": first.file(), "table": first.table()},
+        docs / "models.md": {"summary": _summary()},
+        docs / "reading-a-report.md": {"example": first.example()},
+        docs / "systems.md": audit.systems_parts(REFERENCE),
+        docs / "claims.md": audit.claims_parts(REFERENCE),
+        docs / "reliability.md": {"torture": _torture()},
+        docs / "python.md": {"columns": columns()},
     }
-    return {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
+    return {**reference_pages.pages(), **filled}
 
 
 def columns() -> str:
@@ -60,6 +70,57 @@ def _filled(text: str, parts: dict[str, str]) -> str:
         before, rest = text.split(begin)
         text = before + begin + content + end + rest.split(end)[1]
     return text
+
+
+class _First:
+    """The experiment that README shows: its file, and what came out, from its pack."""
+
+    def __init__(self) -> None:
+        self.frames = Frames.of(Results.open(REFERENCE / "first"))
+
+    def file(self) -> str:
+        text = (ROOT / "experiments" / "first.yaml").read_text("utf-8")
+        return f"```yaml\n{text}```\n"
+
+    def table(self) -> str:
+        """Return the comparison's leading columns, and the headline."""
+        (section,) = (s for s in sections(self.frames) if s.key == "comparison")
+        leading = section.cells.iloc[:, : section.short or None]
+        return f"```text\n{tables.text(leading)}\n```\n\n{tables.literal(headline(self.frames))}\n"
+
+    def example(self) -> str:
+        """Read one row of each verdict aloud."""
+        margin = self.frames.table.margin
+        rows = self.frames.table.comparison
+        lines = []
+        for verdict, row in (
+            rows[~rows["baseline"]].groupby("verdict", sort=False).first().iterrows()
+        ):
+            means = _MEANS[str(verdict)].format(margin=margin)
+            lines.append(
+                f"- `{row['label']}`: {row['difference_nats']:+.4f} [{row['low_nats']:+.4f}, "
+                f"{row['high_nats']:+.4f}] is *{verdict}*: {means}"
+            )
+        return (
+            "From [the first experiment](../README.md#a-first-experiment):\n\n"
+            + "\n".join(lines)
+            + "\n"
+        )
+
+    def draw(self) -> None:
+        """Draw its effects, small."""
+        figure = FIGURES["effects"](self.frames)
+        assert figure is not None
+        figure.savefig(ROOT / "docs" / "images" / "first-effects.png", dpi=80, bbox_inches="tight")
+
+
+#: What a verdict of the example says.
+_MEANS = {
+    "better": "the whole interval is below 0.",
+    "worse": "the whole interval is above 0.",
+    "equivalent": "the interval crosses 0, and lies within the margin of ±{margin} nats.",
+    "inconclusive": "the interval includes 0, and values outside the margin of ±{margin} nats.",
+}
 
 
 def _summary() -> str:
@@ -96,4 +157,6 @@ def _torture() -> str:
 
 if __name__ == "__main__":
     for page, text in pages().items():
+        page.parent.mkdir(exist_ok=True)
         page.write_text(text, "utf-8")
+    _First().draw()

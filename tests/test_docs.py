@@ -2,49 +2,128 @@
 
 import importlib.util
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from llama_ablate.commands.cli import main
+from llama_ablate.commands import cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache"} & set(p.parts)]
+PAGES = [p for p in ROOT.rglob("*.md") if not {".venv", ".pytest_cache", "build"} & set(p.parts)]
+
+
+def generator():
+    """Return the module docs/generate.py."""
+    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.full  # `make docs-check`: it reads all of the published results
 def test_the_generated_parts_of_the_pages_are_fresh():
-    found = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    for page, text in module.pages().items():
+    for page, text in generator().pages().items():
         assert page.read_text("utf-8") == text, f"{page.name}: run make docs"
+
+
+def test_the_reference_pages_are_fresh():
+    from docs import reference_pages
+
+    for page, text in reference_pages.pages().items():
+        assert page.read_text("utf-8") == text, f"{page.name}: run make docs"
+
+
+def test_every_key_of_an_experiment_file_is_described_and_no_other():
+    from docs import reference_pages
+
+    fields = {
+        model.__name__: set(model.model_fields) for model in reference_pages.SECTIONS.values()
+    }
+    assert {name: set(described) for name, described in reference_pages.keys().items()} == fields
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub and the site name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", page.read_text("utf-8")):
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in anchors(file), f"{page.name}: {target}#{anchor}"
 
 
-def test_the_readme_names_every_command(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    commands = re.findall(r"^    (\w+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
-    assert {"plan", "run", "summary", "generate", "attention", "bench"} <= set(commands)
-    readme = (ROOT / "README.md").read_text("utf-8")
-    for command in commands:
-        assert f"`{command} " in readme
+@pytest.mark.full
+def test_the_site_is_built_without_a_warning():
+    pytest.importorskip("mkdocs", reason="needs the extra docs: make site")
+    built = subprocess.run(
+        [sys.executable, "-m", "docs.site"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    pages = list((ROOT / "build" / "site").rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:  # it loads nothing from elsewhere
+        loaded = re.findall(
+            r"<(?:script|link|img)[^>]*(?:src|href)=\"?(\S+)", page.read_text("utf-8")
+        )
+        assert not [url for url in loaded if url.startswith(("http", "//"))], page
 
 
-def test_the_experiment_in_the_readme_is_valid(tmp_path):
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 900
+
+
+def test_the_commands_that_the_pages_show_are_commands():
+    """Every line of a page that runs the program is accepted by its parser."""
+    parser = cli.parser()
+    shown = 0
+    for page in PAGES:
+        text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
+        for line in re.findall(r"^    llama-ablate ((?:.*\\\n)*.*)", text, re.MULTILINE):
+            words = shlex.split(line.replace("\\\n", " "), comments=True)
+            if words[:1] and not words[0].startswith("-"):
+                parser.parse_args(words)
+                shown += 1
+    assert shown > 40
+
+
+def experiments(page):
+    """Return the experiment files that a page shows: blocks of YAML that name themselves."""
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    return [block for block in blocks if re.search(r"^name: ", block, re.MULTILINE)]
+
+
+def test_the_experiment_in_the_readme_is_the_one_of_its_table():
+    (shown,) = experiments(ROOT / "README.md")
+    assert shown == (ROOT / "experiments" / "first.yaml").read_text("utf-8")
+    packed = (ROOT / "results/reference/first/experiment.yaml").read_text("utf-8")
+    assert packed == shown
+
+
+@pytest.mark.parametrize("page", ["howto", "evidence"])
+def test_the_experiments_of_the_pages_are_valid(page, tmp_path):
     from llama_ablate.config import experiment
 
-    text = (ROOT / "README.md").read_text("utf-8").split("```yaml\n")[1].split("```")[0]
-    (tmp_path / "x.yaml").write_text(text, "utf-8")
-    loaded = experiment.load(tmp_path / "x.yaml").experiment
-    assert loaded.train.lr == 1e-3
+    for text in experiments(ROOT / "docs" / f"{page}.md"):
+        (tmp_path / "x.yaml").write_text(text, "utf-8")
+        assert experiment.load(tmp_path / "x.yaml").experiment.train.tokens
+
+
+def test_reading_a_report_explains_every_section_and_every_figure():
+    from llama_ablate.report.figures import FIGURES
+    from llama_ablate.report.sections import SECTIONS
+
+    text = (ROOT / "docs" / "reading-a-report.md").read_text("utf-8")
+    assert [name for name in (*SECTIONS, *FIGURES) if f"`{name}`" not in text] == []
 
 
 def worked_examples():
@@ -91,6 +170,18 @@ def test_the_worked_components_of_contributing_pass_their_tests_and_the_laws(mon
             optimizer_laws.check(OPTIMIZERS.resolve(name))
         elif slot == "init":
             initial_values_are_those_declared(make_spec(init=name))
+
+
+def test_the_component_of_the_howto_is_that_of_contributing():
+    def code(text):
+        """Return the lines of the first example, without comments."""
+        block = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+        return re.sub(r"(  )?#.*\n", "\n", block).strip()
+
+    howto, contributing = (
+        (ROOT / page).read_text("utf-8") for page in ("docs/howto.md", "CONTRIBUTING.md")
+    )
+    assert code(howto) == code(contributing)
 
 
 def test_contributing_counts_the_lines_of_its_examples_right():

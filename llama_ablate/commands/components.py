@@ -66,22 +66,10 @@ def text(rows: list[dict[str, Any]]) -> str:
             )
             lines.append(f"  {row['name']:14s} {summary.strip()}")
             lines += [
-                f"{_INDENT}{name}: {option['type']} = {_yaml(option['default'])}"
+                f"{_INDENT}{name}: {option['type']} = {written(option['default'])}"
                 for name, option in row["options"].items()
             ]
     return "\n".join(lines)
-
-
-def markdown() -> str:
-    """Return the table of the README: what a model is made of, and what it is trained with."""
-    from llama_ablate.model.decoder import REGISTRIES
-    from llama_ablate.training.registries import REGISTRIES as TRAINING
-
-    lines = ["| slot | component | options | what it is, and its source |", "|---|---|---|---|"]
-    for row in (row for slot in (*REGISTRIES, *TRAINING) for row in listing(slot)):
-        options = ", ".join(f"`{n}` = {_yaml(o['default'])}" for n, o in row["options"].items())
-        lines.append(f"| {row['slot']} | `{row['name']}` | {options} | {row['summary']} |")
-    return "\n".join(lines) + "\n"
 
 
 def _registries() -> "dict[str, Registry]":
@@ -95,8 +83,8 @@ def _registries() -> "dict[str, Registry]":
     return {**REGISTRIES, **TRAINING, **data, "metric": METRICS}
 
 
-def _yaml(default: object) -> str:
-    """Write a default as YAML would."""
+def written(default: object) -> str:
+    """Write an option's default as YAML would."""
     if default is None or isinstance(default, bool):
         return {None: "null", True: "true", False: "false"}[default]
     if isinstance(default, tuple):

@@ -44,7 +44,8 @@ def write(
     caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
     for section in sections:
         base = folder / "tables" / slug(section.title, 160)
-        tables.save(section.cells, section.frame, f"{caption} {section.title}", base)
+        title = f"{caption} {section.title}"
+        tables.save(section.cells, section.frame, title, base, section.short)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), folder / "tables" / f"{name}.csv")
     figures = _draw(frames, folder / "figures")

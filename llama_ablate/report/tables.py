@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate import terminal
+from llama_ablate.report import latex
 
 _GAP = 2  # spaces between columns
 _LABEL = 12  # columns that a shortened label takes at least
@@ -181,38 +182,20 @@ def literal(text: str) -> str:
     return " ".join(text.replace("<", "&lt;").replace("](", "]\\(").replace("]:", "]\\:").split())
 
 
-def latex(cells: pd.DataFrame, caption: str) -> str:
-    """Return a LaTeX table (needs the package booktabs)."""
-    columns = "l" * 2 + "r" * (len(cells.columns) - 2)
-    head = [_tex(str(column)) for column in cells.columns]
-    body = [[_tex(cell) for cell in row] for row in cells.astype(str).to_numpy().tolist()]
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(caption)}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        " & ".join(head) + r" \\",
-        r"\midrule",
-        *(" & ".join(row) + r" \\" for row in body),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+def save(
+    cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path, short: int = 0
+) -> None:
+    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`.
 
-
-def _tex(cell: str) -> str:
-    special = {c: "\\" + c for c in "&%$#_{}"}
-    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(c, c) for c in cell)
-
-
-def save(cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path) -> None:
-    """Write `base.csv` (all numbers), `.md` and `.tex` (the cells people read)."""
+    LaTeX has the leading columns: in `.tex` as many as a paper's column holds, in `-wide.tex` as
+    many as its page; of more than `short` columns, those alone (0: all).
+    """
     save_csv(frame, base.with_name(base.name + ".csv"))
     base.with_name(base.name + ".md").write_text(markdown(cells), "utf-8")
-    base.with_name(base.name + ".tex").write_text(latex(cells, caption), "utf-8")
+    leading = cells.iloc[:, : short or None]
+    for ending, width in (("", latex.COLUMN), ("-wide", latex.PAGE)):
+        text = latex.table(leading, caption, f"tab:{base.name}{ending}", width=width)
+        base.with_name(f"{base.name}{ending}.tex").write_text(text, "utf-8")
 
 
 def save_csv(frame: pd.DataFrame, path: Path) -> None:

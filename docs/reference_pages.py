@@ -1,0 +1,310 @@
+"""The generated pages: what registries, the schema, the commands and the glossary declare."""
+
+from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from llama_ablate.commands import components
+from llama_ablate.commands.cli import COMMANDS, parser
+from llama_ablate.config import experiment, schema, sections
+from llama_ablate.design.summary import resolve_preset, summarize
+from llama_ablate.report.glossary import GLOSSARY
+
+DOCS = Path(__file__).parent
+EXPERIMENTS = DOCS.parent / "experiments"
+
+#: Sections of the file with their models, in reading order.
+SECTIONS: dict[str, type[BaseModel]] = {
+    "The file": schema.Experiment,
+    "`model`": sections.Model,
+    "`model.dropout`": sections.Dropout,
+    "`variants`": schema.Variants,
+    "`data`, and each of `texts`": sections.Data,
+    "`train`": sections.Train,
+    "`seeds`, in looks": schema.Looks,
+    "`hypotheses`, each": schema.Hypothesis,
+    "`minus` of a hypothesis": schema.Pair,
+    "`controls`": schema.Controls,
+    "`sizes`": schema.Sizes,
+    "`models` of `sizes`, each": schema.Size,
+    "`parallel`": schema.Parallel,
+}
+_SLOTS = {
+    "norm": "Norms.",
+    "position": "Position schemes: how the model knows the order of tokens.",
+    "attention": "Token mixers: softmax attention of several kinds, and recurrences.",
+    "feedforward": "Feed-forward networks.",
+    "block": "Blocks: how norms, sub-layers and residual connections are arranged.",
+    "init": "Rules of initial weights.",
+    "parametrization": "Parametrizations: how rates and initial weights follow width and depth.",
+    "optimizer": "Optimizers.",
+    "schedule": "Schedules of the learning rate after warm-up.",
+    "losses": "Losses that are added to cross-entropy.",
+}
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every generated page by its path."""
+    made = {
+        "experiment-file": _experiment_file(),
+        "components": _components(),
+        "metrics": _metrics(),
+        "data": _data(),
+        "commands": _commands(),
+        "presets": _presets(),
+        "experiments": _experiments(),
+    }
+    reference = {DOCS / "reference" / f"{name}.md": text for name, text in made.items()}
+    return {**reference, DOCS / "glossary.md": _glossary()}
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    lines = [head, ["---"] * len(head), *escaped]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def keys() -> dict[str, dict[str, str]]:
+    """Return what each key is for, by model of the schema."""
+    found: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "keys.yaml").read_text("utf-8"))
+    return found
+
+
+def _experiment_file() -> str:
+    about = keys()
+    parts = [
+        "# Keys of an experiment file",
+        "An experiment is one YAML file. Keys that are left out have the defaults below, or those "
+        "of `base`. An entry of a registry is a name, or a mapping of a `name` and options: "
+        "`rope` or `{name: rope, theta: 5.0e+5}`. A component slot also takes a pattern over "
+        "depth: `{pattern: [{name: mha, window: 64}, gated_delta], layers: {-1: mha}}`. Its list "
+        "repeats down the layers; `layers` sets single ones, counted from 0, or from -1 at the "
+        "end.\n\n`--set KEY=VALUE` overrides any key on the command line, as in "
+        "`--set train.lr=3e-4`. A mistake is reported in one line with its place in the file.",
+    ]
+    for title, model in SECTIONS.items():
+        described = about[model.__name__]
+        rows = [
+            [f"`{key}`", _takes(field), _default(field), described.get(key, "")]
+            for key, field in model.model_json_schema()["properties"].items()
+        ]
+        parts += [f"## {title}", _table(["key", "takes", "default", "meaning"], rows)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+#: What a key of a JSON type takes: one, and several.
+_KINDS = {
+    "integer": ("an integer", "integers"),
+    "number": ("a number", "numbers"),
+    "string": ("text", "texts"),
+    "boolean": ("true or false", "true or false"),
+    "object": ("a mapping", "mappings"),
+    "section": ("a section", "sections"),
+    "entry": ("an entry", "entries"),
+    "any": ("any value", "values"),
+}
+_LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
+def _takes(field: dict[str, Any]) -> str:
+    """Write what a key takes, from its JSON schema."""
+    kind = _kind(field)
+    if kind == "one of":
+        kinds = [_takes(one) for one in field["anyOf"] if one.get("type") != "null"]
+        return ", or ".join(dict.fromkeys(kinds))
+    if kind == "words":
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if kind == "array":
+        items = field.get("items", {})
+        if "prefixItems" in field:
+            return "two numbers"
+        if _kind(items) == "words":
+            return f"one or several of {_takes(items)}"
+        return f"a list of {_KINDS[_kind(items)][1]}"
+    limits = [
+        f"{word} {field[name]:g}"
+        for name, word in _LIMITS.items()
+        if abs(field.get(name, 1e9)) < 1e4  # larger ones only keep out what no machine can do
+    ]
+    return _KINDS[kind][0] + (f", {' and '.join(limits)}" if limits else "")
+
+
+def _kind(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        kinds = [one.get("type") for one in field["anyOf"]]
+        return "entry" if kinds == ["string", "object"] else "one of"
+    if "$ref" in field:
+        return "section"
+    if "enum" in field or "const" in field:
+        return "words"
+    kind: str = field.get("type", "any")
+    return kind
+
+
+def _default(field: dict[str, Any]) -> str:
+    default = field.get("default")
+    if default is None or isinstance(default, dict) or default == "":
+        return ""
+    if isinstance(default, list):
+        return f"`[{', '.join(map(str, default))}]`"
+    written = {True: "true", False: "false"}.get(default) if isinstance(default, bool) else None
+    return f"`{written or (f'{default:g}' if isinstance(default, float) else default)}`"
+
+
+def _entries(slot: str) -> str:
+    rows = [
+        [
+            f"`{row['name']}`",
+            row["summary"],
+            ", ".join(
+                f"`{n}` = {components.written(o['default'])}" for n, o in row["options"].items()
+            ),
+        ]
+        for row in components.listing(slot)
+    ]
+    return _table(["name", "what it is, and its source", "options and their defaults"], rows)
+
+
+def _components() -> str:
+    parts = [
+        "# Components",
+        "What a model is made of and trained with. `llama-ablate components SLOT` prints the same "
+        "with the types of options. [How to add one](../howto.md#my-component).",
+    ]
+    for slot, title in _SLOTS.items():
+        parts += [f"## `{slot}`", title, _entries(slot)]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _metrics() -> str:
+    return (
+        "# Metrics\n\nEntries of the key `measure`. Quality is measured for each run, speed and "
+        "memory for each variant in one interleaved pass after training. `llama-ablate measure "
+        "DIR METRIC` adds a metric to finished runs without training, where weights were kept.\n\n"
+        + _entries("metric")
+    )
+
+
+def _data() -> str:
+    return (
+        "# Corpora and tokenizers\n\nEntries of `data.corpus` and `data.tokenizer`. Splits are "
+        "shares of training, validation and test text.\n\n## `corpus`\n\n"
+        + _entries("corpus")
+        + "\n## `tokenizer`\n\n"
+        + _entries("tokenizer")
+    )
+
+
+def _commands() -> str:
+    parts = [
+        "# Commands",
+        "`llama-ablate COMMAND --help` prints the same. Every command takes `--json` (print one "
+        "JSON document) and `--plugin FILE` (a Python file that registers components; "
+        "repeatable).\n\nExit codes: 0 done, 1 some run did not end `ok`, 2 the input is wrong, "
+        "130 interrupted.\n\n`MODEL` arguments are a run or variant (`results/first/rope`), a "
+        "Hugging Face folder (Llama, Mistral, Qwen 2 and 3, GPT-2), Meta's `params.json` with "
+        "`consolidated.NN.pth`, a llama2.c `.bin`, or a preset's name (untrained, with the "
+        "initial weights of `--init-seed`). Nothing in a checkpoint is ever executed.",
+    ]
+    (chosen,) = (a for a in parser()._actions if isinstance(a, _SubParsersAction))  # noqa: SLF001
+    for name, command in COMMANDS.items():
+        parts += [f"## `{name}`", f"{_sentence(command.HELP)} For example:"]
+        parts += [f"    llama-ablate {command.EXAMPLE}"]
+        for prefix, sub in _leaves(chosen.choices[name]):
+            if prefix:
+                parts.append(f"### `{name} {prefix}`")
+            rows = [[_written(a), _explained(a)] for a in _arguments(sub)]
+            if rows:
+                parts.append(_table(["argument", "meaning"], rows))
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _leaves(command: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
+    """Yield a command's parser, and those of its sub-commands."""
+    yield "", command
+    for action in command._actions:  # noqa: SLF001
+        if isinstance(action, _SubParsersAction):
+            yield from action.choices.items()
+
+
+def _arguments(command: ArgumentParser) -> list[Action]:
+    common = {"help", "plugin", "json"}
+    return [
+        a
+        for a in command._actions  # noqa: SLF001
+        if a.dest not in common and a.help != SUPPRESS and not isinstance(a, _SubParsersAction)
+    ]
+
+
+def _written(action: Action) -> str:
+    """Write an argument as one types it."""
+    shown = action.metavar or (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    )
+    shown = shown if isinstance(shown, str) else " ".join(shown)
+    if not action.option_strings:
+        return f"`{shown}`"
+    value = "" if action.nargs == 0 else f" {shown}"
+    return f"`{action.option_strings[-1]}{value}`"
+
+
+def _explained(action: Action) -> str:
+    text = (action.help or "").replace("%%", "%")
+    return text.replace("<", "&lt;").replace("%(default)s", str(action.default))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _glossary() -> str:
+    """Return the words of a report and those of the program, each explained in one place."""
+    report = [[word, meaning] for word, meaning in GLOSSARY.items()]
+    architecture = (DOCS / "architecture.md").read_text("utf-8")
+    words = architecture.split("## Words")[1].split("\n## ")[0]
+    program = words.partition("| word |")[2]
+    return (
+        "# Glossary\n\n## In a report\n\nIn the order in which a reader meets them; "
+        "[reading a report](reading-a-report.md) uses them.\n\n"
+        + _table(["word", "meaning"], report)
+        + "\n## In the program\n\nIn code, experiment files and messages; "
+        "[architecture](architecture.md) keeps this list.\n\n"
+        f"| word |{program.rstrip()}\n"
+    )
+
+
+def _presets() -> str:
+    rows = []
+    for name in sorted(experiment.presets()):
+        spec, about = resolve_preset(name)
+        total = summarize(name, spec)["total"]["parameters"]
+        rows.append([f"`{name}`", f"{total:,}", about.source])
+    return (
+        "# Presets\n\nArchitectures that `base` and `summary` may name, with their exact numbers "
+        "of parameters. `llama-ablate summary NAME` counts one part by part.\n\n"
+        + _table(["preset", "parameters", "source"], rows)
+    )
+
+
+def _experiments() -> str:
+    rows = []
+    for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
+        values = yaml.safe_load(path.read_text("utf-8"))
+        where = path.relative_to(EXPERIMENTS.parent).as_posix()
+        question = values.get("question", "")
+        rows.append([f"`{where}`", question, values.get("variants", {}).get("design", "")])
+    return (
+        "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. Those of "
+        "`experiments/small` have about 0.1M parameters, for two cores. What was found with some "
+        "of them is in [`results/reference`](../../results/reference/README.md).\n\n"
+        + _table(["file", "question", "design"], rows)
+    )

@@ -1,0 +1,92 @@
+"""The words of a report, each in plain English: for the page, and for docs/glossary.md."""
+
+#: A word as a report writes it, and what it means. In the order in which a reader meets them.
+GLOSSARY: dict[str, str] = {
+    "variant": "A model of the experiment: the baseline with one or several changes.",
+    "baseline": "The variant that all others are compared with.",
+    "table": "One text, size, matching and budget of an experiment, with its variants and runs.",
+    "run": "One training of a variant from one seed, at one set of tuned values.",
+    "seed": "The number that fixes a run's initial weights and the order of its batches.",
+    "n": "The number of pairs (seeds that variant and baseline share) behind a difference.",
+    "loss": "Mean cross-entropy per token of held-out text, in nats; lower is better.",
+    "nat": "The unit of a loss: 0.01 nats are about 1% of perplexity; 1 nat is 1.44 bits.",
+    "held-out text": "Text that no run trains on: validation to choose by, test to report.",
+    "perplexity": "The exponential of the loss in nats.",
+    "bits per byte": "The loss per byte of text in bits: comparable between tokenizers.",
+    "floor": "The lowest loss that any model can reach, known for synthetic texts only.",
+    "difference": (
+        "The variant's loss minus the baseline's, averaged over seeds: below 0 the variant is "
+        "better."
+    ),
+    "paired": (
+        "Compared seed by seed: two runs of a seed see the same batches and share the initial "
+        "values of all weights that they have in common, so their common noise cancels."
+    ),
+    "95% interval": (
+        "A range that a method computes from the runs so that it contains the true difference "
+        "in 95% of experiments."
+    ),
+    "simultaneous": (
+        "Corrected for the number of rows (Bonferroni): in 95% of tables all intervals hold at "
+        "once."
+    ),
+    "p-value": (
+        "How often a difference this large would be seen if there were none; corrected for the "
+        "number of rows (Holm)."
+    ),
+    "pooled": (
+        "The row's variance over seeds is estimated together with the other rows', which narrows "
+        "its interval; 'own': from its own seeds only."
+    ),
+    "correlation over seeds": (
+        "How alike variant and baseline vary from seed to seed: near 1, pairing removes most of "
+        "the noise."
+    ),
+    "margin": "A difference this small counts as none; stated in the file before the runs.",
+    "verdict": "What the interval of a row allows to say about its variant, in one word.",
+    "better": "The whole interval lies below 0: the variant's loss is lower.",
+    "worse": "The whole interval lies above 0: the variant's loss is higher.",
+    "equivalent": "The whole interval lies within the margin: no difference that matters.",
+    "inconclusive": (
+        "The interval allows more than one answer: not told apart from the baseline, which is not "
+        "the same as being equal to it."
+    ),
+    "diverged": "A run's loss or gradient was not finite, or its loss ended above chance.",
+    "collapsed": "A run learned no more than how frequent each token is.",
+    "failed": "No pair of finished runs is left: all of the variant's or the baseline's failed.",
+    "pending": "Runs that the comparison needs have not finished yet.",
+    "hypothesis": (
+        "A statement in the file about what the runs will show. Its test result is supported, "
+        "refuted, undecided, undecidable or no verdict."
+    ),
+    "control": (
+        "An arm whose result is known: an A/A arm repeats the baseline and must be equivalent, a "
+        "positive control harms it and must be worse."
+    ),
+    "factor": "A part that a design switches between two levels, in combination with others.",
+    "interaction": "How much one factor's effect depends on the level of another.",
+    "step": "A change of a path, measured against the step before it.",
+    "tuned to": "The training values (such as the learning rate) chosen on validation loss.",
+    "look": "A number of seeds, fixed before the first run, after which decided variants stop.",
+    "matched": "A size of the variant was solved so that it has as much as the baseline.",
+    "parameters": "Trained numbers of the whole model.",
+    "active parameters": "Parameters that one token passes: of a mixture, only its chosen experts.",
+    "FLOPs": "Floating-point operations of the matrix products, counted from the architecture.",
+    "KV cache": "Keys and values of earlier tokens that attention keeps while it generates text.",
+    "state bytes": (
+        "Memory that all layers keep of one sequence of the training context, in 16-bit numbers: "
+        "a KV cache, a window of it, or a recurrent state."
+    ),
+    "speed": (
+        "Training or decoding tokens per second divided by the baseline's, measured in turns on "
+        "one machine: above 1 the variant is faster."
+    ),
+    "effective speed-up": (
+        "How many times the variant's tokens, FLOPs or seconds the baseline needs for the same "
+        "loss."
+    ),
+    "Pareto frontier": "The variants that no other variant beats in both loss and cost.",
+    "scaling law": "A curve through losses at several sizes: floor + scale / size^exponent.",
+    "projection": "What a fitted curve says of a larger size; nothing that was measured.",
+    "loss spike": "A training step whose loss lies far above the hundred steps before it.",
+}
