@@ -70,7 +70,7 @@ def run(results: Results, run_id: str) -> Shown:
 
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     """Compare B with A: what differs in the architecture, and every number, paired by seed."""
-    changed = _changes(table, a, b)
+    changed = changes(table, a, b)
     ok = table.reported[table.reported["outcome"] == "ok"]
     runs = [ok[ok["variant"] == v.id].set_index("seed") for v in (a, b)]
     seeds = sorted(set(runs[0].index) & set(runs[1].index))
@@ -92,7 +92,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     speeds = pd.DataFrame(_speeds(table, a, b), columns=[*names, "ratio"])
     lines = [f"{a.label} -> {b.label}", ""]
     lines += [
-        f"{key}: {' -> '.join(map(entry_text, _without_shared(*both)))}"
+        f"{key}: {' -> '.join(map(entry_text, without_shared(*both)))}"
         for key, both in changed.items()
     ]
     lines += ["", tables.text(cells) if len(cells) else "no seed that both finished", ""]
@@ -109,7 +109,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     return "\n".join(lines), values
 
 
-def _changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[Any]]:
+def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[Any]]:
     """Return what differs between two variants' architectures and training."""
     changed = {k: [a.model[k], v] for k, v in b.model.items() if a.model[k] != v}
     for key in {**a.train, **b.train}:
@@ -182,7 +182,7 @@ def _over_seeds(values: Sequence[float]) -> str:
     return f"{numbers.mean:.6g}{sd}"
 
 
-def _without_shared(old: Any, new: Any) -> tuple[Any, Any]:
+def without_shared(old: Any, new: Any) -> tuple[Any, Any]:
     """Leave out of two components the options that both have alike."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return old, new

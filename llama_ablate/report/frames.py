@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -208,6 +209,8 @@ class Frames:
     environment: Mapping[str, Any] | None
     #: How it computed; before any run has finished, how the plan says that runs will.
     compute: Mapping[str, Any]
+    #: Finds the folder of a run; None where it has none of its own.
+    folder: Callable[[str], Path | None]
 
     @classmethod
     def of(cls, results: Results) -> "Frames":
@@ -222,6 +225,7 @@ class Frames:
             results.experiment_text,
             first.environment if first else None,
             first.compute if first else plan.compute.to_dict() if plan.compute else {},
+            results.folder,
         )
 
     @property

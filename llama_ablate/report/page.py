@@ -1,21 +1,28 @@
-"""The report's files: tables, figures, Markdown, and one self-contained HTML page."""
+"""The report's files: tables, figures, Markdown, and one page that needs nothing beside itself."""
 
-import base64
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import pandas as pd
 
 from llama_ablate.config.experiment import slug
+from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.report import columns, drawing, tables
+from llama_ablate.report import columns, details, drawing, embedding, tables
+from llama_ablate.report.chart import Chart
+from llama_ablate.report.charts import CHARTS
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.frames import Frames, rows
+from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
+from llama_ablate.report.parts import Made
 from llama_ablate.report.sections import Section
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
@@ -26,6 +33,11 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "train (s)": ("train_s", ".1f", 1, ""),
     "peak memory": ("peak_memory_bytes", ".0f", 2**20, " MiB"),
 }
+_LONG = 44  # letters of a cell beyond which it may break
+_JUDGED = ("verdict", "test result", "result")
+#: Where a section's frame has the variant of a row.
+_VARIANT = ("label", "variant", "step")
+_SCRIPTS = ("vega/vega.min.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -33,8 +45,64 @@ class Drawn:
     """A figure of the report on disk."""
 
     name: str
+    table: str
+    title: str
     caption: str
     svg: Path
+
+    @property
+    def source(self) -> str:
+        """The figure as the address of an image."""
+        return embedding.image(self.svg.read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as the page's template needs it."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    note: str = ""
+    table: str = ""
+    folded: bool = False
+    short: int = 0
+    #: Of each row: whether it is the baseline's, its variant or "", and where its link leads.
+    baseline: Sequence[bool] = ()
+    variants: Sequence[str] = ()
+    links: Sequence[str] = ()
+    link_at: int = 0
+    words: Sequence[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Fill in what is not said of the rows, and find the columns that are read as text."""
+        for name, empty in (("baseline", False), ("variants", "")):
+            if not getattr(self, name):
+                object.__setattr__(self, name, [empty] * len(self.rows))
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        object.__setattr__(self, "words", [_in_words(column) for column in columns])
+
+    def kind(self, column: int, cell: str) -> str:
+        """Return the classes of a cell: a verdict's name, and how text stands."""
+        judged = cell and self.columns[column] in _JUDGED
+        verdict = cell.split(maxsplit=1)[0].rstrip(":") if judged else ""
+        word = "why" if len(cell) > _LONG else "word"
+        return f"{verdict} {word if self.words[column] else ''}".strip()
+
+    @classmethod
+    def of(cls, cells: pd.DataFrame, **more: Any) -> "Shown":
+        """Return a data frame of cells."""
+        return cls(list(map(str, cells.columns)), cells.astype(str).to_numpy().tolist(), **more)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sections of one kind, one for each table, with the charts beside them."""
+
+    id: str
+    title: str
+    charts: Sequence[Mapping[str, Any]]
+    sections: Sequence[Shown] = ()
 
 
 def write(
@@ -51,7 +119,7 @@ def write(
     figures = _draw(frames, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    write_text(page, _html(frames, sections, warnings, figures))
+    write_text(page, _html(frames, sections, warnings, figures, folder))
     return page
 
 
@@ -62,7 +130,8 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
         first = made.table in ("", frames.table.plan.name)
         name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
         svg, _png = drawing.save(made.part, folder / name)
-        figures.append(Drawn(name, drawing.caption(made), svg))
+        title = name.replace("_", " ")
+        figures.append(Drawn(made.name, made.table, title, drawing.caption(made), svg))
     return figures
 
 
@@ -77,12 +146,16 @@ def _markdown(
     for section in sections:
         title = f"## {tables.literal(section.title)}"
         lines += ["", title, "", tables.markdown(section.cells), section.note, ""]
-    lines += [f"![{figure.name}](figures/{figure.name}.png)\n" for figure in figures]
+    lines += [f"![{figure.svg.stem}](figures/{figure.svg.stem}.png)\n" for figure in figures]
     return "\n".join(lines)
 
 
 def _html(
-    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], figures: Sequence[Drawn]
+    frames: Frames,
+    sections: Sequence[Section],
+    warnings: Sequence[str],
+    figures: Sequence[Drawn],
+    folder: Path,
 ) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
@@ -91,76 +164,153 @@ def _html(
     )
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
+    made = list(CHARTS.make(frames))
+    groups = _groups(sections, made, figures)
+    replaced = {name for chart in made for name in chart.part.figures}
+    style = _packaged("page.css")
+    scripts = [_packaged(name) for name in _SCRIPTS] if made else []
+    left = [figure for figure in figures if figure.name not in replaced]
+    ends = {"figures": "Figures"} if left else {}
+    ends |= {"runs": "Runs", "recipes": "Recipes", "glossary": "Words"}
+    base = frames.table.plan.baseline
     return environment.get_template("page.html").render(
         name=experiment.name,
         question=experiment.question,
         answer=headline(frames),
         facts=facts(frames),
         warnings=warnings,
-        sections=[_shown(section) for section in sections],
-        figures=[
-            {
-                "title": figure.name.replace("_", " "),
-                "caption": figure.caption,
-                "svg": base64.b64encode(figure.svg.read_bytes()).decode(),
-            }
-            for figure in figures
-        ],
-        runs=_run_cells(frames),
-        speeds=_speed_cells(frames),
-        architectures=[
-            {"label": variant.label, "text": to_json(variant.model_dump(mode="json"))}
-            for variant in frames.table.plan.variants
-        ],
+        policy=embedding.policy(style, scripts),
+        style=style,
+        scripts=scripts,
+        contents=[{"id": group.id, "title": group.title} for group in groups]
+        + [{"id": id_, "title": title} for id_, title in ends.items()],
+        tables=[table.plan.name for table in frames.tables],
+        groups=groups,
+        figures=left,
+        runs=_runs(frames, folder),
+        speeds=_speeds(frames),
+        recipes=_recipes(frames),
+        baseline=base.label,
+        recipe=Shown(
+            ["key", "value"], [[key, entry_text(value)] for key, value in base.model.items()]
+        ),
         experiment=frames.experiment_text,
         environment=to_json({"compute": compute, "environment": frames.environment}),
+        glossary=GLOSSARY,
+        data=embedding.charts(made) if made else "",
     )
 
 
-def _shown(section: Section) -> Mapping[str, Any]:
-    """Return what the template needs of a section."""
-    columns = list(section.cells.columns)
-    verdicts = ("verdict", "test result", "result")
+def _packaged(name: str) -> str:
+    """Return a file of this package as text."""
+    return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
+
+
+def _groups(
+    sections: Sequence[Section], made: Sequence[Made[Chart]], figures: Sequence[Drawn]
+) -> list[Group]:
+    """Put sections of one kind and their charts together; charts of no section come last."""
+    keys = list(dict.fromkeys(section.key for section in sections))
+    charts: dict[str, dict[str, Any]] = {}  # by section, then by the chart's name
+    for one in made:
+        beside = one.part.section if one.part.section in keys else "charts"
+        of_group = charts.setdefault(beside, {})
+        of_group[one.name] = {
+            "name": one.name,
+            "description": one.part.spec.get("description", one.name.replace("_", " ")),
+            "caption": one.about.removeprefix("Show "),
+            "figures": [f for f in figures if f.name in one.part.figures],
+        }
+    groups = []
+    for key in keys:
+        own = [section for section in sections if section.key == key]
+        title = own[0].title.removesuffix(f": {own[0].table}")
+        drawn = list(charts.pop(key, {}).values())
+        groups.append(Group(slug(key, 80), title, drawn, [_shown(section) for section in own]))
+    return groups + [Group(key, "Charts", list(own.values())) for key, own in charts.items()]
+
+
+def _shown(section: Section) -> Shown:
+    """Return a section as the template needs it."""
     baseline = section.frame.get("baseline")
-    return {
-        "title": section.title,
-        "note": section.note,
-        "folded": section.folded,
-        "columns": columns,
-        "rows": section.cells.astype(str).to_numpy().tolist(),
-        "verdict_at": next((i for i, column in enumerate(columns) if column in verdicts), -1),
-        "words": [_in_words(section.cells[column]) for column in section.cells],
-        "baseline": [False] * len(section.cells) if baseline is None else list(map(bool, baseline)),
-    }
+    key = next((key for key in _VARIANT if key in section.frame), None)
+    aligned = len(section.frame) == len(section.cells)
+    return Shown.of(
+        section.cells,
+        title=section.title,
+        note=section.note,
+        table=section.table,
+        folded=section.folded,
+        short=section.short,
+        baseline=[] if baseline is None or not aligned else list(map(bool, baseline)),
+        variants=list(map(str, section.frame[key])) if key and aligned else [],
+    )
 
 
-def _in_words(column: "pd.Series[str]") -> bool:
+def _in_words(column: Iterable[str]) -> bool:
     """Return whether a column is read as text: then it stands flush left."""
-    return not any(str(cell)[:1].isdigit() or str(cell)[:1] in "+-" for cell in column if cell)
+    return not any(cell[:1].isdigit() or cell[:1] in "+-" for cell in column if cell)
 
 
-def _run_cells(frames: Frames) -> pd.DataFrame:
-    """Return every run of the experiment with its numbers written as people read them."""
+def _runs(frames: Frames, folder: Path) -> Shown:
+    """Return every run with its numbers, and a link to its record where it has a folder."""
     runs = frames.runs
-    cells = runs[["label", "point", "seed", "outcome"]].astype(str)
-    cells.columns = pd.Index(["variant", "tuned to", "seed", "outcome"])
+    table_of = {
+        run: table.plan.name for table in reversed(frames.tables) for run in table.runs["id"]
+    }
+    cells = runs[["label", "id", "point", "seed", "outcome"]].astype(str)
+    cells.columns = pd.Index(["variant", "run", "tuned to", "seed", "outcome"])
+    if len(frames.tables) > 1:
+        cells.insert(2, "table", [table_of[run] for run in runs["id"]])
+    if not runs["point"].any():
+        cells = cells.drop(columns="tuned to")
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
         values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
         cells[head] = [tables.number(value / scale, form, unit) for value in values]
-    cells["reason"] = runs["reason"]
-    return cells
+    if runs["reason"].any():
+        cells["reason"] = runs["reason"]
+    places = [frames.folder(run) for run in runs["id"]]
+    links = [
+        quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
+        for place in places
+    ]
+    return Shown.of(cells, variants=list(map(str, runs["label"])), links=links, link_at=1)
 
 
-def _speed_cells(frames: Frames) -> list[tuple[str, ...]]:
-    """Return every number of the first table's variants, with the lowest and highest round."""
-    metrics, attempts = frames.table.metrics, frames.table.attempts
+def _speeds(frames: Frames) -> Shown:
+    """Return every number of the variants themselves, with the lowest and highest round."""
+    metrics = pd.concat([table.metrics for table in frames.tables])
+    attempts = pd.concat([table.attempts for table in frames.tables])
     measured = metrics[metrics["run"] == ""]
     failed = attempts[(attempts["run"] == "") & (attempts["error"] != "")]
-    cells = [
-        (label, name, *(f"{v:,.4g}" for v in (value, min(samples), max(samples))))
-        for label, name, value, samples in zip(
-            *(measured[column] for column in ("label", "name", "value", "samples")), strict=True
-        )
+    several = len(frames.tables) > 1
+    shown = [
+        [row.label, row.table, row.name]
+        + [f"{v:,.4g}" for v in (row.value, min(row.samples), max(row.samples))]
+        for row in rows(measured)
     ]
-    return cells + [(row.label, f"{row.metric}: {row.error}", "", "", "") for row in rows(failed)]
+    shown += [
+        [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""] for row in rows(failed)
+    ]
+    cells = pd.DataFrame(
+        shown, columns=["variant", "table", "measure", "median", "lowest", "highest"]
+    )
+    variants = list(cells["variant"])
+    return Shown.of(cells if several else cells.drop(columns="table"), variants=variants)
+
+
+def _recipes(frames: Frames) -> Shown:
+    """Return what each variant of each table changes of its baseline's recipe."""
+    shown, variants = [], []
+    for table in frames.tables:
+        for variant in table.plan.variants:
+            changed = details.changes(table, table.plan.baseline, variant)
+            for key, (old, new) in changed.items():
+                both = map(entry_text, details.without_shared(old, new))
+                shown.append([variant.label, table.plan.name, key, *both])
+                variants.append(variant.label)
+    cells = pd.DataFrame(shown, columns=["variant", "table", "key", "baseline", "variant's"])
+    if len(frames.tables) == 1:
+        cells = cells.drop(columns="table")
+    return Shown.of(cells, variants=variants)

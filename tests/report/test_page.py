@@ -1,0 +1,451 @@
+"""The page in a browser, and what stands in it: chromium draws it offline, under its own policy."""
+
+import base64
+import dataclasses
+import hashlib
+import html.parser
+import json
+import re
+import shutil
+
+import pytest
+
+from llama_ablate.report import page
+from llama_ablate.report.chart import Chart
+from llama_ablate.report.charts import CHARTS
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.sections import SECTIONS, Section, sections
+from llama_ablate.report.warnings import warnings
+from llama_ablate.results import Store
+from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.snapshot import Results
+from tests import plans
+from tests.metrics import measured
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+MOST_BYTES = 1_200_000
+SEEDS = (0, 1, 2)
+HOSTILE = "a<b>'\"</script><script>alert(1)</script>"
+#: Loss over that of the baseline of each variant, in either table, and its norm.
+LOSSES = {"base": (0.0, 0.0), "good": (-0.2, 0.1), HOSTILE: (0.05, 0.05), "far": (4.0, 4.0)}
+NOISE = (0.0, 0.02, -0.02)
+TABLES = {"small": "a", "large": "b"}  # and how the ids of their variants and runs begin
+KEYS = {label: f"v{n}" for n, label in enumerate(LOSSES)}
+
+
+def record(table, label, seed, loss):
+    own = {"test_loss_nats": loss, "test_perplexity": 8.0, "test_bits_per_byte": 3.0}
+    return dataclasses.replace(
+        plans.RECORD,
+        id=f"{TABLES[table]}{KEYS[label]}{seed}",
+        label=label,
+        variant=TABLES[table] + KEYS[label],
+        seed=seed,
+        metrics={"perplexity": measured(**own)},
+    )
+
+
+def curve(loss):
+    """Points of a learning curve that ends at a loss."""
+    return [
+        {"step": s, "tokens": 32 * s, "validation_loss_nats": loss + 1 / s, "train_loss_nats": 3.0}
+        for s in (1, 2, 4, 8)
+    ]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Results of two tables of four variants and three seeds: 24 runs."""
+    found = Store(tmp_path_factory.mktemp("page") / "x")
+    tables = []
+    for at, name in enumerate(TABLES):
+        variants = [
+            plans.variant(
+                TABLES[name] + key,
+                label,
+                parameters=1000 * (place + 1 + 10 * at),
+                model={"dim": 8, "norm": label},
+                state_bytes=64 << place,
+            )
+            for place, (label, key) in enumerate(KEYS.items())
+        ]
+        runs = [plans.run(f"{v.id}{s}", v.id, s, steps=8) for v in variants for s in SEEDS]
+        tables.append(plans.table(variants, runs, {"vocab": 256}, name=name))
+    question = "Is it <script>alert(1)</script> better?"
+    document = plans.document(*tables, question=question, measure=["perplexity", "train_speed"])
+    found.create(document, "name: x\n")
+    for at, table in enumerate(tables):
+        for place, (label, over) in enumerate(LOSSES.items()):
+            for seed in SEEDS:
+                loss = 2 + 0.1 * seed + over[at] + NOISE[(seed + place) % 3]
+                found.commit(record(table.name, label, seed, loss), curve(loss), None)
+            key = TABLES[table.name] + KEYS[label]
+            with found.alone("measure") as lease:
+                speeds = [1000.0 + 100 * place + turn for turn in range(3)]
+                row = Value("train_tokens_per_s", speeds[1], samples=tuple(speeds) * 3)
+                measurement = Measurement((row,))
+                found.add_variant_metric(lease, label, key, "train_speed", measurement)
+    return found
+
+
+def written(store, folder=None):
+    """Write the report; return its page's path."""
+    frames = Frames.of(Results(store))
+    return page.write(frames, sections(frames), warnings(frames), folder or store.report)
+
+
+@pytest.fixture(scope="module")
+def quick(store):
+    """The page without its figures, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "_draw", lambda _frames, _folder: [])
+        return written(store)
+
+
+@pytest.fixture(scope="module")
+def whole(store):
+    return written(store, store.report / "whole")
+
+
+class Read(html.parser.HTMLParser):
+    """What a page holds: its policy, the texts that run or style it, and every attribute."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.policy, self.texts, self.attributes, self.tag = "", {"script": [], "style": []}, [], ""
+        self.kinds, self.ids = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tag, values = tag, dict(attributes)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        self.ids += [values["id"]] if "id" in values else []
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"]
+        if tag in self.texts:
+            self.texts[tag].append("")
+            self.kinds += [values.get("type", "")] if tag == "script" else []
+
+    def handle_endtag(self, _tag):
+        self.tag = ""
+
+    def handle_data(self, data):
+        if self.tag in self.texts:
+            self.texts[self.tag][-1] += data
+
+
+def directive(policy, name):
+    return next(part.split()[1:] for part in policy.split("; ") if part.startswith(f"{name} "))
+
+
+def test_the_policy_allows_just_the_styles_and_scripts_that_the_page_holds(quick):
+    read = Read(quick.read_text("utf-8"))
+    run = [t for t, kind in zip(read.texts["script"], read.kinds, strict=True) if not kind]
+    assert len(run) == 2
+    for name, texts in (("script-src", run), ("style-src", read.texts["style"])):
+        hashes = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts]
+        assert directive(read.policy, name) == [f"'sha256-{value}'" for value in hashes]
+    assert directive(read.policy, "default-src") == ["'none'"]
+    assert "unsafe" not in read.policy
+    assert not [one for one in read.attributes if one[1] == "style" or one[1].startswith("on")]
+    sources = {value.partition(",")[0] for _, name, value in read.attributes if name == "src"}
+    assert sources <= {"data:image/svg+xml"}
+
+
+def test_every_entry_of_the_contents_leads_to_a_part_of_the_page(quick):
+    read = Read(quick.read_text("utf-8"))
+    within = [v[1:] for _, name, v in read.attributes if name == "href" and v.startswith("#")]
+    assert {"comparison", "runs", "recipes", "glossary"} <= set(within)
+    assert set(within) <= set(read.ids)
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_data_that_charts_share_stand_once_and_a_number_that_is_none_is_null(quick):
+    read = Read(quick.read_text("utf-8"))
+    embedded = json.loads(read.texts["script"][read.kinds.index("application/json")])
+    charts = embedded["charts"]
+    assert set(charts) == {"effects", "learning_curves", "costs"}
+    assert set(charts["effects"]) == {"small", "large"}
+    for table in ("small", "large"):
+        assert charts["effects"][table]["data"]["rows"] == charts["costs"][table]["data"]["rows"]
+    used = {
+        n for tables in charts.values() for one in tables.values() for n in one["data"].values()
+    }
+    assert used == set(range(len(embedded["data"])))
+    rows = embedded["data"][charts["effects"]["small"]["data"]["rows"]]
+    variant = rows["columns"]["variant"]
+    assert variant == list(LOSSES)
+    assert rows["columns"]["p"][0] is None  # the baseline's
+    assert rows["columns"]["difference"][1] == pytest.approx(-0.2, abs=0.03)
+
+
+def test_a_run_is_linked_to_its_record(quick):
+    read = Read(quick.read_text("utf-8"))
+    links = [v for _, name, v in read.attributes if name == "href" and not v.startswith("#")]
+    assert len(links) == 24
+    for link in links:
+        assert json.loads((quick.parent / link).read_text())["id"] in link
+
+
+def test_recipes_are_told_as_differences_from_the_baseline(quick):
+    text = quick.read_text("utf-8")
+    recipes = text[text.index('<section id="recipes">') : text.index('<section id="glossary">')]
+    rows = re.findall(r'<tr data-variant="good">(.*?)</tr>', recipes)
+    cells = [re.findall(r">([^<]+)</t[dh]>", row) for row in rows]
+    assert cells == [["good", name, "norm", "base", "good"] for name in ("small", "large")]
+
+
+def test_a_chart_and_a_short_section_that_are_registered_are_on_the_page(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(page, "_draw", lambda _frames, _folder: [])
+    for registry in (CHARTS, SECTIONS):
+        monkeypatch.setattr(registry, "_makers", dict(registry._makers))
+
+    @CHARTS.register("dots")
+    def dots(frames):
+        """Show a dot for each seed."""
+        rows = [{"seed": seed} for seed in sorted(set(frames.runs["seed"]))]
+        x = {"field": "seed", "type": "quantitative"}
+        return Chart(
+            {"data": {"name": "s"}, "datasets": {"s": rows}, "mark": "point", "encoding": {"x": x}}
+        )
+
+    @SECTIONS.register("seeds")
+    def seeds(frames):
+        frame = frames.runs[["label", "seed"]]
+        return Section("Seeds", frame.astype(str), "", frame, short=1)
+
+    text = written(store, tmp_path).read_text("utf-8")
+    assert "A dot for each seed." in text
+    assert '<figure data-chart="dots">' in text
+    assert '<table data-short="1">' in text
+
+
+@pytest.mark.full
+def test_the_page_of_24_runs_is_small_and_holds_static_figures_for_readers_without_scripts(whole):
+    text = whole.read_text("utf-8")
+    assert len(text.encode()) <= MOST_BYTES
+    quiet = re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+    assert len(quiet) == 3
+    assert all('src="data:image/svg+xml,' in part for part in quiet)
+    assert text.index("<noscript>") > text.index('data-chart="effects"')
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A chromium of Debian's, which needs no download."""
+    api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not there")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not there")
+    with api.sync_playwright() as playwright:
+        shown = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield shown
+        shown.close()
+
+
+@pytest.fixture
+def show(browser):
+    """Return a function that opens a page, which must have asked for nothing at the end."""
+    told, contexts = [], []
+
+    def opened(path, **options):
+        context = browser.new_context(
+            viewport={"width": options.pop("width", 1300), "height": 900}, **options
+        )
+        contexts.append(context)
+        context.set_default_timeout(20_000)
+        tab = context.new_page()
+        tab.on("console", lambda message: told.append(message.text))
+        tab.on("pageerror", lambda error: told.append(str(error)))
+        tab.on(
+            "request",
+            lambda asked: (
+                told.append(asked.url)
+                if asked.url != path.as_uri() and not asked.url.startswith("data:")
+                else None
+            ),
+        )
+        tab.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            tab.wait_for_selector("[data-chart=effects] svg")
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert told == []
+
+
+def row(tab, label):
+    """The row of a variant in the comparison that is shown."""
+    rows = tab.locator("#comparison [data-table]:not([hidden]) tr[data-variant]")
+    return rows.filter(has=tab.locator("th", has_text=re.compile(f"^{re.escape(label)}$")))
+
+
+def axis(tab):
+    """The labels along the axes of the chart of effects."""
+    return tab.locator("[data-chart=effects] svg .role-axis-label text").all_text_contents()
+
+
+def faint(tab, chart):
+    """How many marks of a chart's symbols are faded."""
+    marks = tab.locator(f"[data-chart={chart}] svg .mark-symbol.role-mark path")
+    return sum(
+        float(v or 1) < 0.5
+        for v in marks.evaluate_all("m => m.map(x => x.getAttribute('opacity'))")
+    )
+
+
+def test_the_page_draws_its_charts_in_a_browser_and_asks_for_nothing(quick, show):
+    tab = show(quick)
+    assert tab.locator(".plot svg").count() == 3
+    assert tab.locator("#comparison [data-table=large]").is_hidden()
+
+
+@pytest.mark.full
+def test_a_click_on_a_row_lights_the_variant_everywhere_and_another_puts_it_out(whole, show):
+    tab = show(whole)
+    assert faint(tab, "effects") == faint(tab, "costs") == 0
+    row(tab, "good").click()
+    assert tab.locator("#runs tr.lit").count() == 6  # three seeds in two tables
+    assert faint(tab, "effects") == 2
+    assert faint(tab, "costs") == 3
+    tab.locator("#runs tr.lit").first.click()
+    assert tab.locator("tr.lit").count() == 0
+    assert faint(tab, "effects") == 0
+
+
+@pytest.mark.full
+def test_the_keyboard_does_what_the_mouse_does(whole, show):
+    tab = show(whole)
+    row(tab, HOSTILE).focus()
+    tab.keyboard.press("Enter")
+    assert row(tab, HOSTILE).get_attribute("aria-current") == "true"
+    tab.keyboard.press("Escape")
+    assert tab.locator("tr.lit").count() == 0
+    tab.locator("#table").focus()
+    tab.keyboard.press("ArrowDown")
+    assert tab.locator("#comparison [data-table=large]").is_visible()
+    tab.locator("nav a", has_text="Runs").focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_function("scrollY > 0")
+
+
+@pytest.mark.full
+def test_a_point_of_a_chart_tells_its_numbers_and_lights_its_variant(whole, show):
+    tab = show(whole)
+    points = tab.locator("[data-chart=effects] svg .mark-symbol.role-mark path")
+    points.first.hover()
+    tip = tab.locator("#tip").inner_text()
+    for words in ("variant", "good", "-0.2", "p (corrected)", "better", "speed"):
+        assert words in tip
+    ticks = tab.locator("[data-chart=effects] svg .mark-rect.role-mark path")
+    ticks.nth(1).hover()
+    assert "run" in tab.locator("#tip").inner_text()
+    assert "av" in tab.locator("#tip").inner_text()
+    points.first.click()
+    assert row(tab, "good").get_attribute("aria-current") == "true"
+    tab.mouse.move(5, 5)
+    assert tab.locator("#tip").is_hidden()
+
+
+@pytest.mark.full
+def test_the_selector_shows_one_table_and_its_charts(whole, show):
+    tab = show(whole)
+    assert [text[:4] for text in axis(tab)[-3:]] == ["good", "a<b>", "far"]
+    tab.select_option("#table", "large")
+    assert [text[:4] for text in axis(tab)[-3:]] == ["a<b>", "good", "far"]
+    assert tab.locator("#comparison [data-table=small]").is_hidden()
+    assert row(tab, "good").locator("td", has_text="worse").count() == 1
+    row(tab, "good").click()
+    tab.select_option("#table", "small")
+    assert row(tab, "good").get_attribute("aria-current") == "true"
+    assert faint(tab, "effects") == 2
+
+
+@pytest.mark.full
+def test_a_cost_is_chosen_an_axis_made_logarithmic_and_small_effects_enlarged(whole, show):
+    tab = show(whole)
+    costs = tab.locator("[data-chart=costs]")
+    assert "parameters" in costs.locator("svg").text_content()
+    costs.locator("select").select_option("train_time")
+    assert "training time" in costs.locator("svg").text_content()
+    costs.locator("input[data-log=x]").check()
+    assert costs.locator("select").input_value() == "train_time"
+    assert costs.locator("svg .mark-symbol.role-mark path").count() == 4
+    effects = tab.locator("[data-chart=effects]")
+    zoom = effects.locator("input[type=checkbox]")
+    assert zoom.is_checked()  # one effect is twenty times the others
+    assert "4" not in axis(tab)
+    zoom.uncheck()
+    assert any(text.startswith(("4", "3")) for text in axis(tab))
+
+
+@pytest.mark.full
+def test_columns_beyond_the_first_are_there_for_those_who_choose_them(
+    store, tmp_path, show, monkeypatch
+):
+    monkeypatch.setattr(page, "_draw", lambda _frames, _folder: [])
+    frames = Frames.of(Results(store))
+    every = [s for s in sections(frames) if s.key == "comparison"]
+    every = [dataclasses.replace(s, short=3) for s in every]
+    tab = show(page.write(frames, every, [], tmp_path))
+    head = tab.locator("#comparison [data-table=small] thead th")
+    assert [h.is_visible() for h in head.all()][:4] == [True, True, True, False]
+    tab.locator("#comparison [data-table=small] summary", has_text="columns (3 of").click()
+    tab.locator("#comparison [data-table=small] .columns input").nth(3).check()
+    assert head.nth(3).is_visible()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"width": 400},
+        {"color_scheme": "dark"},
+        {"width": 400, "color_scheme": "dark", "has_touch": True},
+    ],
+)
+def test_the_page_fits_a_telephone_and_the_night(whole, show, options):
+    tab = show(whole, **options)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= options.get("width", 1300)
+    for plot in tab.locator(".plot svg").all():
+        assert plot.bounding_box()["width"] <= options.get("width", 1300)
+    ink, paper = (
+        tab.evaluate(f"getComputedStyle(document.body).{name}").removeprefix("rgb(").split(",")[0]
+        for name in ("color", "backgroundColor")
+    )
+    dark = options.get("color_scheme") == "dark"
+    assert (int(ink) > 200, int(paper) < 60) == (dark, dark)
+    label = tab.locator("[data-chart=effects] svg text").first
+    assert label.evaluate("t => getComputedStyle(t).fill") == tab.evaluate(
+        "getComputedStyle(document.body).color"
+    )
+
+
+@pytest.mark.full
+def test_on_paper_the_page_is_black_on_white_without_what_only_a_screen_can_do(whole, show):
+    tab = show(whole, color_scheme="dark")
+    tab.emulate_media(media="print")
+    assert tab.locator(".bar nav").is_hidden()
+    assert tab.locator("[data-chart=effects] .controls").is_hidden()
+    assert tab.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert tab.locator("[data-chart=effects] svg").is_visible()
+    assert len(tab.pdf()) > 20_000
+
+
+@pytest.mark.full
+def test_without_scripts_there_are_static_figures_and_whole_tables(whole, show):
+    tab = show(whole, java_script_enabled=False)
+    images = tab.locator("noscript img")
+    assert images.count() == 5  # effects of either table, curves, two costs
+    assert all(image.bounding_box()["height"] > 100 for image in images.all())
+    for name in ("small", "large"):
+        assert tab.locator(f"#comparison [data-table={name}] table").is_visible()
+    assert tab.locator("#comparison [data-table=large] th").last.is_visible()
+    assert tab.locator(".chooser").is_hidden()
