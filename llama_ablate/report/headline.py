@@ -76,10 +76,7 @@ def facts(frames: Frames) -> str:
     seeds = _range(looks) + f" seed{'s'[: looks[-1] > 1]}"
     tokens = _range([table.tokens_per_run for table in plan.tables])
     steps = _range([table.steps for table in plan.tables])
-    matches = dict.fromkeys(
-        "not matched" if table.match == "none" else f"matched on {table.match.replace('_', ' ')}"
-        for table in plan.tables
-    )
+    matches = dict.fromkeys(table.matching for table in plan.tables)
     text = [
         *([f"{len(plan.tables)} tables"] if len(plan.tables) > 1 else []),
         f"{len(variants) - arms} variants"

@@ -136,4 +136,4 @@ def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():
     assert told.startswith("2 tables, 2 variants, 5 seeds, 64 tokens a run (2 steps of 4 x ")
     assert "not matched or matched on parameters (by table)" in told
     one = facts(frames({"": table}, planned={"": {"match": "active_parameters"}}))
-    assert "matched on active parameters." in one
+    assert "matched on active_parameters." in one
