@@ -111,7 +111,9 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
             _of_hypothesis(of, alone=every <= _FEW)
             for _, of in own.groupby("hypothesis", sort=False)
         ]
-        if word in ("no verdict", "undecidable") and named:
+        if not named:
+            continue
+        if word in ("no verdict", "undecidable"):
             of = f"{len(own)} of {every}" if len(own) < every else f"{every}"
             why = _failing(frames) if word == "no verdict" else "; ".join(dict.fromkeys(own["why"]))
             measured = f" (measured: {'; '.join(named)})" if len(named) <= _FEW else ""
@@ -119,7 +121,7 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
             yield f"{word.capitalize()} on {what}: {why}{measured}."
         elif word in _OPEN and every > _MANY:
             yield f"{word.capitalize()}: {len(named)} hypotheses."
-        elif named:
+        else:
             yield f"{word.capitalize()}: {_listed(named, '; ', _FEW)}."
 
 
