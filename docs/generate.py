@@ -97,10 +97,8 @@ class _First:
             rows[~rows["baseline"]].groupby("verdict", sort=False).first().iterrows()
         ):
             means = _MEANS[str(verdict)].format(margin=margin)
-            lines.append(
-                f"- `{row['label']}`: {row['difference_nats']:+.4f} [{row['low_nats']:+.4f}, "
-                f"{row['high_nats']:+.4f}] is *{verdict}*: {means}"
-            )
+            measured = tables.interval(*row[["difference_nats", "low_nats", "high_nats"]])
+            lines.append(f"- `{row['label']}`: {measured} is *{verdict}*: {means}")
         return (
             "From [the first experiment](../README.md#a-first-experiment):\n\n"
             + "\n".join(lines)

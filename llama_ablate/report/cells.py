@@ -289,9 +289,12 @@ _FORMS = {
 
 
 def laws(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the laws through a ladder, and the trend of the gap to the baseline."""
+    """Return the trend of the gap to the baseline over a ladder, and the laws through it."""
     shown = pd.DataFrame({"variant": frame["label"], "along": frame["axis"]})
     shown["sizes"] = frame["n"].astype(str)
+    if "trend" in frame:
+        shown["gap"] = frame["trend"].fillna("")
+        shown["per tenfold (nats)"] = _intervals(frame, "slope", "slope_low", "slope_high")
     shown["law"] = [_FORMS[form] for form in frame["form"]]
     for title in ("exponent", "floor (nats)"):
         shown[title] = _bounded(frame, title.removesuffix(" (nats)"), ".3f")
@@ -300,8 +303,6 @@ def laws(frame: pd.DataFrame) -> pd.DataFrame:
     shown["projected (nats)"] = _bounded(frame, "projected", ".3f")
     shown["at"] = [number(v, ".3g") for v in frame["at"]]
     if "trend" in frame:
-        shown["gap"] = frame["trend"].fillna("")
-        shown["per tenfold (nats)"] = _intervals(frame, "slope", "slope_low", "slope_high")
         ends = ("gap_predicted", "gap_predicted_low", "gap_predicted_high")
         shown["gap at the largest: predicted"] = _intervals(frame, *ends)
         measured = frame.get("gap_measured", pd.Series(math.nan, frame.index))

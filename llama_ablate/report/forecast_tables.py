@@ -22,7 +22,7 @@ def text(forecast: Forecast) -> str:
         lines += [
             tables.text(_cells(table)),
             "",
-            f"matched: {table.match}; budget: {table.budget}; the baseline trains on "
+            f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}",
             *warnings.covered(table),

@@ -32,7 +32,7 @@ GLOSSARY: dict[str, str] = {
     ),
     "p-value": (
         "How often a difference this large would be seen if there were none; corrected for the "
-        "number of rows (Holm)."
+        "number of rows (Bonferroni): below 0.05 just where the interval leaves out 0."
     ),
     "pooled": (
         "The row's variance over seeds is estimated together with the other rows', which narrows "

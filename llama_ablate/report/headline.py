@@ -76,10 +76,7 @@ def facts(frames: Frames) -> str:
     seeds = _range(looks) + f" seed{'s'[: looks[-1] > 1]}"
     tokens = _range([table.tokens_per_run for table in plan.tables])
     steps = _range([table.steps for table in plan.tables])
-    matches = dict.fromkeys(
-        "not matched" if table.match == "none" else f"matched on {table.match.replace('_', ' ')}"
-        for table in plan.tables
-    )
+    matches = dict.fromkeys(table.matching for table in plan.tables)
     text = [
         *([f"{len(plan.tables)} tables"] if len(plan.tables) > 1 else []),
         f"{len(variants) - arms} variants"
@@ -114,7 +111,9 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
             _of_hypothesis(of, alone=every <= _FEW)
             for _, of in own.groupby("hypothesis", sort=False)
         ]
-        if word in ("no verdict", "undecidable") and named:
+        if not named:
+            continue
+        if word in ("no verdict", "undecidable"):
             of = f"{len(own)} of {every}" if len(own) < every else f"{every}"
             why = _failing(frames) if word == "no verdict" else "; ".join(dict.fromkeys(own["why"]))
             measured = f" (measured: {'; '.join(named)})" if len(named) <= _FEW else ""
@@ -122,7 +121,7 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
             yield f"{word.capitalize()} on {what}: {why}{measured}."
         elif word in _OPEN and every > _MANY:
             yield f"{word.capitalize()}: {len(named)} hypotheses."
-        elif named:
+        else:
             yield f"{word.capitalize()}: {_listed(named, '; ', _FEW)}."
 
 

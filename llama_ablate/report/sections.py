@@ -335,6 +335,7 @@ def _ladder(frames: Frames) -> Section | None:
         the paired gap to the baseline per tenfold parameters: it grows or closes where its interval
         leaves out 0, holds where it lies within the margin, else undecided. What is projected
         beyond the largest size was not measured.""",
+        leading=("exponent",),
     )
 
 

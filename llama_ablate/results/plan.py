@@ -110,6 +110,11 @@ class PlannedTable(_Part):
         """The variant that the others are compared with."""
         return next(variant for variant in self.variants if variant.baseline)
 
+    @property
+    def matching(self) -> str:
+        """What of the baseline's the variants have as much of, in words."""
+        return "not matched" if self.match == "none" else f"matched on {self.match}"
+
     def variant(self, id_: str) -> PlannedVariant:
         """Return the variant of an id."""
         return next(variant for variant in self.variants if variant.id == id_)

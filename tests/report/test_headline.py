@@ -35,6 +35,19 @@ def test_hypotheses_come_first_each_with_its_result_and_its_number():
     )
 
 
+def test_of_many_hypotheses_the_undecided_are_counted():
+    losses = {"base": BASE, "a": moved(-0.1), **{f"n{i}": moved(0.0, 0.5 + i) for i in range(6)}}
+    stated = [{"variant": label, "direction": "better"} for label in list(losses)[1:]]
+    made = {"": losses}
+    told = headline(frames(made, hypotheses=stated))
+    assert told.startswith("Supported: a is better than base (-0.100). Undecided: 6 hypotheses. Ag")
+    made = {"": {"base": BASE, **{f"n{i}": moved(-0.1 - i / 9) for i in range(7)}}}
+    stated = [{"variant": f"n{i}", "direction": "better"} for i in range(7)]
+    told = headline(frames(made, hypotheses=stated))
+    assert told.startswith("Supported: n0 is better than base (-0.100); n1 is better than base (")
+    assert "and 4 more. Against" in told
+
+
 def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
     stated = [{"variant": "a", "direction": "better", "table": name} for name in ("small", "large")]
     told = headline(
@@ -136,4 +149,4 @@ def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():
     assert told.startswith("2 tables, 2 variants, 5 seeds, 64 tokens a run (2 steps of 4 x ")
     assert "not matched or matched on parameters (by table)" in told
     one = facts(frames({"": table}, planned={"": {"match": "active_parameters"}}))
-    assert "matched on active parameters." in one
+    assert "matched on active_parameters." in one
