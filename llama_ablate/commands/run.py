@@ -148,7 +148,6 @@ def of_source(source: "Source", options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     plan = make(source)
-    say(f"{len(plan.runs):,} runs of {len(plan.arms):,} variants")
     if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "
@@ -167,6 +166,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             folders.remove_empty(store.root)
         raise
     ids = [run.id for run in plan.runs]
+    say(f"{len(ids):,} runs of {len(plan.arms):,} variants")
     notes.left_out(store, set(ids))
     with Bar("verifying what is there") as bar:
         for damaged in store.verify(ids, lambda done: bar.update(done, len(ids))):
