@@ -156,6 +156,7 @@ def union(experiments: Sequence[Frames]) -> UnionFrames:
         "",
         first.environment,
         first.compute,
+        lambda run: next(filter(None, (frames.folder(run) for frames in every)), None),
         tuple(every),
         tuple(
             f"Left out, as no table of the others fits it: '{one.plan.name}' of "
