@@ -1,12 +1,12 @@
 """The effective speed-up of each variant: the baseline's cost of the same loss, over its own."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from llama_ablate.evidence import Interval, simultaneous
+from llama_ablate.evidence import Interval, medians, simultaneous
+from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.speed_up import Curve, SpeedUp, speed_up
 from llama_ablate.evidence.text import TextError
 from llama_ablate.report.frames import Frames, TableFrames
@@ -52,7 +52,7 @@ def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
         {label: of.logs for label, of in multiples.items()}, text_errors=texts, shares=shares
     )
     base = table.plan.baseline
-    speeds = {label: _samples(table, variant.id) for label, variant in variants.items()}
+    speeds = {label: _turns(table, variant.id) for label, variant in variants.items()}
     ratios = {label: _log_ratios(speeds[label], speeds[base.label]) for label in multiples}
     paces = simultaneous({label: ratio for label, ratio in ratios.items() if ratio}, shares=shares)
     rows = []
@@ -107,18 +107,19 @@ def _half(interval: Interval) -> float:
     return (interval.high - interval.low) / 2
 
 
-def _samples(table: TableFrames, variant: str) -> Sequence[float]:
-    """Return the training speeds of a variant, by turn of the measurement."""
+def _turns(table: TableFrames, variant: str) -> Turns:
+    """Return the training speeds of a variant, by process and turn of the measurement."""
     own = table.metrics[
         (table.metrics["variant"] == variant) & (table.metrics["name"] == "train_tokens_per_s")
     ]
-    return tuple(own["samples"].iloc[0]) if len(own) else ()
+    return own["by_process"].iloc[0] if len(own) else ()
 
 
-def _log_ratios(own: Sequence[float], base: Sequence[float]) -> list[float]:
-    if len(own) != len(base):
+def _log_ratios(own: Turns, base: Turns) -> list[float]:
+    """Return the logarithm of the ratio in each process: its turns are one observation."""
+    if [*map(len, own)] != [*map(len, base)]:
         return []
-    return [math.log(a / b) for a, b in zip(own, base, strict=True)]
+    return [math.log(medians.ratio([a], [b]).value) for a, b in zip(own, base, strict=True)]
 
 
 def _described(table: str, label: str, along: str, of: SpeedUp) -> dict[str, Any]:
@@ -141,11 +142,14 @@ def _cost(
 ) -> dict[str, float]:
     """Return a multiple of a cost: that of the length times a ratio, given as a logarithm.
 
-    `half` is half the width of the ratio's own interval; both errors are independent.
+    `half` is half the width of the ratio's own interval, NaN where it has none: then the multiple
+    has none either. Both errors are independent.
     """
     if of.above or of.below:
         ends = (math.nan, math.nan)
-        if not of.logs and not of.below:
+        if math.isnan(half):
+            pass
+        elif not of.logs and not of.below:
             ends = (of.most * math.exp(ratio - half), math.inf)
         elif not of.logs and not of.above:
             ends = (0.0, of.least * math.exp(ratio + half))

@@ -11,6 +11,7 @@ from scipy import stats
 
 from llama_ablate.evidence.scaling import Law
 from llama_ablate.evidence.text import TextError
+from llama_ablate.report import speed_up
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.speed_up import speed_ups
@@ -55,7 +56,9 @@ def frames(tmp_path):
     with store.alone("measure") as lease:
         for label, (_, _, pace) in VARIANTS.items():
             speeds = tuple(pace * speed for speed in SPEEDS)
-            value = Value("train_tokens_per_s", speeds[1], "tokens/s", samples=speeds)
+            turns = (1,) * len(speeds)  # a process each
+            name = "train_tokens_per_s"
+            value = Value(name, speeds[1], "tokens/s", samples=speeds, turns=turns)
             store.add_variant_metric(lease, label, label, "train_speed", Measurement((value,)))
     return Frames.of(Results(store))
 
@@ -83,6 +86,23 @@ def test_the_error_of_the_held_out_text_is_part_of_the_interval(frames, monkeypa
     level = frames.table.intervals["better"].alpha
     assert half == pytest.approx(stats.norm.ppf(1 - level / 2) / fall, rel=0.01)
     assert half > math.log(before["tokens_high"] / before["tokens_low"]) / 2
+
+
+def test_turns_of_one_process_are_one_observation_of_a_pace():
+    base = [[100.0, 110.0, 90.0], [100.0, 100.0, 100.0]]
+    own = [[200.0, 220.0, 180.0], [100.0, 400.0, 200.0]]
+    assert speed_up._log_ratios(own, base) == pytest.approx([math.log(2)] * 2)
+    assert speed_up._log_ratios(own, base[:1]) == []
+
+
+def test_a_pace_of_one_process_has_no_interval_and_gives_no_bound(frames):
+    at_once = frames.table.metrics.assign(
+        by_process=[(s,) for s in frames.table.metrics["samples"]]
+    )
+    table = replace(frames.table, metrics=at_once)
+    found = speed_ups(replace(frames, tables=(table,))).set_index("label")
+    assert found.loc["better", "seconds"] == pytest.approx(found.loc["better", "tokens"] * 0.5)
+    assert found.loc[["better", "far"], ["seconds_low", "seconds_high"]].isna().all(axis=None)
 
 
 def test_what_no_run_reached_is_a_bound(frames):
