@@ -30,6 +30,7 @@ FAINT = "#c4c4c4"
 _BEST = 5  # of many variants, which are named beside the worst
 _SAME = 1e-3  # of the largest, within which numbers are drawn alike
 _FAR = 8  # times as large as an effect, another hides it
+_LETTER = 0.08  # inches of a label
 _BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
 #: Colours that all eyes tell apart (Okabe & Ito 2008), without yellow, which is lost on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
@@ -271,14 +272,19 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def grid(
-    panels: int, width: float, height: float, *, columns: int = 0, sharey: bool = False
+    panels: int, width: float, height: float, *, columns: int = 0, rows: Iterable[str] = ()
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of some panels, each of a size in inches; `columns` of them a row."""
+    """Return an empty figure of some panels, each of a size in inches; `columns` of them a row.
+
+    `rows` are the labels of rows that panels beside one another share; there is room for them.
+    """
+    labels = [*rows]
+    room = _LETTER * max(map(len, map(visible, labels)), default=0)
     columns = min(panels, columns or panels)
     lines = math.ceil(panels / columns)
     with sns.axes_style("whitegrid", {"axes.spines.right": False, "axes.spines.top": False}):
-        figure = blank(width * columns, height * lines)
-        made = figure.subplots(lines, columns, squeeze=False, sharey=sharey).ravel()
+        figure = blank(width * columns + room, height * lines)
+        made = figure.subplots(lines, columns, squeeze=False, sharey=bool(labels)).ravel()
     for empty in made[panels:]:
         empty.remove()
     return figure, list(made[:panels])

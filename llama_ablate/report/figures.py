@@ -119,7 +119,8 @@ def _paired(losses: pd.DataFrame, base: str) -> pd.DataFrame:
 def _zoom_to_small(axes: Axes, differences: pd.DataFrame) -> None:
     """Leave out of sight how training began, and effects beside which the others are nothing."""
     last = differences.sort_values("tokens").groupby("label", sort=False).tail(1)
-    reach = small(last["mean"], last["mean"])
+    last = last.dropna()
+    reach = small(last["low"], last["high"])
     outside = [] if reach is None else list(last.loc[last["mean"].abs() > reach, "label"])
     later = differences[differences["tokens"] > differences["tokens"].max() / 4]
     inside = later[~later["label"].isin(outside)]
@@ -200,8 +201,8 @@ def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]
     low, high = (frame[c].fillna(frame["difference_nats"]) for c in ("low_nats", "high_nats"))
     reach = small(low, high)
     panels = 1 if reach is None else 2
-    width = 6.4 if panels == 1 else 5.0
-    figure, columns = grid(panels, width, 1.4 + 0.34 * max(1, len(frame)), sharey=True)
+    height = 1.4 + 0.34 * max(1, len(frame))
+    figure, columns = grid(panels, 6.0 if panels == 1 else 4.5, height, rows=frame["name"])
     for axes in columns:
         for y, row in enumerate(rows(frame)):
             _effect(axes, y, row, seeds.get(row.name, ()))

@@ -193,7 +193,7 @@ def _figure(metric: str, panels: list[Panel], shown: Cast, table: TableFrames) -
         present = {label for panel in panels for label in panel.points["label"]}
         labels, about = _rows(table, present)
         size = (4.2, 1.2 + 0.28 * len(labels))
-        figure, every = grid(len(panels), *size, columns=columns, sharey=True)
+        figure, every = grid(len(panels), *size, columns=columns, rows=labels)
         for axes, panel in zip(every, panels, strict=True):
             _marks(axes, panel, labels, table.plan.baseline.label)
     for axes, panel in zip(every, panels, strict=True):
