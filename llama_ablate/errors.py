@@ -165,9 +165,10 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
 def _meant(text: str, names: list[str]) -> list[str]:
     """Return the names that a text probably stands for: mostly one, or none."""
     plain = _plain(text)
-    if same := [name for name in names if _plain(name) == plain]:
+    last = {name: name.rpartition(".")[2] for name in names}  # of `train.lr`, too
+    if same := [name for name in names if plain in (_plain(name), _plain(last[name]))]:
         return same[:1]
-    if meant := [name for name in _MEANT.get(plain, []) if name in names]:
+    if meant := [name for name in names if last[name] in _MEANT.get(plain, [])]:
         return meant
     lower = {name.lower(): name for name in names}
     return [lower[name] for name in get_close_matches(text.lower(), lower, n=1, cutoff=0.5)]

@@ -190,7 +190,7 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["examples", "--json"]) == 0
     listed = [row["template"] for row in json.loads(capsys.readouterr().out)]
-    assert {"quickstart", *SLOTS, "tune", "ladder", "path", "factorial"} == {*listed}
+    assert {"first", "quickstart", *SLOTS, "tune", "ladder", "path", "factorial"} == {*listed}
     for name in listed:
         assert main(["init", name]) == 0
         loaded = experiment.load(tmp_path / f"{name}.yaml").experiment
@@ -203,7 +203,7 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     assert main(["init", "norm", "--to", "mine.txt"]) == 2
     assert main(["init", "nrom"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert "'quickstart.yaml' is there already" in said[0]
+    assert "'first.yaml' is there already" in said[0]
     assert "'mine.yaml' is there already" in said[1]
     assert "ends in .yaml" in said[2]
     assert "did you mean 'norm'?" in said[3]

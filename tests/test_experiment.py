@@ -109,6 +109,19 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
             "data: {corpus: files}\ntexts: [{corpus: markov}]",
             "x.yaml:4:1: texts: 'texts' stands in place of 'data': name one of them",
         ),
+        ("measure: perplexity", "'perplexity' (text) is not accepted: it should be a list, in [ ]"),
+        (
+            "model: {dim: 64.0}",
+            "model.dim: 64.0 (float) is not accepted: it should be a whole number; write 64",
+        ),
+        (
+            "data: {corpus: my.txt}",
+            "x.yaml:3:16: data.corpus: a file is written {name: files, path: my.txt}",
+        ),
+        (
+            "data: {tokenizer: a/tokenizer.json}",
+            "a file is written {name: file, path: a/tokenizer.json}",
+        ),
         ("model: {dim: 3.5}", "x.yaml:3:14: model.dim: 3.5 (float) is not accepted"),
         (
             "model: {dim: -4}",
@@ -128,7 +141,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         ("margin: 0.01", "x.yaml:3:9: margin: '0.01': must be a number above 0 and its unit"),
         ("margin: 0 nats", "margin: '0 nats': must be a number above 0 and its unit"),
         ("margin: 1 bit", "margin: '1 bit': must be a number above 0 and its unit"),
-        ("seeds: [1, x]", "is not accepted: it should be a valid integer"),
+        ("seeds: [1, x]", "is not accepted: it should be a whole number"),
         (
             "seeds: {looks: [3]}",
             "x.yaml:3:9: seeds.looks: [3] (list) is not accepted: it should have at least 2 items",
@@ -298,6 +311,8 @@ def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
         ("learning_rate", ["lr", "steps"], "'lr'"),
         ("train", ["plan", "run", "trace"], "'run'"),
         ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
+        ("lr", ["norm", "train.lr", "train.min_lr"], "'train.lr'"),
+        ("learning_rate", ["norm", "train.lr"], "'train.lr'"),
     ],
 )
 def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):

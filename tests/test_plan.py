@@ -371,7 +371,7 @@ WRONG = [
     ),
     (
         {"variants": "{axes: {attention: [mha]}, match: kv_bytes}", "model": GATED_DELTA},
-        "variants.axes.attention[0]: 'mha' cannot be matched: the baseline has nothing of what",
+        "variants.axes.attention[0]: the baseline keeps no keys and values, so 'mha' cannot",
     ),
 ]
 

@@ -64,12 +64,12 @@ def test_an_entry_written_out_resolves_to_the_same_choice(fruits):
         (
             {"name": "apple", "kinds": "two"},
             ("kinds",),
-            "'two' (text) is not accepted: it should be a valid integer",
+            "'two' (text) is not accepted: it should be a whole number",
         ),
         (
             {"name": "apple", "sweet": 1},
             ("sweet",),
-            "1 (int) is not accepted: it should be a valid boolean",
+            "1 (int) is not accepted: it should be true or false",
         ),
         (
             {"name": "apple", "weight": float("nan")},

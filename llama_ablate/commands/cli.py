@@ -86,8 +86,8 @@ COMMANDS: dict[str, Command] = {
 _EPILOG = """\
 examples:
   llama-ablate init
-  llama-ablate plan quickstart.yaml
-  llama-ablate run quickstart.yaml --set seeds=5
+  llama-ablate plan first.yaml
+  llama-ablate run first.yaml --set seeds=5
   llama-ablate components norm
   llama-ablate compare results/one_at_a_time baseline swiglu
   llama-ablate report results/quickstart

@@ -17,9 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "template",
         nargs="?",
-        default="quickstart",
+        default="first",
         metavar="TEMPLATE",
-        help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: quickstart)",
+        help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)",
     )
     parser.add_argument(
         "--to",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
@@ -84,6 +84,14 @@ class Data(Section):
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
+
+    @field_validator("corpus", "tokenizer")
+    @classmethod
+    def _no_file(cls, value: Entry, info: ValidationInfo) -> Entry:
+        if isinstance(value, str) and ("." in value or "/" in value):
+            name = "files" if info.field_name == "corpus" else "file"
+            raise ValueError(f"a file is written {{name: {name}, path: {value:.80}}}")
+        return value
 
 
 class Train(Section):

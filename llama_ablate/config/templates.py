@@ -11,6 +11,7 @@ from llama_ablate.errors import ConfigError, nearest
 
 #: In the order in which they are listed.
 NAMES = (
+    "first",
     "quickstart",
     "norm",
     "position",
@@ -32,7 +33,9 @@ def text(name: str) -> str:
     if shipped.is_file():
         return shipped.read_text("utf-8")
     experiments = Path(__file__).parents[2] / "experiments"
-    folder = experiments if name == "quickstart" else experiments / "templates"
+    folder = experiments / "templates"
+    if not (folder / f"{name}.yaml").is_file():
+        folder = experiments
     return (folder / f"{name}.yaml").read_text("utf-8")
 
 

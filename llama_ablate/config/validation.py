@@ -10,6 +10,16 @@ from pydantic_core import ErrorDetails
 
 from llama_ablate.errors import ConfigError, Where, nearest
 
+#: What pydantic calls by the names of Python's types.
+_PLAIN = {
+    "boolean": "true or false",
+    "dictionary": "a mapping (key: value)",
+    "integer": "a whole number",
+    "list": "a list, in [ ]",
+    "number": "a number",
+    "string": "text",
+}
+
 
 class Section(BaseModel):
     """A part of a file or a component's options: unknown keys and wrong types are errors."""
@@ -71,6 +81,9 @@ def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
         return str(error["ctx"]["error"])
     message = re.sub(r"^(Input|[A-Z][a-z]+(?= should)) ", "", error["msg"])
     message = message.replace(" after validation", "").replace("an instance of Sequence", "a list")
+    message = re.sub(r"a valid (\w+)", lambda match: _PLAIN.get(match[1], match[0]), message)
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        message += f"; write {int(value):_}"
     if kind.startswith("model_type"):
         message = "should be a mapping (key: value)"
     return f"{shown(value)} ({_kind(value)}) is not accepted: it {message}"
