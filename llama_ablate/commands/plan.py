@@ -14,6 +14,7 @@ EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the experiment, and which difference it is to show."""
     shared.add_experiment(parser)
+    shared.add_wide(parser)
     shared.add_device(parser)
     parser.add_argument(
         "--power",
@@ -60,6 +61,7 @@ def run(options: Namespace) -> Answer:
 
     device = pick_device(options.device)
     plan = make(source)
+    say("choosing precision and kernel")
     try:
         compute = choose(plan.baseline.spec, plan.experiment.train, device)
     except ConfigError as error:  # it does not fit this machine
@@ -68,13 +70,14 @@ def run(options: Namespace) -> Answer:
     plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
     workers = local.default_workers(device, plan.experiment.parallel.data)
     predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers)
-    text, values = forecast_tables.text(predicted), predicted.to_dict()
+    shown, values = forecast_tables.shown(predicted), predicted.to_dict()
     resets = [
         str(source.locate(error))
         for error in grid.resets(plan.experiment.model, source.base_model, REGISTRIES)
     ]
     values["resets"] = resets
-    text += "".join(f"\nnote: {line}" for line in resets)
+    if resets:
+        shown.append("\n".join(f"note: {line}" for line in resets))
     if options.power is not None:
         pilot = options.pilot or Path("results") / plan.experiment.slug
         try:
@@ -85,11 +88,11 @@ def run(options: Namespace) -> Answer:
             ) from None
         values["power"] = forecast.power(frames, options.power, predicted)
         seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
-        text += f"\n\nfrom the noise of {pilot}, with a power of 0.8:\n\n{seeds}"
+        shown += [f"from the noise of {pilot}, with a power of 0.8:", seeds]
         if expected := forecast.expected_runs(frames, options.power, predicted.plan):
             values["expected_runs"] = expected
-            text += (
-                f"\n\nexpected runs with these looks, without controls: {expected:.0f} of at most "
+            shown.append(
+                f"expected runs with these looks, without controls: {expected:.0f} of at most "
                 f"{predicted.most.runs}"
             )
-    return Answer(text, values)
+    return Answer(shown, values)

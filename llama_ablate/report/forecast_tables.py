@@ -12,16 +12,14 @@ from llama_ablate.results.plan import PlannedTable, PlannedVariant
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
-def text(forecast: Forecast) -> str:
-    """Return a forecast for a terminal."""
+def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
+    """Return a forecast for a terminal: paragraphs and tables in turn."""
     experiment, compute = forecast.plan.experiment, forecast.compute
-    lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
+    parts: list[str | pd.DataFrame] = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     for table in forecast.plan.tables:
         splits = ", ".join(f"{name} {count:,}" for name, count in table.text.tokens.items())
-        lines += ["", *([f"{table.name}:", ""] if table.name else [])]
-        lines += [
-            tables.text(_cells(table)),
-            "",
+        parts += [f"{table.name}:"] * bool(table.name)
+        lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}",
@@ -29,9 +27,9 @@ def text(forecast: Forecast) -> str:
             *warnings.lossy(table.text),
             *warnings.few_documents(table.text),
         ]
+        parts += [_cells(table), "\n".join(lines)]
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
-    lines += [
-        "",
+    lines = [
         "* baseline. FLOPs: forward, at the training context. Bytes: of 16-bit numbers; a state is "
         "that of one sequence of the training context.",
         f"runs: {_range(forecast, lambda cost: str(cost.runs))}; "
@@ -42,11 +40,11 @@ def text(forecast: Forecast) -> str:
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured)",
         f"disk: up to {', '.join(sizes)}",
     ]
-    return "\n".join(lines)
+    return [*parts, "\n".join(lines)]
 
 
-def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> str:
-    """Return the seeds that show an effect for a terminal."""
+def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> pd.DataFrame:
+    """Return the seeds that show an effect, as people read them."""
     frame = pd.DataFrame(rows)
     cells = pd.DataFrame({"variant": frame["variant"]})
     cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
@@ -57,7 +55,7 @@ def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> 
         cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]
         cells["power"] = [f"{v:.2f}" for v in frame["power"]]
     cells["time for all"] = [_duration(v) for v in frame["predicted_s"]]
-    return tables.text(cells)
+    return cells
 
 
 def _cells(table: PlannedTable) -> pd.DataFrame:

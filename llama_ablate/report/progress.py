@@ -28,6 +28,8 @@ def _row(results: Results, run: RunStatus) -> list[str]:
     if live:
         silent = time.time() - live.updated
         state = run.outcome + (f", silent {duration(silent)}" if silent > _SILENT_S else "")
+        if live.step == live.steps:
+            state = f"{run.outcome}, measuring"
         losses = [point.get(_LOSS, math.nan) for point in live.curve]
         left = live.seconds_left
         return [
