@@ -35,16 +35,17 @@ class Chart:
     log: Sequence[str] = ()
 
 
-#: Each verdict's colour (Okabe & Ito 2008, Color Universal Design) and shape.
+#: Each verdict's colour (Okabe & Ito 2008, Color Universal Design) and shape: better and worse
+#: point to their side of the line.
 VERDICTS = {
-    "better": ("#0072b2", "circle"),
-    "worse": ("#d55e00", "square"),
-    "equivalent": ("#009e73", "diamond"),
-    "inconclusive": ("#808080", "triangle-up"),
+    "better": ("#0072b2", "triangle-left"),
+    "worse": ("#d55e00", "triangle-right"),
+    "equivalent": ("#009e73", "square"),
+    "inconclusive": ("#808080", "circle"),
     "diverged": ("#cc79a7", "cross"),
     "collapsed": ("#e69f00", "triangle-down"),
-    "failed": ("#606060", "cross"),
-    "pending": ("#a0a0a0", "circle"),
+    "failed": ("#707070", "cross"),
+    "pending": ("#a0a0a0", "diamond"),
     "baseline": ("#808080", "circle"),
 }
 #: Colours of variants; beyond them the same ones dashed, and beyond that all are grey.

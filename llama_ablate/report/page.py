@@ -1,5 +1,6 @@
 """The report's files: tables, figures, Markdown, and one page that needs nothing beside itself."""
 
+import inspect
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -206,6 +207,12 @@ def _packaged(name: str) -> str:
     return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
 
 
+def _caption(chart: str) -> str:
+    """Return what a chart's docstring says that it shows."""
+    text = " ".join((inspect.getdoc(CHARTS[chart]) or "").split()).removeprefix("Show ")
+    return text[:1].upper() + text[1:]
+
+
 def _groups(
     sections: Sequence[Section], made: Sequence[Made[Chart]], figures: Sequence[Drawn]
 ) -> list[Group]:
@@ -218,7 +225,7 @@ def _groups(
         of_group[one.name] = {
             "name": one.name,
             "description": one.part.spec.get("description", one.name.replace("_", " ")),
-            "caption": one.about.removeprefix("Show "),
+            "caption": _caption(one.name),
             "figures": [f for f in figures if f.name in one.part.figures],
         }
     groups = []

@@ -1,5 +1,6 @@
 """R10: files and names that want to run code, leave the folder, or carry secrets out of it."""
 
+import base64
 import hashlib
 import html.parser
 import io
@@ -239,20 +240,32 @@ class Live(html.parser.HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.found, self.policies, self.scripts = [], [], 0
+        self.found, self.policies, self.script, self.code = [], [], "", ""
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
         if tag == "meta" and values.get("http-equiv", "").lower() == "content-security-policy":
             self.policies.append(values["content"])
+        elif tag == "script" and values in ({}, {"type": "application/json", "id": "data"}):
+            self.script = "data" if values else "code"
         elif tag in LIVE or (tag == "meta" and values.get("http-equiv")):
             self.found.append((tag, values))
         for name, value in attributes:
             if name.startswith("on") or (
                 name in ("href", "src")
-                and not re.match(r"(data:image/|#|figures/|tables/)", value or "")
+                and not re.match(r"(data:image/|#|figures/|tables/|\.\./runs/)", value or "")
             ):
                 self.found.append((tag, name, value))
+
+    def handle_data(self, data):
+        self.code += data if self.script == "code" else ""
+
+    def handle_endtag(self, _tag):
+        digest = base64.b64encode(hashlib.sha256(self.code.encode()).digest()).decode()
+        allowed = any(f"'sha256-{digest}'" in policy for policy in self.policies)
+        if self.script == "code" and not allowed:
+            self.found.append(("script", self.code))
+        self.script = self.code = ""
 
 
 def live(page):
@@ -310,6 +323,11 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
 def test_the_checker_of_pages_sees_what_lives():
     assert live("<p onclick=x>").found
     assert live("<script>1</script>").found
+    assert live("<script src='x'></script>").found
+    digest = base64.b64encode(hashlib.sha256(b"1").digest()).decode()
+    policy = f"""<meta http-equiv=content-security-policy content="script-src 'sha256-{digest}'">"""
+    assert not live(policy + "<script>1</script>").found
+    assert live(policy + "<script>2</script>").found
     assert live("<a href='javascript:1'>").found
     assert not live("<p>&lt;script&gt;</p><a href='#x'>").found
 
