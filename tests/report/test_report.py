@@ -188,7 +188,8 @@ def test_runs_without_a_record_are_pending(store):
 
 
 def test_records_that_may_not_be_compared_are_pointed_out(store):
-    assert len(warnings(read(store))) == 1  # the diverged run alone
+    told = [w for w in warnings(read(store)) if "speeds come from" not in w]
+    assert len(told) == 1  # the diverged run alone
     import shutil
 
     shutil.rmtree(store.runs.folder("bb1"))

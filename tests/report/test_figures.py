@@ -1,0 +1,163 @@
+"""Figures: a metric gets its own, variants are told apart, and small effects are seen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from llama_ablate.report import drawing
+from llama_ablate.report.figures import FIGURES
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.sections import metrics
+from llama_ablate.results import Results, Store
+from llama_ablate.results.metrics import Measurement, Value, row
+from tests import plans
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture
+def frames(tmp_path):
+    """Read an experiment of variants whose losses are the baseline's and some effect."""
+
+    def read(effects, measured=lambda _label, _seed: {}, of_variants=lambda _label: {}):
+        arms = [plans.variant(label) for label in ("base", *effects)]
+        runs = [plans.run(f"{v.id}{seed}", v.id, seed) for v in arms for seed in SEEDS]
+        store = Store(tmp_path / "x")
+        store.create(plans.document(plans.table(arms, runs), seeds=len(SEEDS)), "name: x\n")
+        for run in runs:
+            effect = {"base": 0.0, **effects}[run.variant]
+            loss = 2 + 0.1 * run.seed + effect * (1 + 0.01 * run.seed)
+            nats = row("test_loss_nats", loss, "nats", "loss", split="test")
+            known = {"perplexity": Measurement((nats,)), **measured(run.variant, run.seed)}
+            curve = [{"tokens": t, "validation_loss_nats": loss + 1 / t} for t in (1, 2, 4)]
+            record = replace(plans.RECORD, id=run.id, label=run.variant, variant=run.variant)
+            store.commit(replace(record, seed=run.seed, metrics=known), curve, None)
+        with store.alone("measure") as lease:
+            for arm in arms:
+                for name, metric in of_variants(arm.label).items():
+                    store.add_variant_metric(lease, arm.label, arm.id, name, metric)
+        return Frames.of(Results(store))
+
+    return read
+
+
+def by_name(frames):
+    """The figures of metrics with their captions."""
+    made = {one.name: one for one in FIGURES.make(frames)}
+    return {
+        name.removeprefix("metrics_"): (one.part, drawing.caption(one))
+        for name, one in made.items()
+        if name.startswith("metrics_")
+    }
+
+
+def test_a_plugins_metric_is_drawn_along_its_numeric_coordinate_with_its_unit(frames):
+    def sharpness(label, seed):
+        times = 2 if label == "other" else 1
+        values = [
+            row(f"{s}_{k}", times * (k + seed), "bits", "sharpness", head=k, side=s)
+            for k in (1, 3, 9)
+            for s in ("left", "right")
+        ]
+        whole = row("whole", times, "bits", "whole_sharpness")
+        same = [row(f"same_{k}", 1.0, quantity="same", head=k) for k in (1, 3, 9)]
+        return {"sharpness": Measurement((*values, whole, *same))}
+
+    found = by_name(frames({"other": 0.1}, sharpness))
+    assert set(found) == {"sharpness", "sharpness_by_variant"}
+    figure, caption = found["sharpness"]
+    assert [axes.get_title() for axes in figure.axes] == ["side left", "side right"]
+    left = figure.axes[0]
+    assert (left.get_xlabel(), left.get_ylabel()) == ("head", "sharpness (bits)")
+    assert left.get_xscale() == "log"  # 1, 3, 9
+    lines = [bars.lines[0] for bars in left.containers]
+    assert [list(line.get_xdata()) for line in lines] == [[1, 3, 9]] * 2
+    assert [list(line.get_ydata()) for line in lines] == [[2, 4, 10], [4, 8, 20]]
+    assert "Metric: sharpness. Bars are 95% intervals over n = 3 seeds." in caption
+    (whole,) = found["sharpness_by_variant"][0].axes
+    assert whole.get_xlabel() == "whole sharpness (bits)"
+    assert [tick.get_text() for tick in whole.get_yticklabels()] == ["base", "other"]
+
+
+def test_bars_are_students_95_percent_intervals_over_seeds(frames):
+    values = {"base": [1.0, 2.0, 4.0], "other": [2.0, 2.0, 2.0]}
+    read = frames({"other": 0.1}, lambda label, seed: {"m": plainly(x=values[label][seed])})
+    spread = drawing.over_seeds(
+        read.metrics[read.metrics["metric"] == "m"], ["label"], "value"
+    ).set_index("label")
+    expected = stats.t.interval(0.95, 2, np.mean(values["base"]), stats.sem(values["base"]))
+    assert tuple(spread.loc["base", ["low", "high"]]) == pytest.approx(expected)
+    assert tuple(spread.loc["other", ["mean", "low", "high", "n"]]) == (2, 2, 2, 3)
+
+
+def plainly(**numbers):
+    return Measurement(tuple(row(name, value) for name, value in numbers.items()))
+
+
+def test_speeds_are_drawn_relative_to_the_baselines_with_intervals_over_processes(frames):
+    def speed(label):
+        ratio = np.array([1.2, 1.3, 1.25]) if label == "other" else np.ones(3)
+        samples = tuple((np.array([100.0, 50.0, 200.0]) * ratio).tolist())
+        value = Value("tokens_per_s", 1.0, "speed", "tokens/s", samples=samples, turns=(1, 1, 1))
+        return {"my_speed": Measurement((value,))}
+
+    figure, caption = by_name(frames({"other": 0.1}, of_variants=speed))["my_speed"]
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "speed, times the baseline's"
+    points = axes.containers[0].lines[0].get_xdata()
+    assert list(points) == pytest.approx([1.0, stats.gmean([1.2, 1.3, 1.25])])
+    assert "95% intervals over n = 3 processes" in caption
+
+
+def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason(frames):
+    def load(label, seed):
+        if label == "dense":
+            return {"load": Measurement(error="no layer has experts")}
+        return {"load": plainly(entropy=1.0 + seed)}
+
+    section = metrics(frames({"dense": 0.1, "mixture": 0.2}, load))
+    assert "Not measured: load of 'dense': no layer has experts." in section.note
+    cells = section.cells.set_index("name")
+    assert (cells.loc["entropy", "dense"], cells.loc["entropy", "mixture"]) == ("-", "2")
+    assert cells.loc["peak_memory_bytes", "base"] == "1000"
+
+
+def test_one_large_effect_does_not_hide_the_small_ones(frames):
+    read = frames({"huge": 3.0, "little": 0.01, "tiny": -0.02})
+    whole, enlarged = FIGURES["effects"](read).axes
+    assert whole.get_xlim()[1] > 3
+    assert 0.02 < enlarged.get_xlim()[1] < 0.1
+    assert [text.get_text() for text in enlarged.texts] == ["+3.03 \N{RIGHTWARDS ARROW}"]
+    assert len(FIGURES["effects"](frames_of(read, "huge")).axes) == 1
+
+
+def frames_of(read, *labels):
+    """The frames of an experiment as if it had some of its variants alone."""
+    comparison = read.table.comparison
+    read.table.__dict__["comparison"] = comparison[comparison["label"].isin(["base", *labels])]
+    return read
+
+
+def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
+    axes = FIGURES["effects"](frames({"better": -0.5, "worse": 0.5})).axes[0]
+    shapes = {line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
+    assert shapes == {"<", ">"}
+
+
+def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
+    read = frames({f"v{n:02}": 0.1 * (n + 1) for n in range(16)})
+    shown = drawing.cast(read.table)
+    assert set(shown.named) == {"base", "v00", "v01", "v02", "v03", "v04", "v15"}
+    assert shown.remark.startswith("10 of 17 variants are thin and light")
+    few = drawing.styles("abcdefghijkl").values()
+    assert len({style.marker for style in few} - {shown["base"].marker}) == len(few) == 12
+    assert len({(style.colour, style.dash) for style in few}) == 12
+
+
+def test_every_caption_of_bars_says_over_how_many_seeds(frames):
+    read = frames({"a": 0.1, "b": 0.2}, lambda _label, seed: {"m": plainly(x=seed)})
+    captions = {made.name: drawing.caption(made) for made in FIGURES.make(read)}
+    assert set(captions) == {"learning_curves", "effects"}  # all else is alike
+    assert all("n = 3 seeds" in caption for caption in captions.values())
