@@ -287,6 +287,16 @@ def test_the_watch_ends_when_all_runs_have_ended(tmp_path, monkeypatch):
     assert "1 runs: 1 ok" in text
 
 
+def test_a_run_that_has_trained_is_measuring_and_one_without_news_is_silent(store, monkeypatch):
+    note(store, 4)
+    results = Results.open(store.root)
+    monkeypatch.setattr(progress.time, "time", lambda clock=time.time: clock() + 120)
+    assert "running, silent 2:0" in progress.cells(results, results.statuses)["state"][0]
+    note(store, 8)
+    results = results.again()
+    assert progress.cells(results, results.statuses)["state"][0] == "running, measuring"
+
+
 def test_the_watch_is_refused_where_there_is_no_terminal(store, capsys):
     assert main(["status", str(store.root), "--watch"]) == 2
     assert "--watch draws on a terminal" in capsys.readouterr().err
