@@ -245,9 +245,11 @@ def test_a_command_starts_its_followers_and_waits_only_so_long(tmp_path, monkeyp
     CHILD = {"quick": "import sys; sys.stdin.read()", "stuck": "import time; time.sleep(60)"}
     monkeypatch.setattr("llama_ablate.track.beside.subprocess.Popen", Child)
     monkeypatch.setattr("llama_ablate.track.beside.PATIENCE_S", 1.0)
-    with beside(tmp_path, ["quick", "stuck"], [tmp_path / "p.py"]):
+    loaded = {"/p.py": "0123", "package:mine": "1.0"}
+    monkeypatch.setattr("llama_ablate.track.beside.plugins.loaded", lambda: loaded)
+    with beside(tmp_path, ["quick", "stuck"]):
         assert len(started) == 2
-    assert started[0][-2:] == ["--plugin", str(tmp_path / "p.py")]
+    assert started[0][-2:] == ["--plugin", "/p.py"]
     error = capsys.readouterr().err
     assert "--track stuck: not all was sent" in error
     assert "quick" not in error

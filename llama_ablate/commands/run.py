@@ -187,7 +187,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
-    with beside(store.root, sinks, options.plugin):
+    with beside(store.root, sinks):
         with (
             _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,

@@ -7,21 +7,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from llama_ablate.config import plugins
+
 #: Seconds that a finished command waits for what is still to be sent.
 PATIENCE_S = 30.0
 
 
 @contextmanager
-def beside(root: Path, sinks: Sequence[str], plugins: Sequence[Path] = ()) -> Iterator[None]:
+def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
     """Have an experiment's results sent to these sinks while the body makes them.
 
     The processes read the results folder. When their standard input ends, because the body did or
     because this process was killed, they send what is left and end.
     """
+    files = [name for name in plugins.loaded() if not name.startswith(plugins.INSTALLED)]
     children: dict[str, subprocess.Popen[bytes]] = {}
     for name in sinks:
         words = [sys.executable, "-m", "llama_ablate", "track", str(root), "--to", name, "--beside"]
-        words += [word for file in plugins for word in ("--plugin", str(file))]
+        words += [word for file in files for word in ("--plugin", file)]
         try:
             children[name] = subprocess.Popen(  # noqa: S603  our own command
                 words,
