@@ -25,6 +25,7 @@ ORDER = [
     "design",
     "report",
     "launch",
+    "track",
     "bench",
     "interop",
     "commands",
@@ -32,7 +33,7 @@ ORDER = [
     "__main__",
 ]
 #: Results open where no torch is installed, so these never import it; nor do their imports.
-NO_TORCH = ["errors", "terminal", "files", "config", "evidence", "results", "report"]
+NO_TORCH = ["errors", "terminal", "files", "config", "evidence", "results", "report", "track"]
 SLOT_FILES = ["norms", "positions", "attention", "feedforward", "blocks"]
 
 

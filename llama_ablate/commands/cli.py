@@ -37,6 +37,7 @@ from llama_ablate.commands import (
     status,
     summary,
     trace,
+    track,
 )
 from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Command] = {
     "measure": measure,
     "report": report,
     "pack": pack,
+    "track": track,
     "summary": summary,
     "coordcheck": coordcheck,
     "rope": rope,

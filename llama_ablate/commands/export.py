@@ -1,4 +1,4 @@
-"""The command `export`: a model as a Hugging Face checkpoint."""
+"""The command `export`: a model as a Hugging Face checkpoint, in a folder or a repository."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -6,13 +6,14 @@ from pathlib import Path
 
 from llama_ablate.commands import model_input
 from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
 
-HELP = "write a model as a Hugging Face checkpoint"
+HELP = "write a model as a Hugging Face checkpoint, with a model card"
 EXAMPLE = "export results/llama-path/+pre my-model --to llama"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the folder, and the family to write it as."""
+    """Declare the model, the folder, the family to write it as, and the repository."""
     model_input.add_model(parser)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
     parser.add_argument(
@@ -20,14 +21,35 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FAMILY",
         help="llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)",
     )
+    parser.add_argument("--license", metavar="ID", help="the card's licence, such as apache-2.0")
+    parser.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload DIR to this Hugging Face repository"
+    )
+    parser.add_argument("--private", action="store_true", help="with --push: a private repository")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="with --push: write DIR, and upload nothing"
+    )
 
 
 def run(options: Namespace) -> Answer:
-    """Write a run or a checkpoint for transformers to load."""
+    """Write a run or a checkpoint for transformers to load, and upload it if asked to."""
+    from llama_ablate.interop.hub import Repository
+
+    if not options.push and (options.private or options.dry_run):
+        raise ConfigError(f"{'--private' if options.private else '--dry-run'} goes with --push")
+    repository = Repository(options.push, private=options.private) if options.push else None
+    if repository and not options.dry_run:
+        repository.check()  # before the seconds that the imports below take
     from llama_ablate.interop import huggingface
+    from llama_ablate.interop.model_card import model_card
+    from llama_ablate.results import Results
 
     opened = model_input.open_model(options)
-    written = huggingface.write(opened.model, options.folder, options.to, opened.tokenizer_if_any)
+    run = (Results(opened.run[0]), opened.run[1]) if opened.run else None
+    card = model_card(opened.title, run, options.license)
+    written = huggingface.write(
+        opened.model, options.folder, options.to, opened.tokenizer_if_any, card=card
+    )
     for note in written.notes:
         sys.stderr.write(f"note: {note}\n")
     files = sorted(path.name for path in options.folder.iterdir())
@@ -37,4 +59,11 @@ def run(options: Namespace) -> Answer:
         "files": files,
         "notes": written.notes,
     }
-    return Answer(f"{options.folder}: {written.family}, {', '.join(files)}", values)
+    text = f"{options.folder}: {written.family}, {', '.join(files)}"
+    if repository and options.dry_run:
+        size = sum(path.stat().st_size for path in options.folder.iterdir())
+        text += f"\nto be uploaded to {repository.name}: {len(files)} files, {size:,} bytes"
+    elif repository:
+        values["commit"] = repository.push(options.folder, f"{opened.title}, from llama-ablate")
+        text += f"\nuploaded: {values['commit']}"
+    return Answer(text, values)

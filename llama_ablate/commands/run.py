@@ -100,6 +100,14 @@ def add_launch(parser: ArgumentParser) -> None:
         metavar="KEY[=VALUE]",
         help="an option of sbatch, such as time=4:00:00; repeatable",
     )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="SINK",
+        help="send curves, metrics and recipes to tensorboard, wandb, mlflow or trackio while runs "
+        "train; repeatable: see docs/tracking.md",
+    )
 
 
 def _seconds(text: str) -> float:
@@ -135,8 +143,11 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, folders
+    from llama_ablate.track.beside import beside
+    from llama_ablate.track.registry import checked
 
     _check_launcher(options)
+    sinks = checked(options.track, "--track")
     tokens.look(source)
     say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
@@ -176,18 +187,19 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
-    with (
-        _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
-        Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
-    ):
-        _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
-    store.sweep(unfinished=False)  # a worker may have come late to a finished run
-    if only and not {*ids} <= store.runs.final_ids():
-        notes.note("speeds are measured of all variants together: run without --only for them")
+    with beside(store.root, sinks):
+        with (
+            _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
+            Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
+        ):
+            _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
+        store.sweep(unfinished=False)  # a worker may have come late to a finished run
+        if only and not {*ids} <= store.runs.final_ids():
+            notes.note("speeds are measured of all variants together: run without --only for them")
+            return report.write(Results(store))
+        with Bar("measuring, variants in turn") as bar:
+            measurement.measure_variants(store, plan, compute, bar.update)
         return report.write(Results(store))
-    with Bar("measuring, variants in turn") as bar:
-        measurement.measure_variants(store, plan, compute, bar.update)
-    return report.write(Results(store))
 
 
 def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[str]]:

@@ -16,7 +16,8 @@ from llama_ablate.errors import ConfigError
 
 #: Packages name a module here that registers components when it is imported.
 GROUP = "llama_ablate.plugins"
-_INSTALLED = "package:"
+#: Before the name of an installed package in what was loaded.
+INSTALLED = "package:"
 
 _FILE = "llama_ablate_plugin_"
 _CUT = 12  # letters of a hash in a module's name
@@ -33,9 +34,9 @@ def load(files: Sequence[Path] = ()) -> None:
     for point in entry_points(group=GROUP):
         distribution = point.dist
         version = distribution.version if distribution else "?"
-        if _INSTALLED + point.name not in _loaded:
+        if INSTALLED + point.name not in _loaded:
             _guarded(point.load, f"the installed plugin '{point.name}'")
-            _loaded[_INSTALLED + point.name] = version
+            _loaded[INSTALLED + point.name] = version
             _packages[point.module.partition(".")[0]] = version
     for file in files:
         path = file.resolve()
@@ -76,7 +77,7 @@ def is_recorded(component: Callable[..., object], recorded: Mapping[str, str]) -
 def missing(recorded: Iterable[str]) -> str:
     """Name recorded plug-ins that are not loaded, as the end of a sentence; "" if none."""
     names = [name for name in recorded if name not in _loaded]
-    flags = [name if name.startswith(_INSTALLED) else f"--plugin {name}" for name in names]
+    flags = [name if name.startswith(INSTALLED) else f"--plugin {name}" for name in names]
     return f"; it was made with {' '.join(flags)}" if flags else ""
 
 
@@ -86,7 +87,7 @@ def again(recorded: Mapping[str, str]) -> None:
         return
     load()
     for name, digest in recorded.items():
-        if name not in _loaded and not name.startswith(_INSTALLED):
+        if name not in _loaded and not name.startswith(INSTALLED):
             _loaded[name] = _import(Path(name), digest)
         if _loaded.get(name) != digest:
             raise _changed(name)

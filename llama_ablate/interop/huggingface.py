@@ -17,7 +17,7 @@ from torch import Tensor
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.files.strict_json import write_json
+from llama_ablate.files.strict_json import write_json, write_text
 from llama_ablate.interop.canonical_spec import canonical
 from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.families import FAMILIES, Family
@@ -109,9 +109,10 @@ def write(
     kind: str | None = None,
     tokenizer: Tokenizer | None = None,
     *,
+    card: str = "",
     shard_bytes: int = _SHARD_BYTES,
 ) -> Written:
-    """Write a model for transformers to load, with its tokenizer and generation config.
+    """Write a model for transformers to load, with its tokenizer, generation config and card.
 
     The folder appears whole or not at all. Raises ConfigError, naming the component, where the
     family cannot express the spec, and for a folder that is not empty.
@@ -141,6 +142,8 @@ def write(
         partial.chmod(0o755)
         for name, content in documents.items():
             write_json(partial / name, content)
+        if card:
+            write_text(partial / "README.md", card)
         _write_tensors(tensors, partial, shard_bytes)
         if folder.exists():
             folder.rmdir()

@@ -10,6 +10,7 @@ working/<id>/                      leases, checkpoints, log and live.json of an 
 damaged/                           files and folders whose content was not as written
 redone/                            folders of runs that were trained again on request
 report/
+track/                             files of trackers, and what they printed; read by none of ours
 """
 
 import re
@@ -81,6 +82,11 @@ class Layout:
     def working(self) -> Path:
         """The folders of work in progress: leases, checkpoints, logs, how far it is."""
         return self.root / "working"
+
+    @property
+    def track(self) -> Path:
+        """Where trackers keep what was sent to them, with links among it."""
+        return self.root / "track"
 
     @property
     def jobs(self) -> Path:

@@ -119,6 +119,8 @@ class Pack:
     def lock_report(self) -> AbstractContextManager[object]:
         """Raise ConfigError for a link; nobody waits for a lease, as a pack has none."""
         for path in disk.links_below(self.layout.root):
+            if self.layout.track in path.parents:
+                continue
             raise ConfigError(f"'{path}' is a link: results are kept in real folders and files")
         return nullcontext()
 

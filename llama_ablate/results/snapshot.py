@@ -87,6 +87,8 @@ class Results:
         self.root = source.layout.root
         #: The folder that a report of these results is written to.
         self.report = source.layout.report
+        #: Where trackers keep what is sent to them.
+        self.track = source.layout.track
         self.plan_name = source.layout.plan_name
         self.is_packed = isinstance(source, Pack)
 

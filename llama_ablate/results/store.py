@@ -73,7 +73,8 @@ class Store:
     def refuse_links(self, *more: Path) -> None:
         """Raise ConfigError for a link in the results: what is written would land elsewhere."""
         links = [path for path in more if path.is_symlink()]
-        links += [path for path in disk.links_below(self.root) if self.jobs not in path.parents]
+        others = {self.jobs, self.layout.track}
+        links += [path for path in disk.links_below(self.root) if not others & {*path.parents}]
         if links:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 

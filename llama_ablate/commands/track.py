@@ -1,0 +1,137 @@
+"""The command `track`: send an experiment's runs to a tracker, such as TensorBoard."""
+
+import argparse
+import os
+import select
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llama_ablate.commands import options as shared
+from llama_ablate.commands.answer import Answer
+from llama_ablate.errors import ConfigError
+from llama_ablate.terminal import in_one_line
+
+if TYPE_CHECKING:
+    from llama_ablate.track.follower import Follower
+
+HELP = "send curves, metrics and recipes of runs to TensorBoard, W&B, MLflow or Trackio"
+EXAMPLE = "track results/quickstart --to tensorboard"
+_LONGEST = 200  # letters of what a sink raised
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the results, where they are sent, and whether that goes on."""
+    shared.add_results(parser)
+    parser.add_argument(
+        "--to",
+        action="append",
+        required=True,
+        metavar="SINK",
+        dest="sinks",
+        help="tensorboard, wandb, mlflow, trackio, or a plugin's; may be repeated",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on until all runs have ended (or Ctrl-C)"
+    )
+    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(options: Namespace) -> Answer:
+    """Send what has finished and what is being trained; with `--follow`, go on doing so."""
+    from llama_ablate.results import Results
+    from llama_ablate.track import registry
+    from llama_ablate.track.follower import Follower, alone
+
+    sinks = registry.checked(options.sinks, "--to")
+    sent = {}
+    for name in sinks:
+        if options.beside:
+            _beside(options.folder, name)
+            continue
+        results = Results.open(options.folder)
+        follower = Follower(results, name)
+        with alone(results, name) as log, redirect_stdout(log):
+            if options.follow:
+                _follow(follower, name)
+            else:
+                _send(follower, name)
+        sent[name] = follower.sent
+    lines = [f"{options.folder}: {count} runs sent to {name}" for name, count in sent.items()]
+    return Answer("\n".join(lines), {"sent": sent})
+
+
+def _send(follower: "Follower", name: str) -> None:
+    try:
+        follower.look(last=True)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
+        sent = f"; {follower.sent} runs were sent"
+        raise ConfigError(f"--to {name}: {_reason(error)}{sent}") from None
+
+
+def _follow(follower: "Follower", name: str) -> None:
+    """Send until every run has ended, or the user interrupts."""
+    from llama_ablate.track.follower import follow
+
+    def ended(seconds: float) -> bool:
+        if follower.done:
+            return True
+        with suppress(KeyboardInterrupt):
+            time.sleep(seconds)
+            return False
+        return True
+
+    follow(follower, ended, _teller("--to", name, sys.stderr.write))
+
+
+def _beside(root: Path, name: str) -> None:
+    """Send while a launcher works, until standard input ends; say what fails on its terminal.
+
+    Where another process sends the same already, take over when that one has ended.
+    """
+    from llama_ablate.results import Results
+    from llama_ablate.results.live import EVERY_S
+    from llama_ablate.track.follower import Follower, alone, follow
+
+    os.nice(10)
+    terminal = os.dup(2)  # of the launcher; ours becomes the log
+    tell = _teller("--track", name, lambda text: os.write(terminal, text.encode()))
+    results = Results.open(root)
+    while True:
+        try:
+            with alone(results, name) as log:
+                for stream in (1, 2):  # what a tracker prints is no part of the command's output
+                    os.dup2(log.fileno(), stream)
+                return follow(Follower(results, name), _input_ended, tell)
+        except ConfigError:  # another process sends
+            if _input_ended(EVERY_S):
+                return None
+
+
+def _input_ended(seconds: float) -> bool:
+    """Wait for so many seconds; return whether standard input has ended."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready)
+
+
+def _teller(flag: str, name: str, write: Callable[[str], object]) -> Callable[[Exception], None]:
+    """Return what says in a line that a sink failed."""
+
+    def tell(error: Exception) -> None:
+        with suppress(OSError):  # a terminal may be gone
+            write(f"note: {flag} {name}: {_reason(error)}; the runs go on, and it is tried again\n")
+
+    return tell
+
+
+def _reason(error: Exception) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    text = in_one_line(f"{kind}: {first}" if first else kind)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

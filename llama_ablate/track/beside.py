@@ -1,0 +1,54 @@
+"""A process for each sink beside a launcher, which it can neither fail nor slow down."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from llama_ablate.config import plugins
+
+#: Seconds that a finished command waits for what is still to be sent.
+PATIENCE_S = 30.0
+
+
+@contextmanager
+def beside(root: Path, sinks: Sequence[str]) -> Iterator[None]:
+    """Have an experiment's results sent to these sinks while the body makes them.
+
+    The processes read the results folder. When their standard input ends, because the body did or
+    because this process was killed, they send what is left and end.
+    """
+    files = [name for name in plugins.loaded() if not name.startswith(plugins.INSTALLED)]
+    children: dict[str, subprocess.Popen[bytes]] = {}
+    for name in sinks:
+        words = [sys.executable, "-m", "llama_ablate", "track", str(root), "--to", name, "--beside"]
+        words += [word for file in files for word in ("--plugin", file)]
+        try:
+            children[name] = subprocess.Popen(  # noqa: S603  our own command
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the command; what is left is still sent
+            )
+        except OSError as error:
+            sys.stderr.write(f"note: --track {name}: {error}\n")
+    try:
+        yield
+    finally:
+        until = time.monotonic() + PATIENCE_S
+        for child in children.values():
+            if child.stdin:
+                with suppress(OSError):
+                    child.stdin.close()
+        for name, child in children.items():
+            try:
+                child.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                sys.stderr.write(
+                    f"note: --track {name}: not all was sent within {PATIENCE_S:.0f} s; "
+                    f"llama-ablate track '{root}' --to {name} sends the rest\n"
+                )

@@ -1,0 +1,152 @@
+"""Follow an experiment's results, and send what is new to one sink."""
+
+import fcntl
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import FINAL, Record, Results
+from llama_ablate.results.live import EVERY_S
+from llama_ablate.track.registry import Sink, TrackedRun, make
+
+_LONGEST_S = 60.0  # between two tries of a sink that fails
+
+
+@dataclass
+class _Open:
+    """A run that is being sent, and the last step that its sink has."""
+
+    sink: Sink
+    step: int
+
+
+class Follower:
+    """Sends the runs of an experiment to one sink: at each look, what they have done since."""
+
+    def __init__(self, results: Results, name: str) -> None:
+        self._results, self._name = results, name
+        self._open: dict[str, _Open] = {}
+        #: What was sent of runs that ended: their folder, and their metrics.
+        self._sent: dict[str, tuple[Path | None, dict[str, float]]] = {}
+
+    @property
+    def sent(self) -> int:
+        """How many runs were sent to their end."""
+        return len(self._sent)
+
+    @property
+    def done(self) -> bool:
+        """Whether every planned run was sent with a final outcome, as far as the last look saw."""
+        finished = self._results.finished
+        return len(self._sent) == len(self._results.plan.runs) and all(
+            finished[run].outcome()[0] in FINAL for run in self._sent
+        )
+
+    def look(self, *, last: bool = False) -> None:
+        """Send what runs have done since the last look.
+
+        The last one sends again what was measured of runs after they had been sent, and closes
+        those that have not ended. Raises what the sink raises: then the run is opened again at the
+        next look.
+        """
+        results = self._results.again()
+        results.plan = self._results.plan  # which does not change while runs are at work on it
+        self._results = results
+        for run, live in results.live.items():
+            self._points(run, live.curve)
+        for run, finished in results.finished.items():
+            known = self._sent.get(run)
+            if last or known is None or known[0] != finished.path:
+                metrics = self._metrics(finished.record())
+                if known != (finished.path, metrics):
+                    self._points(run, finished.curve())
+                    self._finish(run, finished.outcome()[0], metrics)
+                    self._sent[run] = finished.path, metrics
+        if last:
+            for run in list(self._open):
+                self._finish(run, "cancelled", {})
+
+    def _points(self, run: str, curve: Iterable[Mapping[str, float]]) -> None:
+        """Send the points of a curve that the sink lacks."""
+        with self._opened(run) as ours:
+            for point in curve:
+                step = int(point["step"])
+                if step > ours.step:
+                    ours.sink.log(step, {k: v for k, v in _finite(point) if k != "step"})
+                    ours.step = step
+
+    def _finish(self, run: str, outcome: str, metrics: Mapping[str, float]) -> None:
+        with self._opened(run) as ours:
+            ours.sink.finish(outcome, metrics)
+        del self._open[run]
+
+    @contextmanager
+    def _opened(self, run: str) -> Iterator[_Open]:
+        """Yield a run that is open; one that fails is opened anew the next time."""
+        try:
+            if run not in self._open:
+                plan = self._results.plan
+                sink = make(self._name, self._results.track)
+                step = sink.open(TrackedRun.of(plan, plan.runs[run]))
+                self._open[run] = _Open(sink, step)
+            yield self._open[run]
+        except BaseException:
+            self._open.pop(run, None)
+            raise
+
+    def _metrics(self, record: Record) -> dict[str, float]:
+        """Return what was measured of a run and of its variant, by name."""
+        numbers = {
+            "steps_done": record.steps_done,
+            "tokens_done": record.tokens_done,
+            "train_s": record.train_s,
+            "peak_memory_bytes": record.peak_memory_bytes,
+            **record.numbers,
+        }
+        for metric in self._results.variant_metrics(record.variant).values():
+            numbers |= metric.numbers
+        return {f"final/{name}": value for name, value in _finite(numbers)}
+
+
+def follow(
+    follower: Follower, ended: Callable[[float], bool], fail: Callable[[Exception], None]
+) -> None:
+    """Look every two seconds until `ended`, which waits for so many seconds, says so.
+
+    A sink that fails is told once, by `fail`, and tried again, less and less often.
+    """
+    wait, told = EVERY_S, False
+    while True:
+        last = ended(wait)
+        try:
+            follower.look(last=last)
+            wait = EVERY_S
+        except Exception as error:  # noqa: BLE001  whatever a tracker's package raises
+            if not told:
+                fail(error)
+            wait, told = min(2 * wait, _LONGEST_S), True
+        if last:
+            return
+
+
+@contextmanager
+def alone(results: Results, name: str) -> Iterator[TextIO]:
+    """Hold the right to send an experiment to a sink; yield the file that it may print to.
+
+    Raises ConfigError where another process has it, and OSError where the folder cannot be made.
+    """
+    results.track.mkdir(exist_ok=True)
+    with (results.track / f"{name}.log").open("a", encoding="utf-8") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is sending '{results.root}' to {name}") from None
+        yield log
+
+
+def _finite(values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    return ((key, value) for key, value in values.items() if math.isfinite(value))

@@ -1,0 +1,122 @@
+"""The registry of sinks, and a run as they are given it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from llama_ablate.config.registry import Registry
+from llama_ablate.errors import ConfigError
+from llama_ablate.files.strict_json import to_line
+from llama_ablate.results.plan import PlanDocument, PlannedRun
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A planned run as trackers name it, and what it was planned with."""
+
+    #: Identifies the run: it is the same whenever the run is sent.
+    id: str
+    #: The experiment's name.
+    project: str
+    #: The variant's label.
+    group: str
+    #: Label and seed; of several tables also the table, of tuned points their values.
+    name: str
+    #: Spec, train config, seeds, ids, text and sizes as plain, nested values.
+    config: Mapping[str, Any]
+
+    @property
+    def flat(self) -> dict[str, str | int | float | bool]:
+        """The config with dotted keys; lists as JSON."""
+        return dict(_flat("", self.config))
+
+    @classmethod
+    def of(cls, plan: PlanDocument, run: PlannedRun) -> "TrackedRun":
+        """Name a run of a plan."""
+        table = plan.table_of(run.id)
+        variant = table.variant(run.variant)
+        details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]
+        config = {
+            "experiment": plan.experiment.name,
+            "table": table.name,
+            "run": run.id,
+            "variant": variant.id,
+            "label": variant.label,
+            "baseline": variant.baseline,
+            "seed": run.seed,
+            "init_seed": run.init_seed,
+            "order_seed": run.order_seed,
+            "tuned": run.tuned,
+            "steps": run.steps,
+            "tokens": table.tokens_per_run,
+            "parameters": variant.parameters,
+            "non_embedding": variant.non_embedding,
+            "text": {
+                "corpus": table.text.corpus,
+                "fingerprint": table.text.fingerprint,
+                "vocab": table.text.vocab,
+            },
+            "model": variant.model,
+            "train": run.train_config(plan.experiment.train).model_dump(mode="json"),
+        }
+        name = f"{variant.label} s{run.seed}" + f" ({', '.join(details)})" * bool(details)
+        return cls(run.id, plan.experiment.name, variant.label, name, config)
+
+
+class Sink(Protocol):
+    """Sends one run to a tracker; what it raises is said once, and the run is sent again later."""
+
+    #: The module that has to be installed; "" for none.
+    package: str
+
+    def open(self, run: TrackedRun) -> int:
+        """Begin a run, or go on with the one of this id; return the last step it has, or -1."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send a point of the learning curve: finite numbers by column."""
+
+    def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:
+        """Send how the run ended and what was measured, and close it.
+
+        `cancelled` is a run that has not ended: it may be opened again.
+        """
+
+
+#: `folder` is where a sink may keep files of an experiment.
+SINKS = Registry("sink", sizes=["folder"], interface=Sink)
+
+
+def checked(names: Sequence[str], flag: str) -> list[str]:
+    """Return the sinks of a command line, each once.
+
+    Raises ConfigError for an unknown one, and for one whose package is not installed.
+    """
+    for name in names:
+        try:
+            SINKS.resolve(name)
+        except ConfigError as error:
+            raise ConfigError(f"{flag} {name}: {error.message}") from None
+        package = getattr(SINKS.get(name), "package", "")
+        found = find_spec(package) if package else None
+        if package and (found is None or found.origin is None):  # without one, a mere folder
+            raise ConfigError(
+                f"{flag} {name} needs the package '{package}': pip install 'llama-ablate[{name}]'"
+            )
+    return list(dict.fromkeys(names))
+
+
+def make(name: str, folder: Path) -> Sink:
+    """Return a new sink, for one run. Raises ConfigError for an unknown name."""
+    sink: Sink = SINKS.build(SINKS.resolve(name), folder=folder)
+    return sink
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str | int | float | bool]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            plain = isinstance(value, str | int | float | bool)
+            yield f"{prefix}{key}", value if plain else to_line(value)

@@ -1,0 +1,56 @@
+"""Weights & Biases; offline with WANDB_MODE=offline, to be sent by `wandb sync`."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from llama_ablate.files.slugs import slug
+from llama_ablate.track.registry import SINKS, TrackedRun
+
+
+@SINKS.register("wandb")
+class WandB:
+    """A run of Weights & Biases under its own id, which is gone on with where it is there."""
+
+    package = "wandb"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self, run: TrackedRun) -> int:
+        """Begin or resume the run. Offline, where nothing is resumed, an earlier copy goes."""
+        import wandb
+
+        for earlier in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=slug(run.project, 128),  # names of projects have no spaces and slashes
+            id=run.id,
+            name=run.name,
+            group=run.group[:128],
+            config=dict(run.config),
+            dir=self._folder,
+            resume="allow",
+            reinit="create_new",  # several runs at a time
+            allow_val_change=True,
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                symlink=False,  # a link in a results folder is refused
+                disable_git=True,
+                x_disable_stats=True,  # of this process, which trains nothing
+                x_disable_meta=True,
+                x_save_requirements=False,
+            ),
+        )
+        return int(self._run.starting_step) - 1
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send a point."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self, outcome: str, metrics: Mapping[str, float]) -> None:
+        """Send metrics and outcome as the run's summary."""
+        self._run.summary.update({**metrics, "outcome": outcome})
+        self._run.finish(exit_code=0 if outcome == "ok" else 1)

@@ -1,0 +1,408 @@
+"""What is sent to trackers: all of a run, once, and never at its cost."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+
+from llama_ablate.commands import track as command
+from llama_ablate.commands.cli import main
+from llama_ablate.errors import ConfigError
+from llama_ablate.results import Results, Store, live
+from llama_ablate.results.live import LiveNote
+from llama_ablate.track import SINKS, TrackedRun
+from llama_ablate.track.beside import beside
+from llama_ablate.track.follower import Follower, alone, follow
+from llama_ablate.track.registry import checked
+from tests.metrics import measured
+from tests.plans import RECORD, document, run, table, variant
+
+CURVE = [
+    {"step": step, "tokens": 32 * step, "train_loss_nats": 4.0 / step, "lr": 0.1}
+    for step in (1, 2, 3)
+]
+
+
+def plan(**experiment):
+    variants = [variant("v1", "rope"), variant("v2", "alibi")]
+    runs = [run("r1", "v1"), run("r2", "v2", tuned={"lr": 0.1})]
+    return document(table(variants, runs), name="my test", **experiment)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path / "my-test")
+    made.prepare()
+    made.create(plan(), "")
+    return made
+
+
+def record(id_="r1", variant="v1", **changes):
+    values = {"id": id_, "variant": variant, "label": "rope", "metrics": {}}
+    return replace(RECORD, **{**values, **changes})
+
+
+def committed(store, id_="r1", variant="v1", **numbers):
+    metrics = {"perplexity": measured(**numbers)} if numbers else {}
+    store.commit(record(id_, variant, metrics=metrics), CURVE, None)
+
+
+def trains(store, points, id_="r1"):
+    """Write what a worker notes of a run that it trains."""
+    folder = store.working(id_)
+    folder.mkdir(parents=True, exist_ok=True)
+    LiveNote(folder, id_, steps=8, tokens_per_step=32)(points[-1]["step"], 4.0, points)
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """A sink that keeps what it is sent, and can fail."""
+    for name in ("_components", "_schemas"):
+        monkeypatch.setattr(SINKS, name, dict(getattr(SINKS, name)))
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+    seen = SimpleNamespace(runs={}, steps={}, ended={}, opened=[], fails=False)
+
+    @SINKS.register("kept")
+    class Kept:
+        package = ""
+
+        def __init__(self, folder):
+            self._folder = folder
+
+        def open(self, run):
+            if seen.fails:
+                raise ConnectionError("the network\nis gone")
+            self._run = run.id
+            seen.runs[run.id] = run
+            seen.opened.append(run.id)
+            return max((step for step, _ in seen.steps.get(run.id, [])), default=-1)
+
+        def log(self, step, values):
+            seen.steps.setdefault(self._run, []).append((step, dict(values)))
+
+        def finish(self, outcome, metrics):
+            seen.ended[self._run] = outcome, dict(metrics)
+
+    return seen
+
+
+def test_a_run_is_named_by_experiment_variant_and_seed_and_has_its_recipe():
+    made = plan(train={"steps": 2, "batch": 4, "lr": 0.25})
+    first, tuned = (TrackedRun.of(made, made.runs[id_]) for id_ in ("r1", "r2"))
+    assert (first.id, first.project, first.group, first.name) == (
+        "r1",
+        "my test",
+        "rope",
+        "rope s0",
+    )
+    assert tuned.name == "alibi s0 (lr=0.1)"
+    assert first.config["model"] == {"dim": 8}
+    assert first.config["train"]["lr"] == 0.25
+    assert first.flat["train.batch"] == 4
+    assert first.flat["text.fingerprint"] == "f"
+    assert {type(value) for value in first.flat.values()} <= {str, int, float, bool}
+    assert json.loads(first.flat["train.betas"]) == list(first.config["train"]["betas"])
+
+
+def test_curves_are_sent_while_a_run_trains_and_each_point_once(store, kept):
+    follower = Follower(Results(store), "kept")
+    follower.look()
+    assert not kept.opened
+    trains(store, CURVE[:1])
+    follower.look()
+    trains(store, CURVE[:2])
+    follower.look()
+    assert [step for step, _ in kept.steps["r1"]] == [1, 2]
+    assert not kept.ended
+    committed(store, test_loss_nats=1.5)
+    follower.look()
+    follower.look()
+    assert kept.steps["r1"] == [
+        (p["step"], {k: v for k, v in p.items() if k != "step"}) for p in CURVE
+    ]
+    assert kept.opened == ["r1"]
+    outcome, metrics = kept.ended["r1"]
+    assert outcome == "ok"
+    assert metrics["final/test_loss_nats"] == 1.5
+    assert metrics["final/train_s"] == RECORD.train_s
+    assert not follower.done  # the other has not ended
+
+
+def test_what_is_no_finite_number_is_not_sent(store, kept):
+    point = {"step": 1, "tokens": 32, "train_loss_nats": float("nan"), "grad_norm": float("inf")}
+    store.commit(record(outcome="diverged"), [point], None)
+    Follower(Results(store), "kept").look()
+    assert kept.steps["r1"] == [(1, {"tokens": 32})]
+    assert kept.ended["r1"][0] == "diverged"
+
+
+def test_what_is_measured_of_a_variant_afterwards_is_sent_by_the_last_look(store, kept):
+    committed(store)
+    follower = Follower(Results(store), "kept")
+    follower.look()
+    with store.alone("variants") as lease:
+        speed = measured(decode_tokens_per_s=50.0)
+        store.add_variant_metric(lease, "rope", "v1", "decode_speed", speed)
+    follower.look()
+    assert "final/decode_tokens_per_s" not in kept.ended["r1"][1]
+    follower.look(last=True)
+    assert kept.ended["r1"][1]["final/decode_tokens_per_s"] == 50.0
+    assert len(kept.steps["r1"]) == len(CURVE)
+    assert kept.opened == ["r1", "r1"]
+    follower.look(last=True)  # nothing is new
+    assert kept.opened == ["r1", "r1"]
+
+
+def test_a_run_that_was_interrupted_is_closed_as_cancelled_and_gone_on_with(store, kept):
+    trains(store, CURVE[:2])
+    Follower(Results(store), "kept").look(last=True)
+    assert kept.ended["r1"] == ("cancelled", {})
+    committed(store)
+    Follower(Results(store), "kept").look(last=True)
+    assert [step for step, _ in kept.steps["r1"]] == [1, 2, 3]
+    assert kept.ended["r1"][0] == "ok"
+
+
+def test_a_sink_that_fails_is_told_once_and_all_is_sent_when_it_works_again(store, kept):
+    told, looks = [], []
+    trains(store, CURVE[:1])
+
+    def ended(_seconds):
+        looks.append(_seconds)
+        kept.fails = len(looks) < 4
+        if len(looks) == 4:
+            committed(store)
+        return len(looks) == 5
+
+    kept.fails = True
+    follow(Follower(Results(store), "kept"), ended, told.append)
+    assert [type(error) for error in told] == [ConnectionError]
+    assert looks[0] < looks[1] < looks[2] < looks[3]  # it waits longer each time
+    assert looks[4] == looks[0]
+    assert [step for step, _ in kept.steps["r1"]] == [1, 2, 3]
+    assert kept.ended["r1"][0] == "ok"
+
+
+def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(store, kept, capsys):
+    committed(store)
+    assert main(["track", str(store.root), "--to", "kept", "--to", "kept", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"sent": {"kept": 1}}
+    kept.fails = True
+    assert main(["track", str(store.root), "--to", "kept"]) == 2
+    error = capsys.readouterr().err
+    assert error == "llama-ablate: --to kept: ConnectionError: the network; 0 runs were sent\n"
+
+
+def test_the_command_follows_until_all_runs_have_ended(store, kept, monkeypatch, capsys):
+    def finish(_seconds):
+        committed(store, "r2" if "r1" in kept.ended else "r1", "v2" if kept.ended else "v1")
+
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=finish))
+    assert main(["track", str(store.root), "--to", "kept", "--follow"]) == 0
+    assert {*kept.ended} == {"r1", "r2"}
+    assert "2 runs sent to kept" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("kept")
+def test_one_process_at_a_time_sends_an_experiment_to_a_sink(store, capsys):
+    with alone(Results(store), "kept"):
+        assert main(["track", str(store.root), "--to", "kept"]) == 2
+    assert "another process is sending" in capsys.readouterr().err
+    assert main(["track", str(store.root), "--to", "kept"]) == 0
+
+
+def test_an_unknown_sink_and_one_that_is_not_installed_are_told_before_anything(monkeypatch):
+    with pytest.raises(ConfigError, match=r"--track tensorbord.*did you mean 'tensorboard'"):
+        checked(["tensorbord"], "--track")
+    monkeypatch.setattr(SINKS.get("wandb"), "package", "no_such_package")
+    with pytest.raises(ConfigError, match=r"pip install 'llama-ablate\[wandb\]'"):
+        checked(["wandb"], "--track")
+
+
+def test_links_that_a_tracker_makes_are_no_reason_to_refuse_results(store):
+    store.layout.track.mkdir()
+    (store.layout.track / "latest-run").symlink_to(store.root)
+    store.refuse_links()
+    (store.root / "report").symlink_to(store.root)
+    with pytest.raises(ConfigError, match=r"'[^']*report' is a link"):
+        store.refuse_links()
+
+
+def test_a_command_starts_its_followers_and_waits_only_so_long(tmp_path, monkeypatch, capsys):
+    started = []
+
+    class Child(subprocess.Popen):
+        def __init__(self, words, **options):
+            started.append(words)
+            super().__init__([sys.executable, "-S", "-c", CHILD[words[6]]], **options)
+
+    CHILD = {"quick": "import sys; sys.stdin.read()", "stuck": "import time; time.sleep(60)"}
+    monkeypatch.setattr("llama_ablate.track.beside.subprocess.Popen", Child)
+    monkeypatch.setattr("llama_ablate.track.beside.PATIENCE_S", 1.0)
+    loaded = {"/p.py": "0123", "package:mine": "1.0"}
+    monkeypatch.setattr("llama_ablate.track.beside.plugins.loaded", lambda: loaded)
+    with beside(tmp_path, ["quick", "stuck"]):
+        assert len(started) == 2
+    assert started[0][-2:] == ["--plugin", "/p.py"]
+    error = capsys.readouterr().err
+    assert "--track stuck: not all was sent" in error
+    assert "quick" not in error
+
+
+# ---------------------------------------------------------------- the trackers themselves
+
+needs = {
+    name: pytest.mark.skipif(
+        find_spec(name) is None, reason=f"needs the package: pip install 'llama-ablate[{name}]'"
+    )
+    for name in ("tensorboard", "wandb", "mlflow", "trackio")
+}
+
+
+@contextmanager
+def sent(store, name, **environment):
+    """Send a run by the command twice, half of it first; a process: trackers start threads."""
+    words = [sys.executable, "-m", "llama_ablate", "track", str(store.root), "--to", name]
+    env = os.environ | environment
+    trains(store, CURVE[:2])
+    subprocess.run(words, env=env, check=True, capture_output=True, timeout=300)
+    committed(store, test_loss_nats=1.5)
+    for _ in range(2):
+        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
+        assert done.stdout == f"{store.root}: 1 runs sent to {name}\n"
+    yield
+    store.refuse_links()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(live, "EVERY_S", 0.0)
+
+
+@pytest.mark.full
+@needs["tensorboard"]
+@pytest.mark.usefixtures("at_once")
+def test_tensorboard_reads_one_run_with_its_curve_metrics_and_hyperparameters(store):
+    code = """
+import json, sys, warnings
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+from tensorboard.plugins.hparams import metadata
+many = EventMultiplexer().AddRunsFromDirectory(sys.argv[1]).Reload()
+((name, tags),) = many.Runs().items()
+scalars = {t: [(e.step, e.value) for e in many.Scalars(name, t)] for t in tags["scalars"]}
+content = many.SummaryMetadata(name, metadata.SESSION_START_INFO_TAG).plugin_data.content
+start = metadata.parse_session_start_info_plugin_data(content)
+print(json.dumps([name, scalars, start.hparams["model.dim"].number_value]))
+"""
+    with sent(store, "tensorboard"):
+        words = [sys.executable, "-c", code, str(store.layout.track / "tensorboard")]
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+    name, scalars, dim = json.loads(done.stdout.splitlines()[-1])
+    assert name == "rope/rope-s0--r1"
+    assert [step for step, _ in scalars["train_loss_nats"]] == [1, 2, 3]
+    assert scalars["train_loss_nats"][2][1] == pytest.approx(4 / 3)
+    assert scalars["final/test_loss_nats"] == [[3, 1.5]]
+    assert dim == 8
+
+
+@pytest.mark.full
+@needs["wandb"]
+@pytest.mark.usefixtures("at_once")
+def test_weights_and_biases_offline_has_one_file_with_curve_summary_and_config(store):
+    code = """
+import json, sys
+from wandb.proto import wandb_internal_pb2 as pb
+def entries(raw, block=32768, header=7):  # LevelDB's log format, after a header of W&B's own
+    at, parts = header, b""
+    while at + header <= len(raw):
+        if block - at % block < header:  # no room for a header: the block is padded
+            at += block - at % block
+        length, kind = int.from_bytes(raw[at + 4 : at + 6], "little"), raw[at + 6]
+        parts += raw[at + header : at + header + length]
+        at += header + length
+        if kind in (1, 4):  # whole, or the last part
+            yield pb.Record.FromString(parts)
+            parts = b""
+found = {"steps": [], "summary": {}, "config": {}}
+for entry in entries(open(sys.argv[1], "rb").read()):
+    kind = entry.WhichOneof("record_type")
+    if kind == "run":
+        found |= {"id": entry.run.run_id, "project": entry.run.project}
+        found |= {"group": entry.run.run_group, "name": entry.run.display_name}
+        found["config"] |= {u.key: json.loads(u.value_json) for u in entry.run.config.update}
+    if kind == "history":
+        found["steps"].append(entry.history.step.num)
+    if kind == "summary":
+        for one in entry.summary.update:
+            key = one.key or "/".join(one.nested_key)
+            found["summary"][key] = json.loads(one.value_json)
+print(json.dumps(found))
+"""
+    with sent(store, "wandb", WANDB_MODE="offline"):
+        (file,) = store.layout.track.glob("wandb/offline-run-*/*.wandb")
+        words = [sys.executable, "-W", "ignore", "-c", code, str(file)]
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["id"], found["project"]) == ("r1", "my-test")
+    assert (found["group"], found["name"]) == ("rope", "rope s0")
+    assert found["steps"] == [1, 2, 3]
+    assert found["config"]["model"] == {"dim": 8}
+    assert found["summary"]["final/test_loss_nats"] == 1.5
+    assert found["summary"]["outcome"] == "ok"
+
+
+@pytest.mark.full
+@needs["mlflow"]
+@pytest.mark.usefixtures("at_once")
+def test_mlflow_finds_one_run_with_its_curve_metrics_and_parameters(store, tmp_path):
+    code = """
+import json
+from mlflow import MlflowClient
+client = MlflowClient()
+experiment = client.get_experiment_by_name("my test")
+(run,) = client.search_runs([experiment.experiment_id])
+curve = client.get_metric_history(run.info.run_id, "train_loss_nats")
+steps = sorted(point.step for point in curve)
+print(json.dumps([run.info.run_name, run.info.status, steps, run.data.metrics, run.data.params,
+                  run.data.tags]))
+"""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    environment = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with sent(store, "mlflow", **environment):
+        words = [sys.executable, "-c", code]
+        env = os.environ | environment
+        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
+    name, status, steps, metrics, params, tags = json.loads(done.stdout.splitlines()[-1])
+    assert (name, status, steps) == ("rope s0", "FINISHED", [1, 2, 3])
+    assert metrics["final/test_loss_nats"] == 1.5
+    assert params["model.dim"] == "8"
+    assert (tags["variant"], tags["outcome"]) == ("rope", "ok")
+
+
+@pytest.mark.full
+@needs["trackio"]
+@pytest.mark.usefixtures("at_once")
+def test_trackios_local_store_has_one_run_with_its_curve_and_metrics(store, tmp_path):
+    code = """
+import json, trackio
+from trackio.sqlite_storage import SQLiteStorage
+(run,) = trackio.Api().runs("my test")
+print(json.dumps([run.name, run.config["model.dim"], run.config["_Group"],
+                  SQLiteStorage.get_logs("my test", run.name, run_id=run.id)]))
+"""
+    environment = {"TRACKIO_DIR": str(tmp_path / "trackio")}
+    with sent(store, "trackio", **environment):
+        words = [sys.executable, "-c", code]
+        env = os.environ | environment
+        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
+    name, dim, group, points = json.loads(done.stdout.splitlines()[-1])
+    assert (name, dim, group) == ("rope s0 r1", 8, "rope")
+    assert [p["step"] for p in points if "train_loss_nats" in p] == [1, 2, 3]
+    assert points[-1]["final/test_loss_nats"] == 1.5
+    assert points[-1]["outcome"] == "ok"
