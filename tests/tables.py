@@ -44,7 +44,7 @@ def frames(tables, *, roles=None, levels=None, planned=None, **experiment):
         _frames(table, plan.experiment, list(_runs(variants, own)))
         for table, own in zip(plan.tables, tables.values(), strict=True)
     )
-    return Frames(plan, "x", made, [], "", None, {})
+    return Frames(plan, "x", made, [], "", None, {}, lambda _run: None)
 
 
 def _runs(variants, losses):

@@ -2,14 +2,15 @@
 
 import json
 import math
+from typing import TYPE_CHECKING
 
 import pandas as pd
-import seaborn as sns
-from matplotlib.figure import Figure
 
 from llama_ablate.report import tuning
-from llama_ablate.report.drawing import blank, legend
 from llama_ablate.report.frames import Frames
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MANY = 6  # variants, beyond which panels are too small to read
 
@@ -53,8 +54,13 @@ def optima(frames: Frames) -> pd.DataFrame:
     return frame
 
 
-def figure(frames: Frames) -> Figure | None:
+def figure(frames: Frames) -> "Figure | None":
     """Draw loss against learning rate, a panel for each variant and a line for each size."""
+    # Only here: a headline, which needs the frames alone, opens without seaborn.
+    import seaborn as sns
+
+    from llama_ablate.report.drawing import blank, legend
+
     by_rate = losses(frames)
     if by_rate.empty:
         return None
