@@ -97,9 +97,9 @@ def test_the_commands_that_the_pages_show_are_commands():
 
 
 def experiments(page):
-    """Return the experiment files that a page shows: blocks of YAML that name themselves."""
+    """Return the experiment files that a page shows: blocks of YAML that ask a question."""
     blocks = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    return [block for block in blocks if re.search(r"^name: ", block, re.MULTILINE)]
+    return [block for block in blocks if re.search(r"^question: ", block, re.MULTILINE)]
 
 
 def test_the_experiment_in_the_readme_is_the_one_of_its_table():
