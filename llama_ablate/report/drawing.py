@@ -1,6 +1,7 @@
 """Drawing: figures as files, how variants are told apart, intervals over seeds, captions."""
 
 import math
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -30,6 +31,7 @@ FAINT = "#c4c4c4"
 _BEST = 5  # of many variants, which are named beside the worst
 _SAME = 1e-3  # of the largest, within which numbers are drawn alike
 _FAR = 8  # times as large as an effect, another hides it
+_LINE = 72  # letters of a remark
 _LETTER = 0.08  # inches of a label
 _BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
 #: Colours that all eyes tell apart (Okabe & Ito 2008), without yellow, which is lost on white.
@@ -175,20 +177,23 @@ def differ(values: "pd.Series[float]") -> bool:
 
 
 def small(low: "pd.Series[float]", high: "pd.Series[float]") -> float | None:
-    """Return how far from 0 the small of some effects reach, where a large one hides them.
+    """Return how far from 0 the small of some effects reach, where larger ones hide them.
 
-    A small one reaches no farther than an eighth of the largest. None where there is none.
+    None unless half of them reach no farther than an eighth of the largest; those that reach up to
+    a quarter count as small then.
     """
     reach = pd.concat([low.abs(), high.abs()], axis=1).max(axis=1)
-    hidden = reach[(reach > 0) & (reach < reach.max() / _FAR)]
-    return float(hidden.max()) if len(hidden) else None
+    hidden = reach[reach < reach.max() / _FAR]
+    if 2 * len(hidden) < len(reach) or not (hidden > 0).any():
+        return None
+    return float(reach[reach < 2 * reach.max() / _FAR].max())
 
 
 def binary(value: float, _position: int) -> str:
     """Write bytes along an axis."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(value) >= 1 << power:
-            return f"{value / (1 << power):.4g} {unit}"
+            return f"{value / (1 << power):.3g} {unit}"
     return f"{value:g} B"
 
 
@@ -308,7 +313,7 @@ def ends(frame: pd.DataFrame, by: str, most: int) -> tuple[pd.DataFrame, str]:
 
 def remark(axes: Axes, text: str) -> None:
     """Write a remark above the axes."""
-    axes.set_title(text, fontsize=8, loc="left")
+    axes.set_title(textwrap.fill(text, _LINE), fontsize=8, loc="left")
 
 
 def legend(*panels: Axes) -> None:

@@ -44,6 +44,7 @@ from llama_ablate.terminal import visible
 _LOSS = "validation_loss_nats"
 _LEGEND = 48  # letters of a line in a legend of several labels
 _MOST_ROWS = 40  # of effects: beyond, the ends alone are drawn
+_BEYOND = 2  # variants at most, which leave the frame for the others' sake
 _ROOM = 1.15  # between the farthest mark and the frame
 #: Colour and marker of each verdict: colours that all eyes tell apart (Okabe & Ito 2008, Color
 #: Universal Design), and for better and worse shapes that point to their side of the line.
@@ -97,7 +98,7 @@ def learning_curves(frames: Frames) -> Figure | None:
         differences = over_seeds(paired, ["label", "tokens"], "difference_nats")
         lines(panels[1], differences, "tokens", shown)
         panels[1].axhline(0, color=BASELINE, lw=1)
-        panels[1].set(ylabel=f"minus that of '{table.plan.baseline.label}' (nats; below is better)")
+        panels[1].set(ylabel="minus the baseline's (nats; below is better)")
         _zoom_to_small(panels[1], differences)
         note(figure, f"Differences: {over(differences['n'])}")
     for axes in panels:
@@ -122,6 +123,7 @@ def _zoom_to_small(axes: Axes, differences: pd.DataFrame) -> None:
     last = last.dropna()
     reach = small(last["low"], last["high"])
     outside = [] if reach is None else list(last.loc[last["mean"].abs() > reach, "label"])
+    outside = outside if len(outside) <= _BEYOND else []
     later = differences[differences["tokens"] > differences["tokens"].max() / 4]
     inside = later[~later["label"].isin(outside)]
     ends_of_bars = pd.concat([inside["low"].fillna(inside["mean"]), inside["high"], inside["mean"]])
@@ -281,6 +283,7 @@ def quality_vs_state(frames: Frames) -> Figure | None:
     for axes in figure.axes if figure else ():
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(FuncFormatter(binary))
+        axes.locator_params(axis="x", nbins=5)
     return figure
 
 
@@ -306,8 +309,7 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
             _point(axes, row, shown, label)
         axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
         axes.set(xlabel=title)
-    base = table.plan.baseline.label
-    panels[0].set(ylabel=f"{table.split} loss minus that of '{base}' (nats; below is better)")
+    panels[0].set(ylabel=f"{table.split} loss minus the baseline's (nats; below is better)")
     if reach is not None:
         panels[1].set_ylim(-_ROOM * reach, _ROOM * reach)
         panels[1].set_title("the small ones, enlarged", fontsize=9)

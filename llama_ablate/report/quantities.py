@@ -162,8 +162,9 @@ def _is_timed(own: pd.DataFrame) -> bool:
 
 
 def _means(own: pd.DataFrame) -> pd.DataFrame:
-    """Return means over seeds; what is a variant's own has one value."""
-    return over_seeds(own.assign(seed=own["seed"].fillna(0)), ["label", _AT], "value")
+    """Return means over seeds; what is a variant's own has one value, over none."""
+    means = over_seeds(own.assign(seed=own["seed"].fillna(0)), ["label", _AT], "value")
+    return means.assign(n=0) if (own["run"] == "").all() else means
 
 
 def _ratios(table: TableFrames, own: pd.DataFrame) -> pd.DataFrame:
@@ -207,6 +208,8 @@ def _figure(metric: str, panels: list[Panel], shown: Cast, table: TableFrames) -
 def _bars(panels: list[Panel]) -> str:
     """Say over what the intervals are."""
     counts = [n for panel in panels for n in panel.points["n"]]
+    if not any(counts):
+        return "One value a variant: no intervals."
     if not panels[0].timed:
         return over(counts)
     if max(counts) < 2:
