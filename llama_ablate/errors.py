@@ -33,7 +33,7 @@ _OTHER_WORDS = {
     "product": "grid factorial full fullfactorial cartesian crossed combinations",
     # sizes and slots
     "attention": "mixer selfattention tokenmixer",
-    "block": "residual layer normplacement",
+    "block": "residual normplacement",
     "context": "blocksize seqlen maxseqlen sequencelength contextlength maxpositionembeddings",
     "dim": "hiddensize dmodel nembd embeddim modeldim width",
     "feedforward": "ffn mlp activation",

@@ -178,7 +178,7 @@ class Registry:
         if not isinstance(name, str) or name not in self._components:
             at = where if isinstance(entry, str) else (*where, "name")
             raise ConfigError(f"{shown(name)} is not {self._one}{nearest(name, self)}", at)
-        for option in named.keys() - self._schemas[name].model_fields.keys():
+        for option in [o for o in named if o not in self._schemas[name].model_fields]:
             if having := [n for n, s in self._schemas.items() if option in s.model_fields]:
                 raise ConfigError(
                     f"'{name}' has no option '{option}', {', '.join(having)} ha"

@@ -3,7 +3,9 @@
 Their one source is `experiments/` of the checkout, from which a wheel takes them along.
 """
 
+import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from llama_ablate.config.marked_yaml import parse
@@ -26,17 +28,22 @@ NAMES = (
 
 
 def text(name: str) -> str:
-    """Return a template's YAML text. Raises ConfigError for a name that there is not."""
+    """Return a template's YAML text, without a name: a copy has that of its file.
+
+    Raises ConfigError for a name that there is not.
+    """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
+    return re.sub(r"^name: .*\n", "", _file(name).read_text("utf-8"), flags=re.MULTILINE)
+
+
+def _file(name: str) -> Traversable:
     shipped = resources.files("llama_ablate") / "templates" / f"{name}.yaml"
     if shipped.is_file():
-        return shipped.read_text("utf-8")
+        return shipped
     experiments = Path(__file__).parents[2] / "experiments"
-    folder = experiments / "templates"
-    if not (folder / f"{name}.yaml").is_file():
-        folder = experiments
-    return (folder / f"{name}.yaml").read_text("utf-8")
+    own = experiments / "templates" / f"{name}.yaml"
+    return own if own.is_file() else experiments / f"{name}.yaml"
 
 
 def question(name: str) -> str:
