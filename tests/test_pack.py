@@ -165,7 +165,7 @@ def test_the_report_of_a_pack_is_that_of_the_folder_without_links_to_records(fol
     pages = content(folder / "report")
     assert {"report.html", "report.md", "figures/effects.svg"} <= pages.keys()
     page = pages["report.html"]
-    pages["report.html"] = re.sub(rb'<a href="../runs/[^"]*">(.*?)</a>', rb"\1", page)
+    pages["report.html"] = re.sub(rb'<a href="../(?:runs|failed)/[^"]*">(.*?)</a>', rb"\1", page)
     assert pages["report.html"] != page
     assert content(copy / "report") == pages
 

@@ -179,7 +179,7 @@ def intervals(order: Sequence[str], shown: Sequence[Row], seeds: Sequence[Row], 
     common: Spec = {**y, "tooltip": told(*of["told"]), "opacity": faded()}
     colour = coloured(shown)
     mean = {"filled": True, "size": 95, "clip": True}
-    tick = {"clip": True, "thickness": 1.5, "size": 13}
+    tick = {"clip": True, "thickness": 2, "size": 13}
     layers = [
         zero("x"),
         layer(

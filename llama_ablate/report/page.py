@@ -38,7 +38,6 @@ _LONG = 44  # letters of a cell beyond which it may break
 _JUDGED = ("verdict", "test result", "result")
 #: Where a section's frame has the variant of a row.
 _VARIANT = ("label", "variant", "step")
-_SCRIPTS = ("vega/vega.min.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def _html(
     groups = _groups(sections, made, figures)
     replaced = {name for chart in made for name in chart.part.figures}
     style = _packaged("page.css")
-    scripts = [_packaged(name) for name in _SCRIPTS] if made else []
+    library, script = _packaged("vega/vega.min.js"), _packaged("page.js")
     left = [figure for figure in figures if figure.name not in replaced]
     ends = {"figures": "Figures"} if left else {}
     ends |= {"runs": "Runs", "recipes": "Recipes", "glossary": "Words"}
@@ -180,9 +179,10 @@ def _html(
         answer=headline(frames),
         facts=facts(frames),
         warnings=warnings,
-        policy=embedding.policy(style, scripts),
+        policy=embedding.policy(style, [library, script] if made else []),
         style=style,
-        scripts=scripts,
+        library=embedding.packed(library),
+        script=script,
         contents=[{"id": group.id, "title": group.title} for group in groups]
         + [{"id": id_, "title": title} for id_, title in ends.items()],
         tables=[table.plan.name for table in frames.tables],

@@ -235,6 +235,10 @@ PAYLOADS = [
 LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "math")
 
 
+HARMLESS = r"data:image/|#|figures/|tables/|\.\./(runs|failed)/"
+DATA = [{"type": "application/json", "id": "data"}, {"type": "application/gzip", "id": "vega"}]
+
+
 class Live(html.parser.HTMLParser):
     """Finds what a browser would run or fetch."""
 
@@ -246,14 +250,16 @@ class Live(html.parser.HTMLParser):
         values = dict(attributes)
         if tag == "meta" and values.get("http-equiv", "").lower() == "content-security-policy":
             self.policies.append(values["content"])
-        elif tag == "script" and values in ({}, {"type": "application/json", "id": "data"}):
+        elif tag == "script" and values in ({}, *DATA):
             self.script = "data" if values else "code"
         elif tag in LIVE or (tag == "meta" and values.get("http-equiv")):
             self.found.append((tag, values))
         for name, value in attributes:
             if name.startswith("on") or (
                 name in ("href", "src")
-                and not re.match(r"(data:image/|#|figures/|tables/|\.\./runs/)", value or "")
+                and not re.match(
+                    r"(data:image/|#|figures/|tables/|\.\./(runs|failed)/)", value or ""
+                )
             ):
                 self.found.append((tag, name, value))
 
