@@ -95,7 +95,7 @@ def learning_curves(frames: Frames) -> Chart | None:
     """
     table = frames.table
     points = _differences_by_tokens(table)
-    if not points:
+    if len({point["tokens"] for point in points}) < 2:
         return None
     half = max(point["tokens"] for point in points) / 2
     end, whole = (
