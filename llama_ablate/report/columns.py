@@ -208,7 +208,8 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
 def _curves(frames: Frames, table: TableFrames) -> pd.DataFrame:
     about = _runs(frames, table)[[*_OWNER, *_RUN]]
     points = [{"run": id_, **point} for id_ in about["run"] for point in table.curve(id_)]
-    return about.merge(pd.DataFrame(points, columns=None if points else ["run", *CURVE]), on="run")
+    frame = pd.DataFrame(points, columns=None if points else ["run", *CURVE])
+    return about.merge(frame.astype({"step": int, "tokens": int}), on="run")
 
 
 def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
