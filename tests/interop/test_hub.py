@@ -75,7 +75,7 @@ def test_a_folder_is_uploaded_as_one_commit_with_the_users_token(hub, tmp_path):
     assert repository.push(tmp_path, "a model").endswith("/me/model/commit/abc")
     (create,) = [lines[0] for path, _, lines in hub.asked if path.endswith("/create")]
     assert (create["name"], create["organization"]) == ("model", "me")
-    assert create["private"]
+    assert create["visibility"] == "private"
     (commit,) = [lines for path, _, lines in hub.asked if "/commit/" in path]
     sent = {
         line["value"]["path"]: base64.b64decode(line["value"]["content"])
