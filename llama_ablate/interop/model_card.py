@@ -5,6 +5,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
+from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.headline import headline
@@ -12,8 +13,8 @@ from llama_ablate.results import Record, Results
 
 _NOT_TESTED = """\
 - **Not tested**: other sizes, longer training, other texts and tokenizers, tasks of any kind, what
-  the model writes, bias and safety. It was
-  trained for an experiment, not to build on."""
+  the model writes, bias and safety. It was trained
+  for an experiment, not to be built on."""
 
 
 def model_card(title: str, run: tuple[Results, str] | None, license_: str | None = None) -> str:
@@ -88,9 +89,9 @@ def _limits(table: TableFrames, record: Record) -> str:
     return "\n".join(
         [
             f"- **Scale**: {variant.parameters:,} parameters ({variant.non_embedding:,} without "
-            f"embeddings and head), context {table.plan.size.get('context', '?')}, "
+            f"embeddings and head), context {record.model.get('context', '?')}, "
             f"{record.tokens_done:,} tokens of training.",
-            f"- **Text**: `{_plain(text.corpus)}`, vocabulary {text.vocab:,}.",
+            f"- **Text**: `{_plain(entry_text(text.source.corpus))}`, vocabulary {text.vocab:,}.",
             f"- **Seeds**: {seeds} of this variant; this is the model of one.",
             _NOT_TESTED,
         ]

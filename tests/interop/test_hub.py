@@ -138,6 +138,7 @@ def test_a_card_has_the_numbers_of_the_record_and_their_limits(results):
     assert "It asks: Which one?" in text
     assert "1,000 parameters (900 without" in text
     assert "64 tokens of training" in text
+    assert "**Text**: `python-stdlib" in text
     assert "**Seeds**: 3 of this variant" in text
     assert "**Not tested**: other sizes" in text
     assert '"dim": 8' in text
