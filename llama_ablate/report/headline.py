@@ -77,6 +77,8 @@ def facts(frames: Frames) -> str:
     tokens = _range([table.tokens_per_run for table in plan.tables])
     steps = _range([table.steps for table in plan.tables])
     matches = dict.fromkeys(table.matching for table in plan.tables)
+    shared = experiment.train.optimizer
+    optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
     text = [
         *([f"{len(plan.tables)} tables"] if len(plan.tables) > 1 else []),
         f"{len(variants) - arms} variants"
@@ -84,8 +86,8 @@ def facts(frames: Frames) -> str:
         seeds + (f", {race} more to tune on" if race else ""),
         f"{tokens} tokens a run ({steps} steps of {experiment.train.batch} x "
         f"{experiment.model.context})",
-        entry_text(experiment.train.optimizer),
-        f"learning rate {experiment.train.lr:g}",
+        " or ".join(optimizers),
+        "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
     ]
     threads = compute.get("threads", "?")
