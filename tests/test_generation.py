@@ -253,7 +253,7 @@ def test_generate_says_where_the_context_ended_it_and_how_to_go_on(run_folder, c
         (["--prompt", "x", "--max-tokens", "0"], "'0' is not a whole number from 1"),
         (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
         (["--prompt", "x", "--tokenizer", "nope"], "there is no tokenizer file 'nope'"),
-        (["--prompt", "x", "--past-context", "loop"], "invalid choice: 'loop'"),
+        (["--prompt", "x", "--past-context", "loop"], "there is no 'loop'; allowed: slide, stop"),
         ([], "the following arguments are required: --prompt"),
     ],
 )

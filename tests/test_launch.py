@@ -56,7 +56,7 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
     report = Path(said["report"])
     assert report.is_file()
     names = {f.name for f in (report.parent / "figures").iterdir()}
-    assert len(names) == 10
+    assert len(names) == 12
     assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
 
 
@@ -91,8 +91,9 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     assert not breaches(root)
     assert main(["status", str(earlier)]) == 0
     assert "4 runs: 4 ok" in capsys.readouterr().out
-    assert main(["show", str(earlier)]) == 0
-    assert "2 ok" in capsys.readouterr().out
+    assert main(["show", str(earlier), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["outcome"] for row in rows] == ["2 ok", "2 ok"]
     page = (root / "report" / "report.html").read_text()
     assert main(["report", str(earlier)]) == 0
     assert (root / "report" / earlier.stem / "report.html").is_file()
@@ -342,11 +343,11 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(tmp_path):
 @pytest.mark.usefixtures("in_process")
 def test_metrics_can_be_added_without_training_again(experiment_file, tmp_path, book, capsys):
     assert run(experiment_file(measure="[perplexity]"), tmp_path / "taken") == 0
-    taken = [r.metrics["perplexity"] for r in Store(tmp_path / "taken" / "tiny").records()]
+    taken = [r.metrics["perplexity"].rows for r in Store(tmp_path / "taken" / "tiny").records()]
     assert run(experiment_file(measure="[gradients]"), tmp_path) == 0
     store = Store.open(tmp_path / "tiny")
     assert main(["measure", str(store.root), "perplexity", "kv_cache"]) == 0
-    assert [record.metrics["perplexity"] for record in store.records()] == taken
+    assert [record.metrics["perplexity"].rows for record in store.records()] == taken
     assert all(store.variant_metrics(v.id)["kv_cache"] for v in store.plan.tables[0].variants)
     capsys.readouterr()
     assert main(["measure", str(store.root), "perplxity"]) == 2

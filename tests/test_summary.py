@@ -182,7 +182,7 @@ def test_the_presets_are_listed_with_their_sources(capsys):
         (["llama3-8"], "did you mean 'llama3-8b'?"),
         (["llama3-8b", "--context", "0"], "'0' is not a whole number from 1"),
         (["llama3-8b", "--batch", "-3"], "'-3' is not a whole number from 1"),
-        (["llama3-8b", "--dtype", "fp8"], "invalid choice: 'fp8'"),
+        (["llama3-8b", "--dtype", "fp8"], "there is no 'fp8'; allowed: bfloat16"),
         (["llama3-8b", "--set", "model.heads=7"], "7 heads do not divide dim 4096"),
         (["llama3-8b", "--set", "model.norm=rmsnrm"], "did you mean 'rmsnorm'?"),
         (

@@ -139,11 +139,13 @@ def test_an_edited_grid_runs_what_is_new_and_nothing_twice(
     chance, wrong, edits = random.Random(0), [], volume(6, 20, 200)
     known = set()
     for _ in range(edits):
-        pairs = [
-            (norm, lr)
-            for norm in chance.sample(norms, chance.randint(1, 2))
-            for lr in chance.sample(["1e-3", "3e-3"], chance.randint(1, 2))
-        ]
+        pairs = []
+        while len(pairs) < 2:  # one entry is no comparison, and refused
+            pairs = [
+                (norm, lr)
+                for norm in chance.sample(norms, chance.randint(1, 2))
+                for lr in chance.sample(["1e-3", "3e-3"], chance.randint(1, 2))
+            ]
         entries = [
             f"{{label: {chance.choice('abc')}{i}, norm: {norm}, train.lr: {lr}}}"
             for i, (norm, lr) in enumerate(pairs)

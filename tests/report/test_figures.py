@@ -53,6 +53,7 @@ def by_name(frames):
     }
 
 
+@pytest.mark.full
 def test_a_plugins_metric_is_drawn_along_its_numeric_coordinate_with_its_unit(frames):
     def sharpness(label, seed):
         times = 2 if label == "other" else 1
@@ -146,6 +147,7 @@ def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
     assert shapes == {"<", ">"}
 
 
+@pytest.mark.full
 def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
     read = frames({f"v{n:02}": 0.1 * (n + 1) for n in range(16)})
     shown = drawing.cast(read.table)

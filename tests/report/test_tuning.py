@@ -223,6 +223,8 @@ def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(r
         (row.run, row.name_): row.value for row in rows(frame.rename(columns={"name": "name_"}))
     }
     expected = {(r.id, name): v for r in rich.records() for name, v in r.numbers.items()}
+    expected |= {(r.id, "train_s"): r.train_s for r in rich.records()}
+    expected |= {(r.id, "peak_memory_bytes"): r.peak_memory_bytes for r in rich.records()}
     assert values.keys() == expected.keys()
     assert values == pytest.approx(expected, nan_ok=True)
     assert set(frame["split"].dropna()) == {"test", "validation"}
