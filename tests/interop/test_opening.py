@@ -228,7 +228,8 @@ def test_an_exported_run_brings_its_tokenizer_and_computes_the_same(
     out = tmp_path / "results"
     for tokenizer in ("bytes", "chars", "{name: bpe, vocab: 300}"):
         file = experiment_file(
-            variants="{design: list, entries: [{label: llama, norm: rmsnorm}, {label: other, norm: layernorm}]}",
+            variants="{design: list, entries: [{label: llama, norm: rmsnorm}, "
+            "{label: other, norm: layernorm}]}",
             base="llama2-tiny",
             seeds="1",
             name=f"t{tokenizer[0:5].strip('{')}",
