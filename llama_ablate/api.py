@@ -249,12 +249,15 @@ def run(
     keep_weights: str = "all",
     sets: Sequence[str] = (),
     plugins: Sequence[Path | str] = (),
+    only: Sequence[str] = (),
+    redo: Sequence[str] = (),
 ) -> OpenedResults:
     """Run an experiment, write its report, and open its results.
 
     `experiment` is a file, or a mapping with the same keys. `results` is the folder of all results,
     `workers` how many runs train at a time (one a core unless given), `keep_weights` `none`, `best`
-    or `all`, `sets` overrides such as `train.lr=3e-4`, `plugins` files that register components.
+    or `all`, `sets` overrides such as `train.lr=3e-4`, `plugins` files that register components,
+    `only` and `redo` variants that alone are trained, or trained again.
     Runs that have finished are not repeated; after an interrupt the same call goes on. Progress is
     shown on standard error. Raises ConfigError as the command does, in one line.
     """
@@ -265,6 +268,7 @@ def run(
     words = [f"--results={results}", f"--device={device}", f"--keep-weights={keep_weights}"]
     words += [f"--workers={workers}"] if workers is not None else []
     words += [f"--set={text}" for text in sets]
+    words += [f"--only={label}" for label in only] + [f"--redo={label}" for label in redo]
     parser = _Parser(prog="run", add_help=False)
     command.add_arguments(parser)
     is_file = isinstance(experiment, Path | str)

@@ -356,3 +356,15 @@ def test_a_script_without_a_guard_runs_a_mapping_and_loads_a_model(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["4 {'ok'}", "Decoder 4"]
     assert "[4/4]" in done.stderr
+
+
+def test_speeds_of_several_experiments_stay_ratios_within_each_pass():
+    folders = [ROOT / "results/reference/systems" / name for name in ("norms", "blocks")]
+    joined = la.concat(folders).comparison().set_index("variant_id")
+    speeds = [column for column in joined if "_speed_" in column]
+    assert {"train_speed_ratio", "decode_speed_turns"} <= {*speeds}
+    for folder in folders:
+        own = la.open(folder).comparison().set_index("variant_id")
+        others = own.index[~own["baseline"]]
+        pd.testing.assert_frame_equal(joined.loc[others, speeds], own.loc[others, speeds])
+        assert (own.loc[others, "train_speed_turns"] > 0).all()

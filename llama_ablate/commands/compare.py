@@ -28,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "into one table with DIR",
     )
     shared.add_table(parser)
+    shared.add_wide(parser)
 
 
 def run(options: Namespace) -> Answer:
@@ -57,7 +58,9 @@ def run(options: Namespace) -> Answer:
 
 def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     """Compare the rows of several experiments with the baseline that they share."""
-    from llama_ablate.report import columns, tables, union
+    from pandas import DataFrame
+
+    from llama_ablate.report import columns, union
     from llama_ablate.report.frames import Frames
     from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
@@ -69,5 +72,5 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     cells.insert(1, "experiment", [*joined.table.experiments.values()])
     remarks = union.remarks(joined)
     frame = columns.comparison(joined)
-    text = "\n".join([tables.text(cells), "", headline(joined), *remarks])
-    return Answer(text, {"comparison": frame.to_dict("records"), "remarks": remarks})
+    shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
+    return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})

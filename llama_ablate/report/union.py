@@ -107,7 +107,7 @@ class UnionTable(TableFrames):
         )
         own = own.drop_duplicates("id").set_index("id").loc[ids]
         for column in frame:
-            if frame[column].isna().all():
+            if frame[column].isna().all() or "_speed_" in str(column):
                 frame[column] = own[column].to_numpy()
         return frame
 
