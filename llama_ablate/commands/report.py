@@ -67,7 +67,8 @@ def write(results: "Results") -> Answer:
         rows = section.frame.to_dict("records")
         table = {"table": section.table} if section.table else {}
         values.setdefault(section.key, []).extend([{**table, **row} for row in rows])
-    values |= {"report": str(written), "warnings": notices}
-    shown.append(f"{headline(frames)}\nreport: {written}")
+    answer = headline(frames)
+    values |= {"headline": answer, "report": str(written), "warnings": notices}
+    shown.append(f"{answer}\nreport: {written}")
     failed = not frames.runs["outcome"].isin(["ok", "pending"]).all()
     return Answer(shown, values, code=1 if failed else 0)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from llama_ablate.report.frames import rows
 from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import decimals, interval, number, times
+from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, times
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
@@ -87,11 +87,9 @@ def speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _speed(ratio: float, low: float, high: float) -> str:
-    return (
-        f"no difference seen [{low:.2f}, {high:.2f}]"
-        if low <= 1 <= high
-        else times(ratio, low, high)
-    )
+    if low <= 1 <= high:
+        return f"{NO_DIFFERENCE} [{low:.2f}, {high:.2f}]"
+    return times(ratio, low, high)
 
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """What limits the speeds of a comparison: turns that differ, and measurements of few turns."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from llama_ablate.report.tables import listed
@@ -10,23 +12,38 @@ _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions hav
 
 def notes(comparison: pd.DataFrame) -> list[str]:
     """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
-    sentences = []
+    few, unsteady = {}, {}
     for name, title in (("train", "training"), ("decode", "decode")):
         frame = comparison[comparison[f"{name}_tokens_per_s"].notna()]
         turns, processes = (frame[f"{name}_speed_{what}"].max() for what in ("turns", "processes"))
         spread = frame[f"{name}_speed_spread"]
-        unsteady = [f"'{label}'" for label in frame.loc[spread > _UNSTEADY, "label"]]
-        again = f"`llama-ablate measure DIR {name}_speed --again`"
         if turns < _TURNS or processes < _PROCESSES:
-            sentences.append(
-                f"The {title} speeds come from {turns:.0f} turn(s) in {processes:.0f} "
-                f"process(es), fewer than the {_TURNS} in {_PROCESSES} that are taken now: one "
-                f"process gives no interval, a few give a wide one. {again} takes them so."
-            )
-        if unsteady:
-            sentences.append(
-                f"The {title} speeds of {listed(unsteady)} spread by up to {spread.max():.0%} from "
-                f"turn to turn (the middle half of them), more than {_UNSTEADY:.0%}: the machine "
-                f"did other work, or a turn is too short. {again} takes them again."
-            )
+            few[name] = f"{title}: {_count(turns, 'turn')} in {_count(processes, 'process')}"
+        labels = [f"'{label}'" for label in frame.loc[spread > _UNSTEADY, "label"]]
+        if labels:
+            unsteady[name] = f"{title}: by up to {spread.max():.0%} ({listed(labels)})"
+    sentences = []
+    if few:
+        sentences.append(
+            f"Speeds were measured in fewer than {_TURNS} turns in {_PROCESSES} processes "
+            f"({'; '.join(few.values())}), so their intervals are wide or missing. {_again(few)}"
+        )
+    if unsteady:
+        sentences.append(
+            f"Speeds differ from turn to turn by more than {_UNSTEADY:.0%}, in the middle half of "
+            f"the turns ({'; '.join(unsteady.values())}): the machine was busy, or a turn is too "
+            f"short. {_again(unsteady)}"
+        )
     return sentences
+
+
+def _count(number: float, thing: str) -> str:
+    """Write a count: `1 turn`, `5 processes`."""
+    plural = "es" if thing.endswith("s") else "s"
+    return f"{number:.0f} {thing}{'' if number == 1 else plural}"
+
+
+def _again(names: Iterable[str]) -> str:
+    """Say how speeds are measured again."""
+    metrics = " ".join(f"{name}_speed" for name in names)
+    return f"`llama-ablate measure DIR {metrics} --again` measures them again."

@@ -16,6 +16,8 @@ _GAP = 2  # spaces between columns
 _LABEL = 12  # columns that a shortened label takes at least
 _DECIDING = ("verdict", "test result")
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
+NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
+_INTERVAL = re.compile(r" \[[^]]*]$")
 _FORMULA = re.compile(r"""[=@\t\r]|[+-].*[(|!&"']""", re.DOTALL)
 
 
@@ -82,9 +84,9 @@ def size(count: float, digits: int = 3) -> str:
 def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
     """Return an aligned table for a terminal; columns of numbers stand flush right.
 
-    In a `width`, as many of the leading columns as fit, and a line that says how many do not. Long
-    cells of the first column are shortened only where the first `least` columns need that: unless
-    given, those up to the verdict.
+    In a `width`, as many of the leading columns as fit, and a line that says how many do not; those
+    behind the first `least` (unless given, those up to the verdict) may lose their intervals for
+    it. Long cells of the first column are shortened only where the first `least` need that.
     """
     heads = [[str(name)] for name in cells.columns]
     columns = [list(column) for column in zip(*cells.astype(str).to_numpy().tolist(), strict=True)]
@@ -104,12 +106,14 @@ def text(cells: pd.DataFrame, width: int | None = None, least: int = 0) -> str:
 def _fitting(
     heads: list[list[str]], columns: list[list[str]], width: int, least: int
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the leading columns that fit a width, the first one's cells shortened if need be."""
+    """Return the leading columns that fit a width, some of their cells shortened if need be."""
     deciding = [i for i, head in enumerate(heads) if " ".join(head) in _DECIDING]
     least = min(least or (deciding[0] + 1 if deciding else 2), len(columns))
+    brief = [*columns[:least], *([_brief(cell) for cell in col] for col in columns[least:])]
     for count in range(len(columns), least - 1, -1):
-        if _width(heads[:count], columns[:count]) <= width:
-            return heads[:count], columns[:count]
+        for tried in (columns, brief):
+            if _width(heads[:count], tried[:count]) <= width:
+                return heads[:count], tried[:count]
     shorter = columns[0]
     for count in range(least, 0, -1):
         room = width - _width(heads[1:count], columns[1:count]) - _GAP * (count > 1)
@@ -117,6 +121,11 @@ def _fitting(
         if room >= _LABEL and len({*shorter}) == len({*columns[0]}):  # two stay two
             return heads[:count], [shorter, *columns[1:count]]
     return heads[:1], [shorter]
+
+
+def _brief(cell: str) -> str:
+    """Return a cell without its interval, for a narrow table."""
+    return _INTERVAL.sub("", cell).replace(NO_DIFFERENCE, "no diff.")
 
 
 def _width(heads: Sequence[Sequence[str]], columns: Sequence[Sequence[str]]) -> int:

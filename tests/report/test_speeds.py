@@ -90,7 +90,8 @@ def test_a_cell_says_that_no_difference_was_seen_just_where_the_interval_holds_1
 def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
     assert speeds.notes(timed()) == []
     (note,) = speeds.notes(timed(decode_speed_spread=0.34))
-    assert "decode speeds of 'faster' spread by up to 34% from turn to turn" in note
+    assert "differ from turn to turn by more than 10%" in note
+    assert "(decode: by up to 34% ('faster'))" in note
     assert "`llama-ablate measure DIR decode_speed --again`" in note
 
 
@@ -98,12 +99,20 @@ def test_speeds_of_turns_that_spread_by_more_than_a_tenth_are_noted_by_name():
 def test_speeds_of_earlier_results_are_told_as_such(turns, processes):
     few = {"train_speed_turns": turns, "train_speed_processes": processes}
     (note,) = speeds.notes(timed(**few, train_speed_spread=math.nan))
-    assert f"training speeds come from {turns} turn(s) in {processes} process(es), fewer" in note
+    assert f"(training: {turns} turns in {processes} process{'es' * (processes > 1)})" in note
+    assert "`llama-ablate measure DIR train_speed --again`" in note
+
+
+def test_what_holds_of_both_speeds_is_one_note_with_one_command():
+    few = {f"{name}_speed_turns": 5 for name in ("train", "decode")}
+    (note,) = speeds.notes(timed(**few))
+    assert "training: 5 turns in 5 processes; decode: 5 turns" in note
+    assert "`llama-ablate measure DIR train_speed decode_speed --again`" in note
 
 
 def test_nothing_is_noted_of_speeds_that_were_not_measured(frames):
     (note,) = speeds.notes(frames().table.comparison)  # of training, by 9 turns in 3 processes
-    assert "9 turn(s) in 3 process(es)" in note
+    assert "(training: 9 turns in 3 processes)" in note
 
 
 def test_the_spread_of_turns_is_that_of_their_middle_half_over_their_median():
