@@ -116,7 +116,12 @@ def test_at_80_columns_a_speed_stands_without_its_interval_rather_than_not_at_al
     assert all(speed in wide for speed in speeds)
     assert "left out" not in narrow
     assert "-0.1234 [-0.1345, -0.1123]" in narrow
-    assert [line.split()[-1] for line in narrow.split("\n")[-4:]] == ["1.00x", "0.92x", "diff.", "-"]
+    assert [line.split()[-1] for line in narrow.split("\n")[-4:]] == [
+        "1.00x",
+        "0.92x",
+        "diff.",
+        "-",
+    ]
 
 
 def test_a_narrow_table_keeps_the_columns_up_to_the_verdict_and_shortens_labels_for_them():

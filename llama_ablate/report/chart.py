@@ -225,18 +225,23 @@ def _band(margin: float) -> Spec:
     }
 
 
-def over_seeds(points: Sequence[Row], x: Spec, title: str) -> Spec:
-    """Return a chart of the dataset `points`: mean losses over seeds, and the band of all."""
+def of_means(points: Sequence[Row], x: Spec, title: str) -> Spec:
+    """Return a chart of means over seeds with their 95% intervals as bands.
+
+    `points` become its dataset of that name: rows of `variant, loss, low, high, n` and the field
+    of `x`, as `drawing.over_seeds` takes them.
+    """
     named = by_variant(list(dict.fromkeys(point["variant"] for point in points)))
     colour: Spec = {key: value for key, value in named.items() if key != "strokeDash"}
-    y: Spec = number("loss", title, scale={"zero": False})
-    mean: Spec = {"x": x, "y": {**y, "aggregate": "mean"}, "opacity": faded()}
-    ends: Spec = {"y": {**y, "aggregate": "min"}, "y2": {"field": "loss", "aggregate": "max"}}
+    mean: Spec = {"x": x, "y": number("loss", title, scale={"zero": False}), "opacity": faded()}
+    ends: Spec = {"y": number("low", title, scale={"zero": False}), "y2": {"field": "high"}}
     hover: list[Spec] = [
         {"field": "variant"},
         number(x["field"], x["title"], format=",.4~g"),
-        {"field": "loss", "aggregate": "mean", "format": ".4f", "title": "mean loss"},
-        {"aggregate": "count", "title": "n"},
+        {"field": "loss", "format": ".4f", "title": "mean loss"},
+        {"field": "low", "format": ".4f", "title": "interval from"},
+        {"field": "high", "format": ".4f", "title": "to"},
+        {"field": "n"},
     ]
     point = layer("point", {"filled": True, "size": 55}, **mean, **colour)
     point["encoding"]["tooltip"] = hover
@@ -245,7 +250,7 @@ def over_seeds(points: Sequence[Row], x: Spec, title: str) -> Spec:
         layer("line", {}, **mean, **named),
         point,
     ]
-    return view(300, layers, of="points")
+    return view(300, layers, of="points", datasets={"points": points})
 
 
 def checkbox(name: str, label: str, *, on: bool = True) -> Spec:

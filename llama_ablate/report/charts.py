@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from llama_ablate.report import contrasts, scaling, tables, tuning
 from llama_ablate.report.chart import (
     OF_VARIANT,
     Chart,
+    Row,
     Spec,
     by_variant,
     by_verdict,
@@ -25,12 +27,13 @@ from llama_ablate.report.chart import (
     logarithmic,
     menu,
     number,
-    over_seeds,
+    of_means,
     told,
     view,
     widened,
     zero,
 )
+from llama_ablate.report.drawing import over_seeds
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import PlannedVariant
@@ -290,7 +293,7 @@ def steps(frames: Frames) -> Chart | None:
 
 @CHARTS.register("sensitivity", every_table=True)
 def sensitivity(frames: Frames) -> Chart | None:
-    """Show the loss against the learning rate: the mean over seeds, from the lowest to the highest.
+    """Show the loss against the learning rate: the mean over seeds with its 95% interval.
 
     A run that diverged or collapsed stands at the loss of chance. The ring is the chosen rate.
     """
@@ -303,27 +306,20 @@ def sensitivity(frames: Frames) -> Chart | None:
     tuned = table.reported.groupby("label", sort=False)["tuned"].first()
     chosen = {label: json.loads(point).get("lr") for label, point in tuned.items()}
     points = [
-        {
-            "variant": row.label,
-            "seed": row.seed,
-            "rate": row.lr,
-            "loss": row.loss_nats,
-            "chosen": chosen.get(row.label) == row.lr,
-        }
-        for row in rows(losses)
+        {**_mean(row), "rate": row.lr, "chosen": chosen.get(row.label) == row.lr}
+        for row in rows(over_seeds(losses, ["label", "lr"], "loss_nats"))
     ]
     x = logarithmic("rate", "learning rate", "~g")
-    spec = over_seeds(points, x, f"{table.split} loss (nats per token)")
+    spec = of_means(points, x, f"{table.split} loss (nats per token)")
     ring = layer("point", {"size": 190, "strokeWidth": 2}, [{"filter": "datum.chosen"}])
     spec["layer"].append(ring | {"encoding": spec["layer"][-1]["encoding"]})
     spec["description"] = "Loss by learning rate"
-    spec["datasets"] = {"points": points}
     return Chart(spec, "tuning", figures=["sensitivity"], log=["y"])
 
 
 @CHARTS.register("ladder")
 def ladder(frames: Frames) -> Chart | None:
-    """Show the loss against the size: the mean over seeds, from the lowest to the highest.
+    """Show the loss against the size: the mean over seeds with its 95% interval.
 
     The thin line is the law through the sizes, dotted where it is a projection; too few sizes have
     none.
@@ -331,18 +327,15 @@ def ladder(frames: Frames) -> Chart | None:
     if frames.ladder.empty:
         return None
     losses = scaling.at_end(frames.ladder)
-    points = [
-        {"variant": r.label, "seed": r.seed, "size": r.parameters, "loss": r.loss_nats}
-        for r in rows(losses)
-    ]
-    spec = over_seeds(points, logarithmic("size", _SIZE), "loss (nats per token)")
-    spec["datasets"] = {"points": points}
+    means = over_seeds(losses, ["label", "parameters"], "loss_nats")
+    points = [{**_mean(row), "size": row.parameters} for row in rows(means)]
+    spec = of_means(points, logarithmic("size", _SIZE), "loss (nats per token)")
     spec["description"] = "Loss by size"
     laws = _laws(losses, scaling.floor_of(frames.table))
     if laws:
         mean = spec["layer"][-1]["encoding"]
         line = {key: value for key, value in mean.items() if key in ("x", "color", "opacity")}
-        line["y"] = {key: value for key, value in mean["y"].items() if key != "aggregate"}
+        line["y"] = mean["y"]
         dashes = {"domain": ["law", "projection"], "range": [[1, 0], [2, 4]]}
         line["strokeDash"] = {"field": "part", "legend": None, "scale": dashes}
         thin = layer("line", {"strokeWidth": 1}, **line)
@@ -350,6 +343,17 @@ def ladder(frames: Frames) -> Chart | None:
         spec["datasets"]["laws"] = laws
         spec["resolve"] = {"scale": {"strokeDash": "independent"}}
     return Chart(spec, "ladder", figures=["ladder"], log=["y"])
+
+
+def _mean(row: Any) -> Row:
+    """Return a mean over seeds and its interval, of a row of `over_seeds`."""
+    return {
+        "variant": row.label,
+        "loss": row.mean,
+        "low": row.low,
+        "high": row.high,
+        "n": row.n,
+    }
 
 
 @CHARTS.register("gaps")

@@ -1,6 +1,7 @@
 """Details of one variant, of one run, and of a pair of variants: as text and as plain values."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -37,6 +38,15 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     lines += [f"active_parameters: {chosen.active:,}"] if chosen.active < chosen.parameters else []
     lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
     lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
+    of_runs = table.attempts[
+        (table.attempts["error"] != "") & table.attempts["run"].isin(runs["id"])
+    ]
+    lines += [
+        f"{metric}: not measured of {n} of {len(runs)} runs: {error}"
+        for (metric, error), n in Counter(
+            zip(of_runs["metric"], of_runs["error"], strict=True)
+        ).items()
+    ]
     for attempt in rows(attempts):
         own = metrics[metrics["metric"] == attempt.metric]
         lines += ["", f"{attempt.metric}:"]
@@ -45,9 +55,9 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     values |= {
         "runs": runs.to_dict("records"),
         "metrics": spread(metrics).to_dict("records"),
-        "not_measured": attempts.loc[attempts["error"] != "", ["metric", "error"]].to_dict(
-            "records"
-        ),
+        "not_measured": pd.concat([of_runs, attempts[attempts["error"] != ""]])[
+            ["run", "metric", "error"]
+        ].to_dict("records"),
     }
     return "\n".join(lines), values
 

@@ -241,7 +241,7 @@ def _marks(axes: Axes, panel: Panel, labels: list[str], base: str) -> None:
     if _is_wide(panel):
         axes.set_xscale("log")
     else:
-        axes.locator_params(axis="x", nbins=5)
+        axes.locator_params(axis="x", nbins=3 if panel.quantity.endswith("(bytes)") else 5)
     if panel.quantity.endswith("(bytes)"):
         axes.xaxis.set_major_formatter(FuncFormatter(binary))
 

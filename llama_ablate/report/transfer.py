@@ -59,7 +59,7 @@ def figure(frames: Frames) -> "Figure | None":
     # Only here: a headline, which needs the frames alone, opens without seaborn.
     import seaborn as sns
 
-    from llama_ablate.report.drawing import blank, legend
+    from llama_ablate.report.drawing import blank, legend, note, over, over_seeds
 
     by_rate = losses(frames)
     if by_rate.empty:
@@ -73,13 +73,14 @@ def figure(frames: Frames) -> "Figure | None":
     for axes, label in zip(panels, labels, strict=True):
         for rung, colour in zip(rungs, palette, strict=True):
             own = by_rate[(by_rate["label"] == label) & (by_rate["rung"] == rung)]
-            over = own.groupby("lr")["loss_nats"].agg(["mean", "min", "max"])
-            axes.plot(over.index, over["mean"], "o-", ms=4, color=colour, label=rung)
-            axes.fill_between(over.index, over["min"], over["max"], color=colour, alpha=0.2, lw=0)
+            mean = over_seeds(own, ["lr"], "loss_nats").sort_values("lr")
+            axes.plot(mean["lr"], mean["mean"], "o-", ms=4, color=colour, label=rung)
+            axes.fill_between(mean["lr"], mean["low"], mean["high"], color=colour, alpha=0.2, lw=0)
             best = own[own["best"]].groupby("lr")["loss_nats"].mean()
             axes.plot(best.index, best, "o", ms=11, mfc="none", color=colour)
         axes.set_xscale("log", base=2)
         axes.set(xlabel="learning rate", title=label)
     panels[0].set_ylabel(f"{frames.table.split} loss (nats per token)")
     legend(panels[-1])
+    note(drawn, over(by_rate.groupby(["label", "rung", "lr"])["seed"].nunique()))
     return drawn
