@@ -162,7 +162,7 @@ def test_a_diverging_variant_is_shown_and_leaves_the_others_as_they_are(
     assert main(["status", str(tmp_path / "both" / "tiny")]) == 1
 
 
-def test_a_killed_worker_issince_again_and_goes_on_to_the_same_numbers(
+def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
     experiment_file, tmp_path, launch
 ):
     file = experiment_file("{}", train=LONG, seeds="1")
@@ -280,7 +280,7 @@ def test_a_process_whose_log_cannot_be_written_is_one_error_and_no_traceback(tmp
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_fork_server_that_is_killed_while_a_process_starts_issince_again(tmp_path):
+def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tmp_path):
     processes.warm()
     server = psutil.Process(forkserver._forkserver._forkserver_pid)
     server.suspend()
