@@ -288,7 +288,7 @@ def steps(frames: Frames) -> Chart | None:
     ]
     spec = view(28 * len(shown), layers, of="steps", datasets={"steps": shown})
     spec["description"] = "Steps of the path, each from where the one before it ended"
-    return Chart(spec, "steps")
+    return Chart(spec, "steps", figures=["steps"])
 
 
 @CHARTS.register("sensitivity", every_table=True)

@@ -194,6 +194,20 @@ def factors(frames: Frames) -> Figure | None:
     return figure
 
 
+@FIGURES.register("steps", every_table=True)
+def steps(frames: Frames) -> Figure | None:
+    """Draw what each step of a path changes against the step before it."""
+    frame = contrasts.steps(frames.table)
+    if frame.empty or frame["marginal_nats"].isna().all():
+        return None
+    ends = {f"marginal_{end}": f"{end}_nats" for end in ("low", "high")}
+    named = frame.rename(columns={"step": "name", "marginal_nats": "difference_nats", **ends})
+    columns = ["name", "difference_nats", "low_nats", "high_nats", "verdict"]
+    figure = _forest(named[columns], "loss minus that of the step before (nats)", {})
+    note(figure, _decided(frame))
+    return figure
+
+
 def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]]) -> Figure:
     """Draw a row for each effect: its interval, a mark whose shape and colour say its verdict.
 
