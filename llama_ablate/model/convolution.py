@@ -38,9 +38,7 @@ class _Depthwise(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, padded_BTD: Tensor, weight_DW: Tensor, pos_BT: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, padded_BTD: Tensor, weight_DW: Tensor, pos_BT: Tensor | None) -> Tensor:
         ctx.save_for_backward(padded_BTD, weight_DW, pos_BT)
         W = weight_DW.shape[1]
         T = padded_BTD.shape[1] - W + 1

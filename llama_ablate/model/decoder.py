@@ -145,9 +145,7 @@ class Decoder(nn.Module):
         do not fit the state or the position scheme.
         """
         schemes = self.positions
-        ctx = self.context(
-            tokens_BT, state, pad_B=pad_B, maps=maps, losses=losses, dropout=dropout
-        )
+        ctx = self.context(tokens_BT, state, pad_B=pad_B, maps=maps, losses=losses, dropout=dropout)
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
         for i, block in enumerate(self.blocks):

@@ -83,7 +83,7 @@ def attend(
     if mask is not None:  # a view: what all sequences or heads have in common is never copied
         mask_bhTS = mask.to(q_BHTE.dtype)[(None,) * (4 - mask.dim())]
         groups = (1, 1) if mask_bhTS.shape[1] == 1 else (K, H // K)
-        mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)
+        mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)  # type: ignore[no-untyped-call]
     kept_BHTS, times = dropped or (None, 1.0)
     kept = None if kept_BHTS is None else kept_BHTS.view(B, K, H // K * T, -1).transpose(0, 1)
     mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]

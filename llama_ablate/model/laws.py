@@ -122,7 +122,7 @@ def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) ->
     whole = _gradients(model, [tokens_BT])
     parts = _gradients(model, [part for row in alone for part in row])
     for name, gradient in whole.items():
-        if (gradient - parts[name]).abs().max() > close * max(1, parts[name].abs().max()):
+        if (gradient - parts[name]).abs().max() > close * parts[name].abs().max().clamp(min=1):
             return f"gives '{name}' another gradient of two documents than of each alone"
     return None
 
