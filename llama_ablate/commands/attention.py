@@ -39,7 +39,7 @@ def run(options: Namespace) -> Answer:
 
     opened = model_input.open_model(options)
     text = model_input.read_prompt(options)
-    prompt = opened.tokenizer.prompt(text, special=options.parse_special)
+    prompt = opened.prompt(text, special=options.parse_special)
     maps = attention_maps(opened, prompt)
     layers = maps.layers if options.layer is None else [options.layer]
     if options.head is None:

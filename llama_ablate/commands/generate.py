@@ -78,13 +78,13 @@ def run(options: Namespace) -> Answer:
         system = [chat.Message("system", options.system)] if options.system else []
         prompt = chat.encode([*system, chat.Message("user", text)], tokenizer)
     else:
-        prompt = tokenizer.prompt(text, special=options.parse_special)
+        prompt = opened.prompt(text, special=options.parse_special)
     generation = Generation(
         opened.model,
         [prompt],
         max_tokens=options.max_tokens,
         sampling=sampling,
-        stops=tokenizer.stops,
+        stops=opened.stops,
         past=options.past_context,
         use_cache=not options.no_cache,
         vocab=tokenizer.vocab,

@@ -38,7 +38,7 @@ def run(options: Namespace) -> Answer:
     if options.layer is not None and not 0 <= options.layer < layers:
         raise ConfigError(f"--layer {options.layer}: {opened.title} has layers 0 to {layers - 1}")
     text = model_input.read_prompt(options)
-    prompt = opened.tokenizer.prompt(text, special=options.parse_special)
+    prompt = opened.prompt(text, special=options.parse_special)
     rows = [row for row in trace(opened.model, prompt) if _wanted(row.module, options.layer)]
     return Answer(table(rows), {"tokens": prompt, "tensors": [asdict(row) for row in rows]})
 

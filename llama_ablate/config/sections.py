@@ -84,6 +84,8 @@ class Data(Section):
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
+    #: Whether a model sees the documents before the one that it reads.
+    documents: Literal["continue", "mask"] = "continue"
 
     @field_validator("corpus", "tokenizer")
     @classmethod

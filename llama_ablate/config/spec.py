@@ -22,6 +22,7 @@ SIZES = (
     "tie",
     "init_std",
     "logit_softcap",
+    "separator",
 )
 #: A component each, or a pattern of components over depth.
 SLOTS = ("norm", "position", "attention", "feedforward", "block")
@@ -88,6 +89,9 @@ class ModelSpec:
     tie: bool = False
     init_std: float = 0.02
     logit_softcap: float | None = None
+    #: The token that each document begins with, where no token is to see those of a document
+    #: before its own; None where a text is read as one.
+    separator: int | None = None
     init: Choice = DEPTH_SCALED
     dropout: DropoutRates = DropoutRates()
     parametrization: Choice = STANDARD

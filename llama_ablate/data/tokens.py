@@ -111,10 +111,14 @@ class Tokens:
         A corpus of known entropy is one document, and so is a text whose tokenizer has no token
         for what stands between documents.
         """
-        separator = None if self.source else self.tokenizer.separator
-        if separator is None:
+        if self.separator is None:
             return np.zeros(1, np.int64)
-        return np.append(0, np.flatnonzero(self.split(name) == separator) + 1)
+        return np.append(0, np.flatnonzero(self.split(name) == self.separator) + 1)
+
+    @cached_property
+    def separator(self) -> int | None:
+        """The token that stands between documents; None where all of them are one."""
+        return None if self.source else self.tokenizer.separator
 
     @property
     def heldout(self) -> list[str]:

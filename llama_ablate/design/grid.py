@@ -79,11 +79,12 @@ def variants(
     vocab: int,
     cost: Cost | None = None,
     match: str = "parameters",
+    separator: int | None = None,
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
-    `cost` counts what `match` holds equal; None matches nothing. Raises ConfigError with the
-    path of the offending key.
+    `cost` counts what `match` holds equal; None matches nothing. `separator` is that of models
+    that keep documents apart. Raises ConfigError with the path of the offending key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
@@ -124,7 +125,7 @@ def variants(
             v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
         ]
         _distinct(arms)  # variants that differ in width alone are equal once it is solved
-    return tuple(arms)
+    return tuple(replace(v, spec=replace(v.spec, separator=separator)) for v in arms)
 
 
 def _distinct(variants: Sequence[Variant]) -> None:

@@ -188,18 +188,18 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     for data, where in _texts(experiment):
         text = _text(data, where)
         _check_size(experiment, text, where)
-        prepared.append((data, text))
-    _check_floor(metrics, [text for _, text in prepared])
+        prepared.append((data, text, _separator(data, text, where)))
+    _check_floor(metrics, [text for _, text, _ in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING}
     tables = []
-    for (data, text), (i, size), match, budget in itertools.product(
+    for (data, text, separator), (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
     ):
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(at, registries, text.vocab, _cost(match, at), match)
+            variants = grid.variants(at, registries, text.vocab, _cost(match, at), match, separator)
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
@@ -227,11 +227,13 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
 
 
 def _named(data: Data) -> str:
-    """Name a text by its corpus and options."""
-    if data.name or isinstance(data.corpus, str):
-        return data.name or str(data.corpus)
-    options = [f"{k}={v}" for k, v in data.corpus.items() if k not in ("name", "path")]
-    return " ".join([str(data.corpus["name"]), *options])
+    """Name a text by its corpus, its options, and what is done with its documents."""
+    if data.name:
+        return data.name
+    corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
+    options = [f"{k}={v}" for k, v in corpus.items() if k not in ("name", "path")]
+    masked = ["documents=mask"] if data.documents == "mask" else []
+    return " ".join([str(corpus["name"]), *options, *masked])
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
@@ -252,6 +254,22 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
             error.message,
             (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,
         ) from None
+
+
+def _separator(data: Data, text: tokens.Tokens, where: Where) -> int | None:
+    """Return the token at which documents are kept apart, None where they continue each other.
+
+    Raises ConfigError where there is one document, or no token between several.
+    """
+    if data.documents == "continue":
+        return None
+    if len(text.documents("train")) == 1:
+        raise ConfigError(
+            "'mask' keeps documents apart, and these tokens are one document: the corpus has no "
+            "other, or the tokenizer no token that stands between them; allowed: continue",
+            (*where, "documents"),
+        )
+    return text.separator
 
 
 def _check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
@@ -319,13 +337,14 @@ def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> No
 
 def _check_plugins(tables: tuple[Table, ...]) -> None:
     """Check the model laws for every plug-in component, beside built-in ones."""
-    checked: set[tuple[str, Choice]] = set()
+    checked: set[tuple[str, Choice, bool]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
     for variant in (v for c in tables for v in c.variants):
-        choices = [(s, c) for s in SLOTS for c in getattr(variant.spec, s).choices]
-        foreign = [(s, c) for s, c in choices if plugins.code_of(REGISTRIES[s].get(c.name))]
-        for slot, choice in (pair for pair in foreign if pair not in checked):
-            beside = {s: own[s] for s, _ in foreign} | {slot: choice}
+        apart = variant.spec.separator is not None
+        choices = [(s, c, apart) for s in SLOTS for c in getattr(variant.spec, s).choices]
+        foreign = [one for one in choices if plugins.code_of(REGISTRIES[one[0]].get(one[1].name))]
+        for slot, choice, _ in (one for one in foreign if one not in checked):
+            beside = {s: own[s] for s, _, _ in foreign} | {slot: choice}
             try:
                 laws.check(variant.spec.with_components(beside), slot)
             except ConfigError as error:

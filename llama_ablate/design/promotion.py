@@ -79,7 +79,7 @@ def experiment(
     }
     corpus = table.text.source.corpus
     names = [f"first text, {_name(corpus)}"[:60], f"second text, {_name(second)}"[:60]]
-    tokenizer = table.text.source.tokenizer
+    tokenizer, documents = table.text.source.tokenizer, table.text.source.documents
     hypothesis: dict[str, Any] = {"variant": variant.label, "direction": gate.direction}
     if gate.direction == "equivalent":
         hypothesis["margin"] = margin
@@ -97,7 +97,7 @@ def experiment(
             "match": [table.match],
         },
         "texts": [
-            {"name": name, "corpus": text, "tokenizer": tokenizer}
+            {"name": name, "corpus": text, "tokenizer": tokenizer, "documents": documents}
             for name, text in zip(names, (corpus, second), strict=True)
         ],
         "train": train.model_dump(mode="json", exclude_defaults=True),

@@ -55,4 +55,5 @@ def canonical(spec: ModelSpec, width: int) -> ModelSpec:
         position=position,
         init=DEPTH_SCALED,
         dropout=DropoutRates(),
+        separator=None,  # of one document, which is what others read, it changes nothing
     )

@@ -58,6 +58,17 @@ class OpenedModel:
             )
         return self.tokenizer_if_any
 
+    def prompt(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the ids of a prompt: a document's beginning, where the model keeps them apart."""
+        ids, separator = self.tokenizer.prompt(text, special=special), self.model.spec.separator
+        return ids if separator is None or ids[:1] == [separator] else [separator, *ids]
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens at which generation stops: where documents are kept apart, at one's end."""
+        separator = self.model.spec.separator
+        return self.tokenizer.stops | frozenset(() if separator is None else (separator,))
+
 
 def open_model(
     path: Path, *, tokenizer: Path | None = None, dtype: torch.dtype | None = None

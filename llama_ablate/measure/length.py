@@ -10,7 +10,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.results.metrics import Coordinate, Value, row
-from llama_ablate.training.evaluation import losses, windows
+from llama_ablate.training.evaluation import heldout_windows, losses, positions_of, windows
 
 _TEXTS = 16  # of each length: attention over long texts takes time quadratic in their length
 
@@ -19,24 +19,28 @@ _TEXTS = 16  # of each length: attention over long texts takes time quadratic in
 def loss_by_position(subject: Subject) -> Iterator[Value]:
     """Held-out loss by position in the context, in bands that double in width.
 
-    Early tokens are hard for any model, which flatters a longer window in the mean (the early-token
-    curse, Press et al. 2021, arXiv:2108.12409, appendix B).
+    Where documents are kept apart it is the position in the document. Early tokens are hard for any
+    model, which flatters a longer window in the mean (the early-token curse, Press et al. 2021,
+    arXiv:2108.12409, appendix B).
     """
     context, split = subject.model.spec.context, subject.tokens.heldout[-1]
-    cut = windows(subject.tokens.split(split), context)[:1]
-    by_position = losses(subject.model, cut, subject.compute).reshape(-1, context).mean(0)
+    cut = heldout_windows(subject.model, subject.tokens, split)[:1]
+    nats = losses(subject.model, cut, subject.compute)
+    position = positions_of(cut, subject.model.spec.separator)
     first = 1
     while first <= context:
         last = min(2 * first - 1, context)
-        yield row(
-            f"loss_at_position_{first}_to_{last}_nats",
-            by_position[first - 1 : last].mean(),
-            "nats",
-            "loss",
-            split=split,
-            first_position=first,
-            last_position=last,
-        )
+        band = (first - 1 <= position) & (position < last)
+        if band.any():
+            yield row(
+                f"loss_at_position_{first}_to_{last}_nats",
+                nats[band].mean(),
+                "nats",
+                "loss",
+                split=split,
+                first_position=first,
+                last_position=last,
+            )
         first = last + 1
 
 

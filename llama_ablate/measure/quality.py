@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from llama_ablate.evidence import text
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.results.metrics import Coordinate, Value, row
-from llama_ablate.training.evaluation import losses, predictions, windows
+from llama_ablate.training.evaluation import heldout_windows, losses, predictions
 
 _BINS = 15  # of confidence, as in Guo et al. 2017
 
@@ -27,7 +27,7 @@ def perplexity(subject: Subject) -> Iterator[Value]:
     """
     for split in subject.tokens.heldout:
         context = subject.model.spec.context
-        cut = windows(subject.tokens.split(split), context)
+        cut = heldout_windows(subject.model, subject.tokens, split)
         nats = losses(subject.model, cut, subject.compute)
         mean = float(nats.mean())
         yield row(f"{split}_loss_nats", mean, "nats", "loss", split=split)
@@ -53,7 +53,7 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
     than three standard errors means that the model sees what it must not see: a leak.
     """
     for split in subject.tokens.heldout if subject.tokens.source else ():
-        cut = windows(subject.tokens.split(split), subject.model.spec.context)
+        cut = heldout_windows(subject.model, subject.tokens, split)
         nats = losses(subject.model, cut, subject.compute)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
@@ -74,7 +74,7 @@ def calibration(subject: Subject) -> Iterator[Value]:
     is not confident enough of likely tokens, with one above 1 it rates unlikely tokens too low.
     """
     split = subject.tokens.heldout[-1]
-    cut = windows(subject.tokens.split(split), subject.model.spec.context)
+    cut = heldout_windows(subject.model, subject.tokens, split)
     confidences, hits, nats = [], [], []
     for logits_NV, targets_N in predictions(subject.model, cut, subject.compute):
         logs_NV = logits_NV.log_softmax(-1)

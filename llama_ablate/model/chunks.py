@@ -1,6 +1,7 @@
 """A sequence in chunks of equal length, for recurrences that are computed chunk by chunk."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,13 +28,31 @@ def in_chunks(x_BT: Tensor, number: int, length: int) -> Tensor:
     return x_BT.reshape(batch, number, length, *rest)
 
 
-def decay_between(total_C: Tensor) -> Tensor:
-    """Return the decay from each token to each later one, (..., C, C), zero above the diagonal.
+class Decays(NamedTuple):
+    """How much is left of what was there before, within chunks of C tokens."""
 
-    `total_C` is the logarithm of the decay from the chunk's start through each token: a
-    difference of two, and no quotient, so nothing overflows.
+    #: From each token to each later one, (..., C, C): zero above the diagonal.
+    between_CC: Tensor
+    #: From the chunk's start through each token, (..., C).
+    since_start_C: Tensor
+    #: From each token to the chunk's end, (..., C).
+    to_end_C: Tensor
+
+
+def decays(log_C: Tensor, begins_C: Tensor | None = None) -> Decays:
+    """Return the decays of chunks, of the logarithms of the decay at each token, (..., C).
+
+    Nothing is left from before a token that `begins` a document. Decays are the exponentials of
+    differences of two sums, and no quotients, so nothing overflows.
     """
-    length = total_C.shape[-1]
-    later_CC = torch.ones(length, length, dtype=torch.bool, device=total_C.device).triu(1)
+    length = log_C.shape[-1]
+    total_C = log_C.cumsum(-1)
+    gone_CC = torch.ones(length, length, dtype=torch.bool, device=log_C.device).triu(1)
+    since_start_C, to_end_C = total_C.exp(), (total_C[..., -1:] - total_C).exp()
+    if begins_C is not None:
+        document_C = begins_C.cumsum(-1)
+        gone_CC = gone_CC | (document_C[..., :, None] != document_C[..., None, :])
+        since_start_C = since_start_C.masked_fill(document_C != 0, 0)
+        to_end_C = to_end_C.masked_fill(document_C != document_C[..., -1:], 0)
     log_CC = total_C[..., :, None] - total_C[..., None, :]
-    return log_CC.masked_fill(later_CC, -math.inf).exp()
+    return Decays(log_CC.masked_fill(gone_CC, -math.inf).exp(), since_start_C, to_end_C)

@@ -15,11 +15,19 @@ from llama_ablate.model.positions import Position
 _STANDARD = Parametrization()
 
 
+def _since(first_BT: Tensor | None, at_T: Tensor) -> Tensor:
+    """Return positions, counted from a first token on; what is before it has its own."""
+    return at_T if first_BT is None else (at_T - first_BT).clamp(min=0)
+
+
 class Context:
     """What the decoder makes once per forward pass, and hands to every layer with its own `layer`.
 
     `pos_T` are the positions of the new tokens, (T,), or (B, T) where sequences are padded on the
-    left; `valid_BT` says which new tokens are no padding, None where all are. `maps` is a list that
+    left or documents are kept apart; `valid_BT` says which new tokens are no padding, None where
+    all are. `first_BT` is the index at which the document of each new token begins, (B, T), None
+    where a text is one document; `begins_BT` says which tokens are the first of theirs: what a
+    mixer keeps of earlier tokens ends there. `maps` is a list that
     attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
     The parametrization gives the factors of attention `scores` and of what a sub-layer adds to the
     `residual` stream.
@@ -34,6 +42,7 @@ class Context:
         kernel: Kernel = "fused",
         device: torch.device | str = "cpu",
         pad_B: Tensor | None = None,
+        first_BT: Tensor | None = None,
         maps: list[Maps] | None = None,
         losses: dict[str, Tensor] | None = None,
         dropout: Dropout | None = None,
@@ -43,10 +52,15 @@ class Context:
         self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
         self.scores, self.residual = parametrization.scores, parametrization.residual
         self.layer = 0
-        self._device, self._pad_B = device, pad_B
+        self._device = device
+        self._pad_B1 = None if pad_B is None else pad_B[:, None]
+        # The first token that each new one may see.
+        self._seen_BT = self._pad_B1 if first_BT is None else first_BT
         at_T = torch.arange(start, start + new, device=device)
-        self.pos_T = at_T if pad_B is None else (at_T - pad_B[:, None]).clamp(min=0)
-        self.valid_BT = None if pad_B is None else at_T >= pad_B[:, None]
+        self.pos_T = _since(self._seen_BT, at_T)
+        self.valid_BT = None if self._pad_B1 is None else at_T >= self._pad_B1
+        self.first_BT = first_BT
+        self.begins_BT = None if first_BT is None else at_T == first_BT
         self._masks: dict[tuple[int, int | None, int], tuple[Tensor | None, bool]] = {}
 
     def at(self, layer: int, position: Position) -> "Context":
@@ -75,19 +89,19 @@ class Context:
         return self._masks[key]
 
     def _mask(self, window: float, held: int) -> tuple[Tensor | None, bool]:
-        start, new, pad_B = self.start, self.new, self._pad_B
+        start, new, first_BT = self.start, self.new, self._seen_BT
         at_S = torch.arange(start - held, start + new, device=self._device)
-        pos_S, hidden_TS = at_S, None
-        if new > 1 or start + new > window or pad_B is not None:
+        hidden_TS = None
+        if new > 1 or start + new > window or first_BT is not None:
             back_TS = at_S[held:, None] - at_S
             hidden_TS = (back_TS < 0) | (back_TS >= window)
-            if pad_B is not None:
-                pos_S = (at_S - pad_B[:, None]).clamp(min=0)
-                padding_B1S = at_S < pad_B[:, None, None]
+            if first_BT is not None:
+                unseen_BTS = at_S < first_BT[..., None]
                 # A padding token sees itself, or its softmax would be over nothing.
-                hidden_TS = ((hidden_TS | padding_B1S) & (back_TS != 0)).unsqueeze(1)
-        mask = self.position.bias(self.pos_T, pos_S)
-        causal = new > 1 and mask is None and start == 0 and pad_B is None and new <= window
+                hidden_TS = ((hidden_TS | unseen_BTS) & (back_TS != 0)).unsqueeze(1)
+        # A bias is of distances, which are the same from wherever positions are counted.
+        mask = self.position.bias(*(_since(self._pad_B1, at) for at in (at_S[held:], at_S)))
+        causal = new > 1 and mask is None and start == 0 and first_BT is None and new <= window
         if hidden_TS is not None:
             triangle_TS = torch.zeros(hidden_TS.shape, device=self._device)
             triangle_TS.masked_fill_(hidden_TS, -math.inf)

@@ -144,39 +144,75 @@ class Decoder(nn.Module):
         the masks of a training step, None outside of training. Raises ValueError where the tokens
         do not fit the state or the position scheme.
         """
-        start, new = state.length if state else 0, tokens_BT.shape[1]
-        if state and start + new > state.capacity:
-            raise ValueError(f"{start + new} tokens do not fit a state of {state.capacity}")
         schemes = self.positions
-        for scheme in schemes.values():
-            scheme.reach(start + new)
-        ctx = Context(
-            start,
-            new,
-            self.position,
-            kernel=self.kernel,
-            device=tokens_BT.device,
-            pad_B=pad_B,
-            maps=maps,
-            losses=losses,
-            dropout=dropout,
-            parametrization=self.parametrization,
-        )
+        ctx = self.context(tokens_BT, state, pad_B=pad_B, maps=maps, losses=losses, dropout=dropout)
         x_BTD = self.position.embed(self.embedding(tokens_BT), ctx.pos_T)
         x_BTD = x_BTD if dropout is None else dropout(x_BTD, "embedding")
         for i, block in enumerate(self.blocks):
             own = ctx.at(i, schemes[self.schemes[i]])
             x_BTD = block(x_BTD, own, state.layers[i] if state else None)
         if state:
-            state.length += new
+            state.length += tokens_BT.shape[1]
         y_BTD: Tensor = self.norm(x_BTD)
         return y_BTD
+
+    def context(
+        self,
+        tokens_BT: Tensor,
+        state: DecoderState | None = None,
+        *,
+        pad_B: Tensor | None = None,
+        maps: list[Maps] | None = None,
+        losses: dict[str, Tensor] | None = None,
+        dropout: Dropout | None = None,
+    ) -> Context:
+        """Return the context of a forward pass over tokens. Raises ValueError as `hidden` does."""
+        start, new = state.length if state else 0, tokens_BT.shape[1]
+        if state and start + new > state.capacity:
+            raise ValueError(f"{start + new} tokens do not fit a state of {state.capacity}")
+        for scheme in self.positions.values():
+            scheme.reach(start + new)
+        return Context(
+            start,
+            new,
+            self.position,
+            kernel=self.kernel,
+            device=tokens_BT.device,
+            pad_B=pad_B,
+            first_BT=self._first(tokens_BT, start, state, pad_B),
+            maps=maps,
+            losses=losses,
+            dropout=dropout,
+            parametrization=self.parametrization,
+        )
+
+    def _first(
+        self, tokens_BT: Tensor, start: int, state: DecoderState | None, pad_B: Tensor | None
+    ) -> Tensor | None:
+        """Return the index at which the document of each token begins, (B, T), and keep it.
+
+        None where a text is one document. A document begins with the separator before it.
+        """
+        if self.spec.separator is None:
+            return None
+        at_T = torch.arange(start, start + tokens_BT.shape[1], device=tokens_BT.device)
+        first_BT = torch.where(tokens_BT == self.spec.separator, at_T, 0).cummax(1).values
+        if pad_B is not None:  # a token of padding may be the separator's
+            first_BT = torch.maximum(first_BT, pad_B[:, None])
+        if state:
+            assert state.first_BS is not None, "the state is of this model"
+            if start:
+                first_BT = torch.maximum(first_BT, state.first_BS[:, start - 1, None])
+            state.first_BS[:, start : start + tokens_BT.shape[1]] = first_BT
+        return first_BT
 
     def new_state(
         self, batch: int, capacity: int, dtype: torch.dtype | None = None
     ) -> DecoderState:
         """Return an empty state of all mixers, for `capacity` tokens of `batch` sequences."""
-        weight = self.embedding.weight
+        weight, first_BS = self.embedding.weight, None
+        if self.spec.separator is not None:
+            first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=weight.device)
         return DecoderState(
             [
                 block.attn.new_state(
@@ -185,6 +221,7 @@ class Decoder(nn.Module):
                 for block in self.blocks
             ],
             capacity,
+            first_BS,
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:

@@ -10,7 +10,7 @@ Shapes: E is the width of a key, P of a value; n chunks of C tokens.
 import torch
 from torch import Tensor
 
-from llama_ablate.model.chunks import chunk_lengths, decay_between, in_chunks
+from llama_ablate.model.chunks import chunk_lengths, decays, in_chunks
 from llama_ablate.model.flash_linear import flash_kernel
 from llama_ablate.model.kernels import Kernel
 
@@ -26,44 +26,50 @@ def gated_delta_rule(
     beta_BTH: Tensor,
     state_BHEP: Tensor | None = None,
     *,
+    begins_BT: Tensor | None = None,
     kernel: Kernel = "math",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
 
     `decay` is a logarithm, 0 or less; `beta` is from 0 to 1; keys are of length 1. A token of decay
-    0 and beta 0 leaves the state as it is. Without a state it starts at zero. All is computed in
-    float32 at least, under autocast too.
+    0 and beta 0 leaves the state as it is. Without a state it starts at zero, and so it does at a
+    token that `begins` a document. All is computed in float32 at least, under autocast too.
 
     Inside a chunk the writes of all tokens are the solution of one triangular system (section 3.3:
     the WY representation and the UT transform), so that a sequence takes products of matrices and
     a loop over chunks, and none over tokens. One token after a state is the recurrence itself.
-    `fused` takes the kernels of flash-linear-attention where they can run.
+    `fused` takes the kernels of flash-linear-attention where they can run, and where documents
+    are not kept apart.
     """
     B, T, H, E = q_BTHE.shape
     P = v_BTHP.shape[-1]
     if T == 1 and state_BHEP is not None:
+        if begins_BT is not None:
+            state_BHEP = state_BHEP.masked_fill(begins_BT[:, :, None, None], 0)
         token = q_BTHE[:, 0], k_BTHE[:, 0], v_BTHP[:, 0], decay_BTH[:, 0], beta_BTH[:, 0]
         out_BHP, state_BHEP = gated_delta_step(*token, state_BHEP)
         return out_BHP[:, None], state_BHEP
-    if flash := flash_kernel("gated_delta_rule.chunk_gated_delta_rule", kernel, v_BTHP):
+    flash = flash_kernel("gated_delta_rule.chunk_gated_delta_rule", kernel, v_BTHP)
+    if flash and begins_BT is None:
         return flash((q_BTHE, k_BTHE, v_BTHP), (decay_BTH, beta_BTH), state_BHEP)
     n, C = chunk_lengths(T, chunk)
     dtype = torch.promote_types(v_BTHP.dtype, torch.float32)
 
     def heads_first(x_BTH: Tensor) -> Tensor:
-        x_BnCH = in_chunks(x_BTH.to(dtype), n, C)
+        x_BnCH = in_chunks(x_BTH, n, C)
         x_nBHC = x_BnCH.permute(1, 0, 3, 2, *range(4, x_BnCH.dim()))
         return x_nBHC.reshape(n, B * H, C, *x_BTH.shape[3:])
 
     with torch.autocast(v_BTHP.device.type, enabled=False):
         q_nbCE, k_nbCE, v_nbCP, decay_nbC, beta_nbC = map(
-            heads_first, (q_BTHE, k_BTHE, v_BTHP, decay_BTH, beta_BTH)
+            heads_first, (x.to(dtype) for x in (q_BTHE, k_BTHE, v_BTHP, decay_BTH, beta_BTH))
         )
-        total_nbC = decay_nbC.cumsum(-1)
-        between_nbCC = decay_between(total_nbC)
-        since_start_nbC1 = total_nbC.exp()[..., None]
-        to_end_nbC1 = (total_nbC[..., -1:] - total_nbC).exp()[..., None]
+        begins_nbC = None
+        if begins_BT is not None:
+            begins_nbC = heads_first(begins_BT[..., None].expand(B, T, H))
+        between_nbCC, since_start_nbC, to_end_nbC = decays(decay_nbC, begins_nbC)
+        since_start_nbC1, to_end_nbC1 = since_start_nbC[..., None], to_end_nbC[..., None]
         whole_nb11 = since_start_nbC1[..., -1:, :]
 
         # What token i writes is its value less what earlier tokens of the chunk, and the state at

@@ -86,7 +86,9 @@ class GatedDelta(Recurrent):
 
         tokens = q_BTHE, k_BTHE, v_BTHP.view(B, T, H, P), decay_BTH, beta_BTH
         start = None if state is None else state["matrix"]
-        read_BTHP, matrix = gated_delta_rule(*tokens, start, kernel=ctx.kernel)
+        read_BTHP, matrix = gated_delta_rule(
+            *tokens, start, begins_BT=ctx.begins_BT, kernel=ctx.kernel
+        )
         if state is not None:
             state.advance(T, matrix=matrix, tail=tail)
 

@@ -80,11 +80,10 @@ def attend(
     q_KGBTE = q_BHTE.transpose(0, 1).reshape(K, H // K, B, T, E)
     q_KBgE = q_KGBTE.transpose(1, 2).reshape(K, B, -1, E)
     k_KBSE, v_KBSE = k_BKSE.transpose(0, 1), v_BKSE.transpose(0, 1)
-    if mask is not None:
-        S = mask.shape[-1]
-        rows_bHTS = mask.to(q_BHTE.dtype).expand(B if mask.dim() == 4 else 1, H, T, S)
-        rows_KGbTS = rows_bHTS.transpose(0, 1).reshape(K, H // K, -1, T, S)
-        mask = rows_KGbTS.transpose(1, 2).reshape(K, -1, H // K * T, S)
+    if mask is not None:  # a view: what all sequences or heads have in common is never copied
+        mask_bhTS = mask.to(q_BHTE.dtype)[(None,) * (4 - mask.dim())]
+        groups = (1, 1) if mask_bhTS.shape[1] == 1 else (K, H // K)
+        mask = mask_bhTS.unflatten(1, groups).transpose(0, 1)  # type: ignore[no-untyped-call]
     kept_BHTS, times = dropped or (None, 1.0)
     kept = None if kept_BHTS is None else kept_BHTS.view(B, K, H // K * T, -1).transpose(0, 1)
     mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]
@@ -140,10 +139,11 @@ class _MathAttention(torch.autograd.Function):
         with torch.autocast(q_KBgE.device.type, enabled=False):
             scaled_KBgE = q_KBgE * scale
             scores_KBgS = scaled_KBgE @ k_KBSE.transpose(-1, -2)
-            if mask is not None:
-                scores_KBgS += mask
+            if mask is not None:  # (K, B, G, T, S), or 1 of what they share
+                scores_KBgS.view(*q_KBgE.shape[:2], -1, *mask.shape[-2:]).add_(mask)
             weights_KBgS = scores_KBgS.softmax(-1)
             ctx.save_for_backward(scaled_KBgE, k_KBSE, v_KBSE, weights_KBgS, kept_KBgS)
+            ctx.mask_shape = None if mask is None else mask.shape
             if kept_KBgS is None:
                 return weights_KBgS @ v_KBSE
             # Dropout's scale multiplies the mixed values, which are fewer than the weights.
@@ -167,6 +167,8 @@ class _MathAttention(torch.autograd.Function):
         grad_q = (grad_scores @ k_KBSE).mul_(ctx.scale)
         grad_k = grad_scores.transpose(-1, -2) @ scaled_KBgE
         grad_v = mixing_KBgS.transpose(-1, -2) @ grad_KBgE
-        # A mask that learns is the same for all sequences: only padding differs between them.
-        grad_mask = grad_scores.sum(1, keepdim=True) if ctx.needs_input_grad[3] else None
+        grad_mask = None
+        if ctx.needs_input_grad[3]:
+            by_head = grad_scores.view(*grad_scores.shape[:2], -1, *ctx.mask_shape[-2:])
+            grad_mask = by_head.sum_to_size(ctx.mask_shape)
         return grad_q, grad_k, grad_v, grad_mask, None, None, None

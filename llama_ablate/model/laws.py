@@ -24,6 +24,9 @@ _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough f
 _CHANGED = 12  # the token that is changed to see which logits depend on it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
 _PADDED = 5  # tokens of padding to the left of a sequence
+_SEPARATOR = 7  # the token that a document begins with, where documents are kept apart
+#: Where they begin in two sequences: soon after another, within a chunk and beyond, and one empty.
+_BEGINS = (0, 9, 20), (3, 12, 13)
 _CLOSE = 1e-4
 _ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
 #: What a layer adds starts smaller with depth under the default rule alone.
@@ -87,6 +90,51 @@ def padding_changes_nothing(model: Decoder, tokens_BT: Tensor, close: float = _C
         if not _alike(logits_BTV[1, _PADDED:], alone_TV, close):
             return "lets padding change the sequence after it: what ctx.valid_BT says is none"
     return None
+
+
+def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
+    """Hold that documents in one sequence have the logits that each has alone.
+
+    In one pass, and with a state, padded on the left or not; and that the gradient of the whole is
+    the sum of theirs. For models that keep documents apart.
+    """
+    if (separator := model.spec.separator) is None:
+        return None
+    tokens_BT = tokens_BT[:2].masked_fill(tokens_BT[:2] == separator, (separator + 1) % _VOCAB)
+    alone: list[list[Tensor]] = []
+    for tokens_T, begins in zip(tokens_BT, _BEGINS, strict=True):
+        tokens_T[list(begins)] = separator
+        cuts = [at for at in begins if at]
+        alone.append([part[None] for part in tokens_T.tensor_split(cuts)])
+    expected_BTV = torch.cat([torch.cat([model(part) for part in row], 1) for row in alone])
+    T = tokens_BT.shape[1]
+    for padding in (0, _PADDED):
+        text_BT = F.pad(tokens_BT[:, : T - padding], (padding, 0), value=separator)
+        pad_B = torch.full((2,), padding) if padding else None
+        state = model.new_state(batch=2, capacity=T)
+        pieces = [model(part, state, pad_B=pad_B) for part in _pieces(text_BT, 7, 11)]
+        for logits_BTV in (model(text_BT, pad_B=pad_B), torch.cat(pieces, 1)):
+            if not _alike(logits_BTV[:, padding:], expected_BTV[:, : T - padding], close):
+                return (
+                    "lets a document see the one before it, and 'documents: mask' keeps them "
+                    "apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so"
+                )
+    whole = _gradients(model, [tokens_BT])
+    parts = _gradients(model, [part for row in alone for part in row])
+    for name, gradient in whole.items():
+        if (gradient - parts[name]).abs().max() > close * parts[name].abs().max().clamp(min=1):
+            return f"gives '{name}' another gradient of two documents than of each alone"
+    return None
+
+
+def _gradients(model: Decoder, texts: list[Tensor]) -> dict[str, Tensor]:
+    """Return the gradient of the sum of the squared logits of texts, by parameter."""
+    with torch.enable_grad():
+        for tokens_BT in texts:
+            model(tokens_BT).square().sum().backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return gradients
 
 
 def rewound_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
@@ -243,6 +291,7 @@ LAWS: tuple[Law, ...] = (
     causal,
     cached_equals_full,
     padding_changes_nothing,
+    documents_apart,
     rewound_equals_full,
     counted_bytes,
     exempts_what_it_has,
@@ -264,6 +313,7 @@ def check(spec: ModelSpec, slot: str) -> None:
         context=max(spec.context, _TOKENS),
         # Around zero most activations are alike, far from it most softmaxes are saturated.
         tie=False,
+        separator=None if spec.separator is None else _SEPARATOR,
         init_std=max(spec.init_std, spec.dim**-0.5),
         **_RULES,
     )

@@ -88,7 +88,9 @@ class Mamba2(Recurrent):
 
         tokens = c_BTGE, b_BTGE, x_BTHP * step_BTH[..., None], decay_BTH
         start = None if state is None else state["matrix"]
-        read_BTHP, matrix = state_space_dual(*tokens, start, kernel=ctx.kernel)
+        read_BTHP, matrix = state_space_dual(
+            *tokens, start, begins_BT=ctx.begins_BT, kernel=ctx.kernel
+        )
         if state is not None:
             state.advance(T, matrix=matrix, tail=tail)
 

@@ -81,10 +81,14 @@ class Recurrent(nn.Module, ABC):
     def _convolve(
         self, inputs_BTe: Tensor, ctx: Context, state: RecurrentState | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the convolved inputs and the tail after them; padding enters as zeros."""
+        """Return the convolved inputs and the tail after them; padding enters as zeros.
+
+        No sum reaches into the document before.
+        """
         if ctx.valid_BT is not None:
             inputs_BTe = inputs_BTe * ctx.valid_BT[..., None]
-        y_BTe, tail = self.conv(inputs_BTe, None if state is None else state["tail"])
+        pos_BT = None if ctx.begins_BT is None else ctx.pos_T
+        y_BTe, tail = self.conv(inputs_BTe, None if state is None else state["tail"], pos_BT)
         return y_BTe, tail
 
     def _time_steps(self, step_BTH: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:

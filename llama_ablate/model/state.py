@@ -152,11 +152,18 @@ class RecurrentState(State):
 
 
 class DecoderState:
-    """The states of all layers; the decoder's forward pass advances it."""
+    """The states of all layers; the decoder's forward pass advances it.
 
-    def __init__(self, layers: Sequence[State], capacity: int) -> None:
+    `first_BS` is the index at which the document of each token begins, None where a text is one
+    document. Like the length it is the decoder's own and no part of `nbytes`.
+    """
+
+    def __init__(
+        self, layers: Sequence[State], capacity: int, first_BS: Tensor | None = None
+    ) -> None:
         self.layers = layers
         self.capacity = capacity
+        self.first_BS = first_BS
         self.length = 0
 
     def keep(self) -> None:

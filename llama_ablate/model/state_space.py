@@ -11,7 +11,7 @@ share `b` and `c`; n chunks of C tokens.
 import torch
 from torch import Tensor
 
-from llama_ablate.model.chunks import chunk_lengths, decay_between, in_chunks
+from llama_ablate.model.chunks import chunk_lengths, decays, in_chunks
 from llama_ablate.model.flash_linear import flash_kernel
 from llama_ablate.model.kernels import Kernel
 
@@ -26,42 +26,50 @@ def state_space_dual(
     decay_BTH: Tensor,
     state_BHEP: Tensor | None = None,
     *,
+    begins_BT: Tensor | None = None,
     kernel: Kernel = "math",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Return what each token reads, (B, T, H, P), and the state after the last, (B, H, E, P).
 
     `decay` is a logarithm, 0 or less, and `x` is already scaled by the time step. A token of decay
-    0 and x 0 leaves the state as it is. Without a state it starts at zero. All is computed in
-    float32 at least, under autocast too. One token after a state is the recurrence itself. `fused`
-    takes the kernels of flash-linear-attention where they can run.
+    0 and x 0 leaves the state as it is. Without a state it starts at zero, and so it does at a
+    token that `begins` a document. All is computed in float32 at least, under autocast too. One
+    token after a state is the recurrence itself. `fused` takes the kernels of
+    flash-linear-attention where they can run, and where documents are not kept apart.
     """
     B, T, H, P = x_BTHP.shape
     G, E = b_BTGE.shape[2:]
     J = H // G
     if T == 1 and state_BHEP is not None:
+        if begins_BT is not None:
+            state_BHEP = state_BHEP.masked_fill(begins_BT[:, :, None, None], 0)
         token = c_BTGE[:, 0], b_BTGE[:, 0], x_BTHP[:, 0], decay_BTH[:, 0]
         out_BHP, state_BHEP = state_space_step(*token, state_BHEP)
         return out_BHP[:, None], state_BHEP
-    if flash := flash_kernel("simple_gla.chunk_simple_gla", kernel, x_BTHP):
+    flash = flash_kernel("simple_gla.chunk_simple_gla", kernel, x_BTHP)
+    if flash and begins_BT is None:
         c_BTHE, b_BTHE = (x.repeat_interleave(J, dim=2) for x in (c_BTGE, b_BTGE))
         return flash((c_BTHE, b_BTHE, x_BTHP), (decay_BTH,), state_BHEP)
     n, C = chunk_lengths(T, chunk)
     dtype = torch.promote_types(x_BTHP.dtype, torch.float32)
 
     def groups_first(x_BTG: Tensor) -> Tensor:
-        x_BnCG = in_chunks(x_BTG.to(dtype), n, C)
+        x_BnCG = in_chunks(x_BTG, n, C)
         x_nBGC = x_BnCG.permute(1, 0, 3, 2, *range(4, x_BnCG.dim()))
         return x_nBGC.reshape(n * B * G, C, *x_BTG.shape[3:])
 
     with torch.autocast(x_BTHP.device.type, enabled=False):
-        c_bCE, b_bCE = groups_first(c_BTGE), groups_first(b_BTGE)
-        x_bCJP = groups_first(x_BTHP.view(B, T, G, J, P))
-        total_bCJ = groups_first(decay_BTH.view(B, T, G, J)).cumsum(1)
-        since_start_bCJ1 = total_bCJ.exp()[..., None]
-        to_end_bCJ1 = (total_bCJ[:, -1:] - total_bCJ).exp()[..., None]
+        c_bCE, b_bCE = groups_first(c_BTGE.to(dtype)), groups_first(b_BTGE.to(dtype))
+        x_bCJP = groups_first(x_BTHP.view(B, T, G, J, P).to(dtype))
+        decay_bCJ = groups_first(decay_BTH.view(B, T, G, J).to(dtype))
+        begins_b1C = None
+        if begins_BT is not None:
+            begins_b1C = groups_first(begins_BT[..., None].expand(B, T, G))[:, None]
+        between_bJCC, since_start_bJC, to_end_bJC = decays(decay_bCJ.mT, begins_b1C)
+        since_start_bCJ1, to_end_bCJ1 = since_start_bJC.mT[..., None], to_end_bJC.mT[..., None]
 
-        scores_bJCC = (c_bCE @ b_bCE.mT)[:, None] * decay_between(total_bCJ.mT)
+        scores_bJCC = (c_bCE @ b_bCE.mT)[:, None] * between_bJCC
         inside_bCJP = (scores_bJCC @ x_bCJP.transpose(1, 2)).transpose(1, 2)
 
         # The heads of a group are columns of one product with the keys that they share.

@@ -17,21 +17,68 @@ LOGITS = 1 << 24
 _COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
 
 
+def heldout_windows(
+    model: Decoder, tokens: Tokens, split: str, most: int | None = None
+) -> list[NDArray[np.int64]]:
+    """Return the windows of a split on which a model is evaluated."""
+    return windows(tokens.split(split), model.spec.context, most, model.spec.separator)
+
+
 def windows(
-    tokens: NDArray[np.integer], context: int, most: int | None = None
+    tokens: NDArray[np.integer],
+    context: int,
+    most: int | None = None,
+    separator: int | None = None,
 ) -> list[NDArray[np.int64]]:
     """Cut a split into windows of `context` predictions that do not overlap, (N, context + 1).
 
     Every token but the first is predicted once: the last, shorter window is an array of its own.
-    With `most`, only the first that many predictions.
+    With `most`, only the first that many predictions. With the `separator` of a model that keeps
+    documents apart, a document is cut only where it is longer than the context, and from its
+    beginning; as many whole ones as fit share a window, which is filled with -1 at the right.
     """
     predictions = min(len(tokens) - 1, most or len(tokens))
+    if separator is not None:
+        return [_of_documents(tokens[: predictions + 1], context, separator)]
     whole = predictions // context
     index = np.arange(whole)[:, None] * context + np.arange(context + 1)
     cut = [tokens[index].astype(np.int64)] if whole else []
     if rest := predictions - whole * context:
         cut.append(tokens[None, whole * context : whole * context + rest + 1].astype(np.int64))
     return cut
+
+
+def _of_documents(tokens: NDArray[np.integer], context: int, separator: int) -> NDArray[np.int64]:
+    """Return windows that begin where documents do, or that go on in a longer one."""
+    end = len(tokens) - 1
+    # A document's first prediction is made from the separator before it.
+    begins = np.unique(np.append(0, np.flatnonzero(tokens[:end] == separator)))
+    lengths = np.diff(begins, append=end)
+    pieces = -(-lengths // context)
+    within = np.arange(pieces.sum()) - np.repeat(pieces.cumsum() - pieces, pieces)
+    edges = np.append(np.repeat(begins, pieces) + context * within, end)
+    starts = [0]
+    while starts[-1] < end:  # as many pieces as fit: always one, since none is longer
+        starts.append(int(edges[np.searchsorted(edges, starts[-1] + context, "right") - 1]))
+    at = np.array(starts[:-1])[:, None] + np.arange(max(map(int, np.diff(starts))) + 1)
+    past = at > np.array(starts[1:])[:, None]
+    return np.where(past, -1, tokens[np.minimum(at, end)].astype(np.int64))
+
+
+def targets_of(cut: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return what is predicted in windows, in reading order."""
+    return np.concatenate([part[:, 1:][part[:, 1:] >= 0] for part in cut])
+
+
+def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray[np.int64]:
+    """Return the position from which each prediction is made, from 0, in reading order."""
+    found = []
+    for part in cut:
+        inputs, at = part[:, :-1], np.arange(part.shape[1] - 1)
+        begins = np.where((inputs == separator) if separator is not None else False, at, 0)
+        position = at - np.maximum.accumulate(np.broadcast_to(begins, inputs.shape), 1)
+        found.append(position[part[:, 1:] >= 0])
+    return np.concatenate(found)
 
 
 def losses(
@@ -59,8 +106,11 @@ def predictions(
         rows = max(1, batch_tokens // part.shape[1])
         for start in range(0, len(part), rows):
             tokens = torch.from_numpy(part[start : start + rows]).to(compute.device)
-            hidden_ND = model.hidden(tokens[:, :-1]).flatten(0, 1)
             targets_N = tokens[:, 1:].flatten()
+            hidden_ND = model.hidden(tokens[:, :-1].clamp(min=0)).flatten(0, 1)
+            if (part[start : start + rows] < 0).any():
+                known_N = targets_N >= 0
+                hidden_ND, targets_N = hidden_ND[known_N], targets_N[known_N]
             for at in range(0, len(targets_N), some):
                 yield model.logits(hidden_ND[at : at + some]).float(), targets_N[at : at + some]
 
@@ -74,7 +124,7 @@ def unigram_loss(tokens: Tokens, cut: list[NDArray[np.int64]]) -> float | None:
     train = tokens.split("train")[:_COUNTED]
     count_V = np.bincount(train, minlength=tokens.vocab) + 1
     nats_V = -np.log(count_V / count_V.sum())
-    loss = float(np.concatenate([nats_V[part[:, 1:]].ravel() for part in cut]).mean())
+    loss = float(nats_V[targets_of(cut)].mean())
     if tokens.source:
         floor = np.concatenate([tokens.floor(part).ravel() for part in cut]).mean()
         if floor > loss - 0.1:

@@ -20,7 +20,7 @@ from llama_ablate.results import Outcome
 from llama_ablate.results.metrics import Value, row
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.evaluation import losses, unigram_loss, windows
+from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -151,7 +151,7 @@ class _Run:
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.sample = windows(tokens.split("validation"), self.context, _CURVE_TOKENS)
+        self.sample = heldout_windows(self.model, tokens, "validation", _CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
         """Do one optimizer step; record its losses and its gradient norm before clipping."""
@@ -254,7 +254,7 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                cut = windows(self.tokens.split(split), self.context)
+                cut = heldout_windows(self.model, self.tokens, split)
                 loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)
             self._restore(*before)

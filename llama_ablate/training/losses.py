@@ -71,6 +71,9 @@ class MultiToken(nn.Module):
     `independent` is after Gloeckle et al. 2024 (arXiv:2404.19737): every layer reads what the
     output head reads and nothing else. (Their heads branch off before the last layer.)
 
+    Where documents are kept apart, what a later document holds is not predicted: it adds zero to
+    the mean, so that all else weighs as it does where documents continue each other.
+
     Raises ConfigError for a depth that leaves nothing to predict.
     """
 
@@ -93,29 +96,23 @@ class MultiToken(nn.Module):
         self,
         hidden: Tensor,
         targets: Tensor,
+        tokens: Tensor,
         model: Decoder,
         losses: dict[str, Tensor],
         dropout: Dropout | None,
     ) -> Tensor:
         """Return the weighted loss; components of the extra layers add to `losses`."""
-        T = targets.shape[1]
+        T, first_BT = targets.shape[1], model.context(tokens).first_BT
         x_BTD, total = hidden, hidden.new_zeros(())
         for k, layer in enumerate(self.depths, start=1):
             x_BTD = (x_BTD if self.sequential else hidden)[:, : T - k]
             known_BTD = model.embedding(targets[:, k - 1 : T - 1]) if self.sequential else None
             scheme = model.positions[model.schemes[-1]]
-            ctx = Context(
-                0,
-                T - k,
-                scheme,
-                kernel=model.kernel,
-                device=targets.device,
-                losses=losses,
-                dropout=dropout,
-                parametrization=model.parametrization,
-            ).at(model.spec.layers + k - 1, scheme)
+            ctx = model.context(tokens[:, : T - k], losses=losses, dropout=dropout)
+            ctx = ctx.at(model.spec.layers + k - 1, scheme)
             x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
-            total = total + cross_entropy(model.logits(read_BTD), targets[:, k:])
+            same_BT = None if first_BT is None else first_BT[:, k:] == first_BT[:, : T - k]
+            total = total + cross_entropy(model.logits(read_BTD), targets[:, k:], same_BT)
         return self.weight / len(self.depths) * total
 
 
@@ -199,9 +196,14 @@ def losses_of(train: Train) -> list[Choice]:
     return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
 
 
-def cross_entropy(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats."""
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())
+def cross_entropy(
+    logits_BTV: Tensor, targets_BT: Tensor, counts_BT: Tensor | None = None
+) -> Tensor:
+    """Return the mean cross-entropy in nats, in which those that do not count are zeros."""
+    logits_NV, targets_N = logits_BTV.flatten(0, 1).float(), targets_BT.flatten()
+    if counts_BT is None:
+        return F.cross_entropy(logits_NV, targets_N)
+    return (F.cross_entropy(logits_NV, targets_N, reduction="none") * counts_BT.flatten()).mean()
 
 
 def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
