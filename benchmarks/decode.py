@@ -43,7 +43,6 @@ def model_of(sizes: dict[str, int], dtype: torch.dtype, **changes: Any) -> Decod
     """Build a Llama with random weights."""
     recipe = {"vocab": VOCAB, "context": 1024, "feedforward": "swiglu", **sizes, **changes}
     spec = resolve(Model.check(recipe), REGISTRIES)
-    # Larger weights than usual, so that the likeliest token is likeliest by far.
     return init_weights(build(spec), 0).to(dtype).eval()
 
 
@@ -57,27 +56,41 @@ def hugging_face(model: Decoder) -> Any:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
-def generations(sizes: dict[str, int], dtype: torch.dtype, new: int) -> dict[str, Callable[[], Any]]:
+def generations(
+    sizes: dict[str, int], dtype: torch.dtype, new: int
+) -> dict[str, Callable[[], Any]]:
     """Return what continues the same prompt by `new` tokens, by name."""
     model = model_of(sizes, dtype)
     theirs = hugging_face(model)
     prompt = torch.randint(0, VOCAB, (PROMPT,), generator=torch.Generator().manual_seed(0))
-    options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+    options = {
+        "max_new_tokens": new,
+        "min_new_tokens": new,
+        "do_sample": False,
+        "attention_mask": torch.ones(1, PROMPT, dtype=torch.long),
+        "pad_token_id": 0,
+    }
 
     def ours() -> list[int]:
         greedy = Sampling(temperature=0)
-        return [row[0] for row in Generation(model, [prompt.tolist()], max_tokens=new, sampling=greedy)]
+        return [
+            row[0] for row in Generation(model, [prompt.tolist()], max_tokens=new, sampling=greedy)
+        ]
 
     def generate(**more: Any) -> list[int]:
         with torch.inference_mode():
             mask = torch.ones(1, PROMPT, dtype=torch.long)
-            whole = theirs.generate(prompt[None], attention_mask=mask, pad_token_id=0, **options, **more)
+            whole = theirs.generate(
+                prompt[None], attention_mask=mask, pad_token_id=0, **options, **more
+            )
         return whole[0, PROMPT:].tolist()
 
     return {
         "llama_ablate": ours,
         "transformers": generate,
-        "transformers (static cache)": partial(generate, cache_implementation="static", disable_compile=True),
+        "transformers (static cache)": partial(
+            generate, cache_implementation="static", disable_compile=True
+        ),
     }
 
 
