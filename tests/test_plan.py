@@ -1,6 +1,10 @@
 """From a file to tables and runs: budgets, texts, sizes, tuning and controls."""
 
+import json
 import re
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,12 +13,24 @@ import torch
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.model.counts import count, states
+from llama_ablate.model.counts import count, skeleton, states
 from llama_ablate.model.decoder import build
 from llama_ablate.results.plan import CONTEXTS
 from llama_ablate.training import compute
 
+from .conftest import make_spec
+from .quiet import within
+
 FFN = "{axes: {feedforward: [relu]}}"
+THOUSAND = """{
+  design: product, match: parameters,
+  axes: {
+    norm: [rmsnorm, layernorm, {label: eps, name: rmsnorm, eps: 1.0e-3}, dyt, none],
+    position: [rope, learned, alibi, none, {label: far, name: rope, theta: 250_000}],
+    attention: [
+      mha, {label: g2, name: gqa, kv_heads: 2}, mqa,
+      {label: w32, name: mha, window: 32}, {label: w16, name: mha, window: 16}],
+    feedforward: [swiglu, gelu, relu, geglu], block: [pre, post]}}""".replace("\n", " ")
 
 
 @pytest.fixture
@@ -409,3 +425,40 @@ def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others(
     assert said.startswith("; allowed: relu-width=1234, ")
     assert said.endswith("1,960 more; did you mean 'relu-width=1234'?")
     assert nearest("b", ["c", "a"]) == "; allowed: a, c"
+
+
+@pytest.mark.full
+def test_a_plan_of_a_thousand_variants_takes_less_than_five_seconds_of_a_core(
+    experiment_file,
+):
+    file = experiment_file(THOUSAND, model="{dim: 64, layers: 2, heads: 4, context: 64}")
+    words = [sys.executable, "-m", "llama_ablate", "plan", str(file), "--json"]
+    took = []
+    for _ in range(3):  # the first one tries precisions and kernels
+        began = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+        done = subprocess.run(words, capture_output=True, check=True)
+        took.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - began)
+    assert len(json.loads(done.stdout)["variants"]) == 1000
+    assert within(min(took), 5), took
+
+
+def test_a_plan_imports_no_compiler(experiment_file):
+    code = (
+        "import sys; from llama_ablate.config import experiment;"
+        "from llama_ablate.design.plan import make; from llama_ablate.results import Settings;"
+        "make(experiment.load(sys.argv[1])).document(None, Settings());"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(experiment_file())], check=True)
+
+
+def test_skeletons_share_parts_with_each_other_and_none_within_a_model():
+    attention = {"pattern": ["mha", {"name": "mha", "window": 8}]}
+    spec = make_spec(attention=attention, layers=4, block="sandwich")
+    (one, times), (other, _) = skeleton(spec), skeleton(replace(spec, tie=not spec.tie))
+    assert times == {0: 2, 1: 2}
+    assert len(set(one.modules())) == len(set(build(replace(spec, layers=2)).modules()))
+    again, _ = skeleton(spec.with_width(8))
+    assert again.blocks[0].attn is one.blocks[0].attn
+    assert again.blocks[0].ffn is not one.blocks[0].ffn
+    assert other.blocks[0].attn is not one.blocks[0].attn  # of other sizes

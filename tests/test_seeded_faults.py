@@ -14,9 +14,8 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import convolution, decoder
+from llama_ablate.model import convolution, counts, decoder
 from llama_ablate.model.context import Context
-from llama_ablate.model.counts import count
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import attend
@@ -168,12 +167,12 @@ def test_a_missing_factor_of_two_in_the_cache_is_caught_by_the_closed_form(monke
     monkeypatch.undo()
     attention = type(model.blocks[0].attn)
     monkeypatch.setattr(attention, "cached", property(lambda self: [(self.kv_heads, 8)]))
-    count.cache_clear()
+    counts.forget()
     try:
         with pytest.raises(AssertionError):
             laws.cache_bytes_equal_the_closed_form(model_of(LLAMA), "mha", torch.bfloat16)
     finally:
-        count.cache_clear()
+        counts.forget()
 
 
 def test_the_first_cache_of_the_primer_fails_at_its_second_step_and_ours_does_not():
@@ -375,7 +374,7 @@ def test_a_seeded_fault_is_caught_by_a_law_that_sound_code_obeys(what, monkeypat
     (owner, name, fault), (law, combination, words) = FAULTS[what]
 
     def hold():
-        count.cache_clear()
+        counts.forget()
         if law is laws.initial_values_are_those_declared:
             law(make_spec(**combination))
         else:
@@ -386,7 +385,7 @@ def test_a_seeded_fault_is_caught_by_a_law_that_sound_code_obeys(what, monkeypat
     with pytest.raises(AssertionError, match=words):
         hold()
     monkeypatch.undo()
-    count.cache_clear()
+    counts.forget()
 
 
 def test_an_optimizers_state_that_is_not_restored_is_caught_by_going_on_from_it(monkeypatch):

@@ -5,7 +5,6 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
@@ -91,7 +90,7 @@ def _plain(run: "RunStatus") -> dict[str, Any]:
         if run.live
         else None
     )
-    return asdict(run) | {"live": live}
+    return vars(run) | {"live": live}
 
 
 def _summary(runs: "Sequence[RunStatus]") -> str:

@@ -1,5 +1,6 @@
 """Matched budgets: solve one size of a variant so that it costs what the baseline costs."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -121,20 +122,22 @@ def _solved(spec: ModelSpec, target: int, cost: Cost, knob: Knob) -> Solved:
 def _exact(knob: Knob, cost: Callable[[int], int], target: int) -> float:
     """Return the size at which a cost is the target, by the secant method.
 
-    Two counts give that of an affine cost. A matrix that is as high as it is wide makes it
-    quadratic. Raises ConfigError where the size does not change the cost.
+    Two counts give that of an affine cost, and a third shows that it is one: at the round size
+    that is tried first anyway. A matrix that is as high as it is wide makes it quadratic. Raises
+    ConfigError where the size does not change the cost.
     """
-    multiple = knob.multiples[-1]
     (a, cost_a), (b, cost_b) = ((size, cost(size)) for size in (8, 16))
-    for _ in range(_SECANTS):
+    multiples = itertools.chain(knob.multiples[:1], itertools.repeat(knob.multiples[-1], _SECANTS))
+    for tried, multiple in enumerate(multiples):
         if cost_a == cost_b:
             raise ConfigError(f"{knob.name} changes nothing of it")
         size = a + (target - cost_a) * (b - a) / (cost_b - cost_a)
         c = max(multiple, round(size / multiple) * multiple)
-        if c in (a, b):
+        if tried and c in (a, b):
             break
         cost_c = cost(c)
-        if (cost_c - cost_a) * (b - a) == (cost_b - cost_a) * (c - a):  # on the line
-            break
-        a, cost_a, b, cost_b = b, cost_b, c, cost_c
+        if c not in (a, b) and (cost_c - cost_a) * (b - a) == (cost_b - cost_a) * (c - a):
+            break  # on the line
+        if tried:
+            a, cost_a, b, cost_b = b, cost_b, c, cost_c
     return size

@@ -11,8 +11,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design import grid
 from llama_ablate.errors import ConfigError, dotted
-from llama_ablate.model.counts import OUTSIDE, distinct, parts
-from llama_ablate.model.decoder import REGISTRIES, Decoder, build
+from llama_ablate.model.counts import OUTSIDE, parts, skeleton
+from llama_ablate.model.decoder import REGISTRIES, build
 
 #: The formats in which a state may be counted.
 _DTYPES: Mapping[str, torch.dtype] = {
@@ -113,6 +113,5 @@ def summarize(
 
 def _kv_heads(spec: ModelSpec) -> list[int]:
     """Return the numbers of key/value heads that layers have; other mixers have none."""
-    with torch.device("meta"):
-        blocks: Any = Decoder(spec, layers=list(distinct(spec))).blocks
-    return sorted({b.attn.kv_heads for b in blocks if hasattr(b.attn, "kv_heads")})
+    model, _ = skeleton(spec)
+    return sorted({b.attn.kv_heads for b in model.blocks if hasattr(b.attn, "kv_heads")})

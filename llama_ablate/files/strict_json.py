@@ -57,7 +57,9 @@ def read_json(path: Path, place: str | None = None) -> Any:
 def parse(raw: bytes, path: Path, place: str | None = None) -> Any:
     """Return the values in the content of a file, as `read_json` does."""
     try:
-        value = _infinite(json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse))
+        value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse)
+        if any(word in raw for word in _QUOTED):
+            value = _infinite(value)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
     if place is not None:
@@ -84,6 +86,7 @@ def _refuse(word: str) -> None:
 
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_QUOTED = (b'NaN"', b'Infinity"')  # as they end in a file; most files have none
 
 
 def _finite(value: object, *, nulls: bool) -> object:

@@ -37,6 +37,11 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ConfigError(f"--top-p {self.top_p:g}: must be above 0 and at most 1")
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken: division by the temperature would overflow."""
+        return self.temperature < torch.finfo(torch.float32).tiny
+
 
 def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Return the sampling distribution, (B, V): temperature, then top k, then nucleus.
@@ -44,7 +49,7 @@ def probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     The nucleus is the fewest tokens whose probabilities reach `top_p` (Holtzman et al. 2019,
     arXiv:1904.09751).
     """
-    if sampling.temperature < torch.finfo(torch.float32).tiny:  # division would overflow
+    if sampling.greedy:
         return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
     # With the maximum at 0, a small temperature sends the others to -inf, never anything to inf.
     logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
@@ -172,6 +177,9 @@ class Generation:
                 "the model's logits are not finite numbers: its weights are damaged, "
                 "or too large for this precision"
             )
+        if self.sampling.greedy:
+            likeliest: list[int] = logits_BV.argmax(-1).tolist()
+            return likeliest
         chances_BV = probabilities(logits_BV, self.sampling)
         return [
             int(torch.multinomial(chances_V, 1, generator=stream))

@@ -155,6 +155,11 @@ class SharedHeads(Attention):
         return out_BTD
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x_BTD.shape[1] == 1:  # to join weights would take longer than the products
+            q_BTNE, k_BTNE, v_BTNE = (
+                part(x_BTD).unflatten(-1, (-1, self.head_dim)) for part in (self.q, self.k, self.v)
+            )
+            return q_BTNE.transpose(1, 2), k_BTNE.transpose(1, 2), v_BTNE.transpose(1, 2)
         # One matrix product instead of three: the small weights are joined, not the activations.
         parts = (self.q, self.k, self.v)
         weight = torch.cat([part.weight for part in parts])

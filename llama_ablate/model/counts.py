@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
-from llama_ablate.model.decoder import REGISTRIES, Decoder
+from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
 
 
 @dataclass(frozen=True)
@@ -72,19 +72,20 @@ def parts(
     Each distinct layer is built once, and counted as often as it occurs; a test compares with the
     whole model. Raises ConfigError where the components do not fit the sizes.
     """
-    times = distinct(spec)
-    with torch.device("meta"):
-        model = Decoder(spec, layers=list(times))
+    model, times = skeleton(spec)
     length, last = context or spec.context, spec.layers - 1
-    built = list(zip(times, times.values(), model.blocks, strict=True))
+    layers = [
+        (layer, n, _of_block(block, length, dtype))
+        for (layer, n), block in zip(times.items(), model.blocks, strict=True)
+    ]
 
-    def over(count: Callable[[Any], int]) -> int:
-        return sum(n * count(block) for _layer, n, block in built)
+    def over(name: str) -> int:
+        return sum(n * getattr(own, name) for _layer, n, own in layers)
 
-    def texts(text: Callable[[int, Any], str]) -> str:
+    def texts(text: Callable[[int, _OfBlock], str]) -> str:
         total: Counter[str] = Counter()
-        for layer, n, block in built:
-            total[text(layer, block)] += n
+        for layer, n, own in layers:
+            total[text(layer, own)] += n
         return " + ".join(f"{n} x {what}" for what, n in total.items())
 
     return (
@@ -93,22 +94,22 @@ def parts(
         Part(
             "attention",
             texts(lambda layer, _: spec.attention.at(layer).name),
-            over(lambda block: _numel(block.attn)),
-            over(lambda block: block.attn.flops(length)),
-            over(lambda block: _growth(block.attn, dtype)),
-            over(lambda block: block.attn.state_bytes(length, dtype)),
+            over("attention"),
+            over("attention_flops"),
+            over("growth"),
+            over("state_bytes"),
         ),
         Part(
             "feedforward",
-            texts(lambda i, block: f"{spec.feedforward.at(i).name}, width {block.ffn.width:,}"),
-            over(lambda block: _numel(block.ffn)),
-            over(lambda block: block.ffn.flops()),
-            idle_parameters=over(lambda block: _idle(block.ffn)),
+            texts(lambda layer, own: f"{spec.feedforward.at(layer).name}, width {own.width:,}"),
+            over("feedforward"),
+            over("feedforward_flops"),
+            idle_parameters=over("idle"),
         ),
         Part(
             "norms",
-            texts(lambda layer, block: f"{len(block.norms)} x {spec.norm.at(layer).name}"),
-            over(lambda block: _numel(block) - _numel(block.attn) - _numel(block.ffn)),
+            texts(lambda layer, own: f"{own.norms} x {spec.norm.at(layer).name}"),
+            over("rest"),
         ),
         Part(
             "last norm",
@@ -147,14 +148,35 @@ def states(
 
     Raises ConfigError where the components do not fit the sizes.
     """
-    times = distinct(spec)
-    with torch.device("meta"):
-        mixers = [block.attn for block in Decoder(spec, layers=list(times)).blocks]
-    layers = list(zip(times.values(), mixers, strict=True))
+    model, times = skeleton(spec)
+    layers = [(n, block.attn) for n, block in zip(times.values(), model.blocks, strict=True)]
     return tuple(
         sum(n * int(mixer.state_bytes(context, dtype)) for n, mixer in layers)
         for context in contexts
     )
+
+
+@lru_cache(maxsize=8192)
+def skeleton(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
+    """Return a model of a spec's distinct layers on the meta device, and how often each occurs.
+
+    A model of a thousand layers would take seconds to build, and so would those of a thousand
+    variants: other skeletons have the same parts, so nothing of it may be changed. Raises
+    ConfigError where the components do not fit the sizes.
+    """
+    times = distinct(spec)
+    with torch.device("meta"):
+        return Decoder(spec, layers=list(times), make=_PARTS), times
+
+
+_PARTS = SharedParts()
+
+
+def forget() -> None:
+    """Forget all that was counted: components have changed."""
+    _PARTS.forget()
+    for cached in (skeleton, count, states, _of_block):
+        cached.cache_clear()
 
 
 def distinct(spec: ModelSpec) -> dict[int, int]:
@@ -169,6 +191,39 @@ def distinct(spec: ModelSpec) -> dict[int, int]:
         kinds.setdefault((layer, index if asks else None), []).append(index)
     by_last = sorted(kinds.values(), key=lambda layers: layers[-1])
     return {layers[0]: len(layers) for layers in by_last}
+
+
+class _OfBlock(NamedTuple):
+    """What is counted of one layer."""
+
+    attention: int
+    attention_flops: int
+    growth: int
+    state_bytes: int
+    feedforward: int
+    feedforward_flops: int
+    idle: int
+    width: int
+    #: How many norms it has, and the parameters of all that is neither of the two above.
+    norms: int
+    rest: int
+
+
+@lru_cache(maxsize=10_000)  # the skeletons of a large grid share their blocks
+def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
+    attention, feedforward = _numel(block.attn), _numel(block.ffn)
+    return _OfBlock(
+        attention,
+        int(block.attn.flops(length)),
+        _growth(block.attn, dtype),
+        int(block.attn.state_bytes(length, dtype)),
+        feedforward,
+        int(block.ffn.flops()),
+        _idle(block.ffn),
+        block.ffn.width,
+        len(block.norms),
+        _numel(block) - attention - feedforward,
+    )
 
 
 def _growth(mixer: Any, dtype: torch.dtype) -> int:

@@ -1,6 +1,6 @@
 """The decoder: the only place that knows all five slots, and that makes contexts and states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice, entry_text
-from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, LayerSpec, ModelSpec
+from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import gated_delta, mamba2, mixture, rope  # noqa: F401  they register
 from llama_ablate.model.attention import ATTENTIONS
@@ -41,28 +41,33 @@ class Decoder(nn.Module):
 
     What the components' constructors draw comes from (`seed`, name of the part); matrices that
     wait for `model.init` hold whatever memory held, until `init_weights`. `layers` are those to
-    build, all unless given: counts need one of each kind.
+    build, all unless given: counts need one of each kind. `make` makes the parts, as `make_part`
+    does: counts have them from `SharedParts`.
     """
 
     #: The first layer's position scheme.
     position: Any
 
-    def __init__(self, spec: ModelSpec, seed: int = 0, layers: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        seed: int = 0,
+        layers: Sequence[int] | None = None,
+        make: "Make | None" = None,
+    ) -> None:
         super().__init__()
+        self._make = make or make_part
         self.spec = spec
         self.kernel: Kernel = "fused"
         self.parametrization = _parametrization(spec)
         self.embedding = Embedding(spec.vocab, spec.dim)
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
-        self.blocks: Any = nn.ModuleList(_block(spec, layer, seed) for layer in built)
+        self.blocks: Any = nn.ModuleList(self._block(layer, seed) for layer in built)
         #: The name of the module that is each block's position scheme.
         self.schemes: list[str] = []
         self._add_positions(built, seed)
-        with drawing_from(seed, "norm"):
-            last = spec.layer(spec.layers - 1)
-            final = self.blocks[-1].final_norm
-            self.norm = _norm(spec, last, spec.layers - 1, spec.dim) if final else nn.Identity()
+        self.norm = self._final_norm(seed) if self.blocks[-1].final_norm else nn.Identity()
         self.head = Head(spec.dim, spec.vocab, bias=False)
         if spec.tie:
             self.head.weight = self.embedding.weight
@@ -78,8 +83,8 @@ class Decoder(nn.Module):
             key = choice, (width or usual) if rotates else None
             if key not in names:
                 names[key] = f"position_{len(names)}" if names else "position"
-                with drawing_from(seed, names[key]):
-                    part = _part(spec, "position", choice, head_dim=width or usual)
+                sizes = {"head_dim": width or usual}
+                part = self._make(spec, "position", choice, (seed, names[key]), **sizes)
                 self.add_module(names[key], part)
             values = getattr(self.get_submodule(names[key]), "rotates_values", False)
             if values and width and not getattr(block.attn, "rotates_values", False):
@@ -96,6 +101,25 @@ class Decoder(nn.Module):
                         "it cannot be one of a pattern",
                         ("position",),
                     )
+
+    def _block(self, layer: int, seed: int) -> nn.Module:
+        """Make one layer; its parts draw from (seed, their names)."""
+        spec, chosen, name = self.spec, self.spec.layer(layer), f"blocks.{layer}"
+        norm = partial(_norm, spec, chosen.norm, layer)
+        attn, ffn = (
+            self._make(spec, slot, choice, (seed, f"{name}.{part}"), layer=layer, norm=norm)
+            for slot, choice, part in (
+                ("attention", chosen.attention, "attn"),
+                ("feedforward", chosen.feedforward, "ffn"),
+            )
+        )
+        sizes = {"layer": layer, "attn": attn, "ffn": ffn, "norm": partial(norm, spec.dim)}
+        return self._make(spec, "block", chosen.block, (seed, name), **sizes)
+
+    def _final_norm(self, seed: int) -> nn.Module:
+        last = self.spec.layers - 1
+        choice = self.spec.norm.at(last)
+        return self._make(self.spec, "norm", choice, (seed, "norm"), layer=last, dim=self.spec.dim)
 
     @property
     def positions(self) -> dict[str, Any]:
@@ -240,29 +264,9 @@ class Decoder(nn.Module):
         return int(layers + 2 * self.head.weight.numel())
 
 
-def _block(spec: ModelSpec, layer: int, seed: int) -> nn.Module:
-    """Make one layer; its parts draw from (seed, their names)."""
-    chosen, name = spec.layer(layer), f"blocks.{layer}"
-    norm = partial(_norm, spec, chosen, layer)
-    with drawing_from(seed, f"{name}.attn"):
-        attn = _part(spec, "attention", chosen.attention, layer=layer, norm=norm)
-    with drawing_from(seed, f"{name}.ffn"):
-        ffn = _part(spec, "feedforward", chosen.feedforward, layer=layer)
-    with drawing_from(seed, name):
-        return _part(
-            spec,
-            "block",
-            chosen.block,
-            layer=layer,
-            attn=attn,
-            ffn=ffn,
-            norm=partial(norm, spec.dim),
-        )
-
-
-def _norm(spec: ModelSpec, chosen: LayerSpec, layer: int, dim: int) -> nn.Module:
-    """Make a norm of the layer's kind, of any width."""
-    return _part(spec, "norm", chosen.norm, layer=layer, dim=dim)
+def _norm(spec: ModelSpec, choice: Choice, layer: int, dim: int) -> nn.Module:
+    """Make a norm of any width."""
+    return _part(spec, "norm", choice, layer=layer, dim=dim)
 
 
 def _parametrization(spec: ModelSpec) -> Parametrization:
@@ -271,6 +275,45 @@ def _parametrization(spec: ModelSpec) -> Parametrization:
     except ConfigError as error:
         raise error.under("parametrization") from None
     return built
+
+
+#: Makes a part of a spec: its slot, its component, what its constructor draws from (seed, name),
+#: and sizes that the spec has not.
+Make = Callable[..., nn.Module]
+
+
+def make_part(
+    spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
+) -> nn.Module:
+    """Make a part of a decoder."""
+    with drawing_from(*draw):
+        return _part(spec, slot, choice, **sizes)
+
+
+class SharedParts:
+    """Makes each part once for all models that have it: for those of a large grid, to be counted.
+
+    No two parts of one model are one module.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Any, nn.Module] = {}
+
+    def __call__(
+        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
+    ) -> nn.Module:
+        """Make a part, or return the one that was made of the same component and sizes."""
+        of_part = {k: v for k, v in sizes.items() if k != "norm"} | {"name": draw[1]}
+        norm = spec.norm.at(sizes["layer"]) if "norm" in sizes else None
+        component = REGISTRIES[slot].get(choice.name)
+        key = (component, choice, norm, *spec.sizes.values(), *of_part.values())
+        if key not in self._made:
+            self._made[key] = make_part(spec, slot, choice, draw, **sizes)
+        return self._made[key]
+
+    def forget(self) -> None:
+        """Make all parts anew."""
+        self._made.clear()
 
 
 def _part(spec: ModelSpec, slot: str, choice: Choice, **sizes: Any) -> nn.Module:

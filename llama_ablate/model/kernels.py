@@ -55,7 +55,8 @@ def attend(
     copies a key/value head to its query heads. `math` is the faster one for short contexts in
     bfloat16 on a CPU. torch's kernel has no soft cap and returns no scores, and where keys and
     values differ in width it falls back to code six times slower than `math`: all of those are
-    spelled out whatever the kernel, and so is attention whose weights are dropped.
+    spelled out whatever the kernel, and so is attention whose weights are dropped. So is one token
+    on a CPU, for which torch's kernel takes six times as long in bfloat16, and copies shared heads.
     """
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
@@ -64,6 +65,8 @@ def attend(
     dropped = ctx.dropped("weights", (B, H, T, k_BKSE.shape[2]), q_BHTE)
     if softcap is not None or ctx.maps is not None:
         return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap)
+    if T == 1 and q_BHTE.device.type == "cpu" and dropped is None:
+        return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale)
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
         mixed_BHTE = F.scaled_dot_product_attention(
             q_BHTE,
@@ -89,6 +92,18 @@ def attend(
     mixed_KBgE: Tensor = _MathAttention.apply(q_KBgE, k_KBSE, v_KBSE, mask, scale, kept, times)  # type: ignore[no-untyped-call]
     mixed_KBGTE = mixed_KBgE.view(K, B, H // K, T, -1)
     return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
+
+
+def _of_one_token(
+    q_BH1E: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Attend from one token: the query heads of a group are rows of a product with their keys."""
+    B, H, K = len(q_BH1E), q_BH1E.shape[1], k_BKSE.shape[1]
+    scores_BKGS = (q_BH1E * scale).view(B, K, H // K, -1) @ k_BKSE.transpose(-1, -2)
+    if mask is not None:
+        rows_bHS = mask.expand(B if mask.dim() == 4 else 1, H, 1, -1)[:, :, 0]
+        scores_BKGS = scores_BKGS + rows_bHS.reshape(len(rows_bHS), K, H // K, -1).to(q_BH1E.dtype)
+    return (scores_BKGS.softmax(-1) @ v_BKSE).reshape(B, 1, -1)
 
 
 def _in_steps(

@@ -1,6 +1,6 @@
 """Linear and embedding layers, which say how their weights begin and whether they decay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ def kinds(model: nn.Module) -> dict[str, Kind]:
     A weight that is tied has its first name alone. Parameters of a component's own are vectors,
     whatever their shape; those of the norm after the last block, which no depth scales, are `last`.
     """
-    return {name: _kind(name, module, part) for name, module, part in _parameters(model)}
+    return {name: _kind(name, module, part) for name, _, module, part in _parameters(model)}
 
 
 def _kind(name: str, module: nn.Module, part: str) -> Kind:
@@ -89,16 +89,17 @@ def decayed(model: nn.Module) -> dict[str, bool]:
 
     A module exempts its own parameters by naming them in `undecayed`, a set.
     """
-    parameters = dict(model.named_parameters())
     return {
-        name: parameters[name].dim() >= 2 and part not in getattr(module, "undecayed", ())
-        for name, module, part in _parameters(model)
+        name: parameter.dim() >= 2 and part not in getattr(module, "undecayed", ())
+        for name, parameter, module, part in _parameters(model)
     }
 
 
-def _parameters(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
-    """Return the name of each parameter, the module that has it, and its name there."""
-    return [
-        (name, model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
-        for name, _ in model.named_parameters()
-    ]
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module, str]]:
+    """Yield each parameter's name, itself, the module that has it, and its name there."""
+    seen: set[nn.Parameter] = set()
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if parameter not in seen:
+                seen.add(parameter)
+                yield name, parameter, module, name.rpartition(".")[2]

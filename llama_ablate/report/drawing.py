@@ -160,11 +160,12 @@ def lines(axes: Axes, spread: pd.DataFrame, x: str, shown: Cast) -> None:
 
     Columns besides: `mean, low, high`; bars at one place stand beside one another.
     """
-    present = [label for label in shown.all if label in set(spread["label"])]
+    of = {label: rows.sort_values(x) for label, rows in spread.groupby("label", sort=False)}
+    present = [label for label in shown.all if label in of]
     named = [label for label in present if label in shown.named]
     room = len(named) > 1 and bool(spread["low"].notna().any())
     for label in present:
-        own = spread[spread["label"] == label].sort_values(x)
+        own = of[label]
         beside = named.index(label) / (len(named) - 1) - 0.5 if room and label in named else 0.0
         bars(axes, own[x].to_numpy(), own, shown[label], label, beside)
     axes.margins(x=0.07)

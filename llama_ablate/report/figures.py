@@ -317,10 +317,10 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
     ends_of_bars = (others[c].fillna(others["difference_nats"]) for c in ("low_nats", "high_nats"))
     reach = small(*ends_of_bars)
     figure, panels = grid(1 if reach is None else 2, 5.6, 4.6)
+    rows = {row["label"]: row for _, row in frame.iterrows()}
     for axes in panels:
-        for label in (label for label in shown.all if label in set(frame["label"])):
-            row = frame[frame["label"] == label].iloc[0]
-            _point(axes, row, shown, label)
+        for label in filter(rows.__contains__, shown.all):
+            _point(axes, rows[label], shown, label)
         axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
         axes.set(xlabel=title)
     panels[0].set(ylabel=f"{table.split} loss minus the baseline's (nats; below is better)")

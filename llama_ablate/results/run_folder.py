@@ -116,7 +116,7 @@ class RunFolder:
     @property
     def _metric_files(self) -> set[str]:
         folder = self.path / METRICS
-        return {*disk.names(folder)} if folder.is_dir() else set()
+        return {*disk.names(folder)} if METRICS in self._names and folder.is_dir() else set()
 
     @cached_property
     def _values(self) -> dict[str, Any]:
@@ -131,15 +131,21 @@ class RunFolder:
             raise ConfigError(f"{file}: damaged, there is no such file") from None
 
     def _content(self, name: str) -> bytes:
-        self._check(name)
-        return (self.path / name).read_bytes()
+        with self._opened(name) as opened:
+            content = opened.read()
+        self._compare(name, hashlib.sha256(content).hexdigest())
+        return content
 
     def _check(self, name: str) -> None:
-        file, listed = self.path / name, self.manifest.get(name, {})
+        with self._opened(name) as opened:  # it may be larger than memory
+            self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
+
+    def _opened(self, name: str) -> io.BufferedReader:
         try:
-            with file.open("rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            return (self.path / name).open("rb")
         except _NO_FILE:
             raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
-        if listed.get("sha256") != digest:
-            raise ConfigError(f"{file}: damaged, not what was written there")
+
+    def _compare(self, name: str, digest: str) -> None:
+        if self.manifest.get(name, {}).get("sha256") != digest:
+            raise ConfigError(f"{self.path / name}: damaged, not what was written there")

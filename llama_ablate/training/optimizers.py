@@ -7,7 +7,7 @@ what the train config supplies, its keyword-only ones what YAML may set. Every p
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.sections import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.counts import distinct
+from llama_ablate.model.counts import skeleton
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import decayed, kinds
 from llama_ablate.model.parametrization import Scale, Update
@@ -125,9 +125,7 @@ def optimizer_bytes(spec: ModelSpec, optimizer: Choice, losses: tuple[Choice, ..
     That is what a checkpoint holds beside the model's weights, counted on the meta device. Raises
     ConfigError for options that do not fit each other.
     """
-    times = distinct(spec)  # a model of a thousand layers would take seconds to build
-    with torch.device("meta"):
-        model = Decoder(spec, layers=list(times))
+    model, times = skeleton(spec)
     objective = Objective(model, losses)
     own = sum(parameter.nbytes for parameter in objective.losses.parameters())
     train = Train(steps=1, optimizer=optimizer.entry())
@@ -173,7 +171,7 @@ def adamw(
 ) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
     of_all = groups(weights, weight_decay, moments=2, eps=eps)
-    return torch.optim.AdamW(of_all, lr=lr, betas=betas, fused=True)
+    return Deferred(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), of_all)
 
 
 @OPTIMIZERS.register("muon")
@@ -201,17 +199,18 @@ def muon(
     rest = [weight for weight in weights if not weight.hidden]
     step: Update = "rms" if adjust == "match_rms_adamw" else "spectral"
 
-    def matrices(own: list[Group]) -> Optimizer:
-        return torch.optim.Muon(
-            own, lr, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust
-        )
-
-    def others(own: list[Group]) -> Optimizer:
-        return torch.optim.AdamW(own, lr, betas, fused=True)
-
+    matrices = partial(
+        torch.optim.Muon,
+        lr=lr,
+        momentum=momentum,
+        nesterov=nesterov,
+        ns_steps=ns_steps,
+        adjust_lr_fn=adjust,
+    )
+    others = partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True)
     return Joint(
-        (matrices, groups(hidden, weight_decay, moments=1, update=step)),
-        (others, groups(rest, weight_decay, moments=2, scale=adam_lr, eps=eps)),
+        Deferred(matrices, groups(hidden, weight_decay, moments=1, update=step)),
+        Deferred(others, groups(rest, weight_decay, moments=2, scale=adam_lr, eps=eps)),
     )
 
 
@@ -231,7 +230,8 @@ def sgd(
     if nesterov and not momentum:
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
     of_all = groups(weights, weight_decay, moments=1 if momentum else 0, update="gradient")
-    return torch.optim.SGD(of_all, lr, momentum, nesterov=nesterov, fused=True)
+    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
+    return Deferred(made, of_all)
 
 
 @OPTIMIZERS.register("lion")
@@ -247,7 +247,8 @@ def lion(
 
     Its rate is to be three to ten times smaller than AdamW's, its weight decay larger by as much.
     """
-    return Lion(groups(weights, weight_decay, moments=1), lr, beta1, beta2)
+    made = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
+    return Deferred(made, groups(weights, weight_decay, moments=1))
 
 
 class Lion(torch.optim.Optimizer):
@@ -272,11 +273,43 @@ class Lion(torch.optim.Optimizer):
                 state["exp_avg"].lerp_(gradient, 1 - group["beta2"])
 
 
+class Deferred:
+    """An optimizer that is made when it is first used; until then it is its groups.
+
+    A plan of a thousand variants asks for no more than groups, and torch takes a second to import
+    what its first optimizer needs.
+    """
+
+    def __init__(self, make: Callable[[list[Group]], Optimizer], own: list[Group]) -> None:
+        self._make, self.param_groups = make, own
+
+    @cached_property
+    def _made(self) -> Optimizer:
+        return self._make(self.param_groups)
+
+    def step(self) -> None:
+        """Do a step."""
+        self._made.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._made.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state."""
+        return self._made.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._made.load_state_dict(state_dict)
+        self.param_groups = self._made.param_groups  # torch puts new groups in place of the old
+
+
 class Joint:
     """Several optimizers as one, each for parameter groups of its own."""
 
-    def __init__(self, *parts: tuple[Callable[[list[Group]], Optimizer], list[Group]]) -> None:
-        self._parts = [make(own) for make, own in parts if own]
+    def __init__(self, *parts: Optimizer) -> None:
+        self._parts = [part for part in parts if part.param_groups]
         self._gather()
 
     def _gather(self) -> None:
@@ -300,4 +333,4 @@ class Joint:
         """Go on from what `state_dict` returned."""
         for part, own in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(own)
-        self._gather()  # torch puts new groups in place of the old ones
+        self._gather()
