@@ -1,5 +1,6 @@
 """The command `init`: a commented experiment to begin with."""
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -42,5 +43,7 @@ def run(options: Namespace) -> Answer:
             opened.write(text)
     except FileExistsError:
         raise ConfigError(f"'{file}' is there already: choose another name with --to") from None
-    said = f"{file}: {templates.question(options.template)}\nnext: llama-ablate plan {file}"
+    except OSError as error:
+        raise ConfigError(f"--to {file}: cannot be written: {error.strerror}") from None
+    said = f"{file}: {templates.question(options.template)}\nnext: llama-ablate plan {shlex.quote(str(file))}"
     return Answer(said, {"file": str(file), "template": options.template})

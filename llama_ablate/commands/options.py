@@ -23,6 +23,13 @@ def add_sets(parser: ArgumentParser, example: str) -> None:
     )
 
 
+def folder(text: str) -> Path:
+    """Read a folder's name."""
+    if not text:
+        raise ArgumentTypeError("a folder has a name: '.' is this one")
+    return Path(text)
+
+
 def add_results(parser: ArgumentParser) -> None:
     """Add DIR, the results to read."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="results of one experiment")

@@ -46,6 +46,8 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.data import tokens
     from llama_ablate.terminal import say
 
+    if options.pilot is not None and options.power is None:
+        raise ConfigError("--pilot: its noise is for --power: give one, such as --power 0.02")
     say(f"reading {options.file}")
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)

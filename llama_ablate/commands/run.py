@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_wide(parser)
     parser.add_argument(
         "--results",
-        type=Path,
+        type=shared.folder,
         default=Path("results"),
         metavar="DIR",
         help="folder of all results (default: results)",

@@ -90,18 +90,19 @@ def replace(path: Path, content: Content, aside: Path | None = None) -> str:
     return digest
 
 
-def make(folder: Path) -> None:
-    """Make a folder and its missing parents.
+def make(folder: Path, tries: int = 3) -> None:
+    """Make a folder and its missing parents, again where another process removes one of them.
 
     Without looking first whether it exists: a network file system's cache may be out of date.
     """
     try:
         os.mkdir(folder)
     except FileNotFoundError:
-        if folder.parent == folder:  # the working directory was removed
+        # The working directory was removed, or it is no place for folders, as in /proc.
+        if folder.parent == folder or not tries:
             raise
         make(folder.parent)
-        make(folder)
+        make(folder, tries - 1)
     except FileExistsError:
         if not os.path.isdir(folder):
             raise

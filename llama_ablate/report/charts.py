@@ -94,7 +94,8 @@ def effects(frames: Frames) -> Chart | None:
 def learning_curves(frames: Frames) -> Chart | None:
     """Show the difference in validation loss from the baseline's run of the same seed, by tokens.
 
-    A thin line for each seed, a thick one for their mean; below 0 is better.
+    A thin line for each seed, a thick one for their mean; below 0 is better. Of the first 8,192
+    validation tokens: the tables have whole splits.
     """
     table = frames.table
     points = _differences_by_tokens(table)
@@ -295,7 +296,7 @@ def steps(frames: Frames) -> Chart | None:
 def sensitivity(frames: Frames) -> Chart | None:
     """Show the loss against the learning rate: the mean over seeds with its 95% interval.
 
-    A run that diverged or collapsed stands at the loss of chance. The ring is the chosen rate.
+    A run that diverged, or that has no loss, stands at the loss of chance. The ring is the chosen rate.
     """
     table = frames.table
     if "lr" not in table.experiment.tune:

@@ -69,7 +69,7 @@ CURVES: Columns = {
     "lr": "learning rate of the step",
     "train_loss_nats": "cross-entropy of the training batch, nats per token",
     "grad_norm": "norm of the gradient before clipping",
-    "validation_loss_nats": "loss on the validation split, where it was evaluated",
+    "validation_loss_nats": "loss on the first 8,192 tokens of the validation split",
     "train_s": "seconds of training so far",
 }
 METRICS: Columns = {

@@ -64,7 +64,7 @@ FIGURES = Parts[Figure]("figure")
 
 @FIGURES.register("learning_curves", every_table=True)
 def learning_curves(frames: Frames) -> Figure | None:
-    """Draw held-out loss against tokens, and beside it what each variant differs by.
+    """Draw loss on the first 8,192 validation tokens, and beside it what each variant differs by.
 
     Lines are means over seeds, differences are paired by seed. A run that did not end ok is drawn
     as far as it went, dotted, and ends in a cross. The positive control is left out of all figures

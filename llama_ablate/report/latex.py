@@ -29,8 +29,10 @@ _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
 }
 
 
-def table(cells: pd.DataFrame, caption: str, reference: str, *, width: float = COLUMN) -> str:
-    """Return a LaTeX table of the leading columns that fit `width` ems.
+def table(
+    cells: pd.DataFrame, caption: str, reference: str, *, note: str = "", width: float = COLUMN
+) -> str:
+    """Return a LaTeX table of the leading columns that fit `width` ems; the note is a comment.
 
     The first column is kept whatever its width, and its cells are wrapped where they are long. One
     that is wider than a column is a `table*`.
@@ -49,6 +51,7 @@ def table(cells: pd.DataFrame, caption: str, reference: str, *, width: float = C
     environment = "table*" if width > COLUMN else "table"
     lines = [
         "% needs the packages booktabs and array",
+        *(f"% {line}" for line in textwrap.wrap(note, 98)),
         rf"\begin{{{environment}}}",
         r"\centering",
         r"\footnotesize" if width > COLUMN else r"\scriptsize",

@@ -110,10 +110,11 @@ def write(
 ) -> Path:
     """Write the report of an experiment to a folder; return the path of its page."""
     caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
+    measured = facts(frames)
     for section in sections:
         base = folder / "tables" / slug(section.title, 160)
-        title = f"{caption} {section.title}"
-        tables.save(section.cells, section.frame, title, base, section.short)
+        title = f"{caption} {section.title}: {measured}"
+        tables.save(section.cells, section.frame, title, base, section.short, section.note)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), folder / "tables" / f"{name}.csv")
     figures = _draw(frames, folder / "figures")

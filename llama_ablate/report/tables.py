@@ -66,10 +66,18 @@ def interval(mean: float, low: float, high: float, form: str = "", sign: str = "
 
 
 def times(ratio: float, low: float, high: float) -> str:
-    """Write a ratio with its interval, or alone where there is none."""
+    """Write a ratio with its interval, or alone where there is none.
+
+    With two decimals, or as many as show on which side of 1 the interval lies.
+    """
     if math.isnan(ratio):
         return "-"
-    return f"{ratio:.2f}x" if math.isnan(low) else f"{ratio:.2f}x [{low:.2f}, {high:.2f}]"
+    if math.isnan(low):
+        return f"{ratio:.2f}x"
+    places = 2
+    while places < _MOST and any(end != 1 == round(end, places) for end in (low, high)):
+        places += 1
+    return f"{ratio:.{places}f}x [{low:.{places}f}, {high:.{places}f}]"
 
 
 def size(count: float, digits: int = 3) -> str:
@@ -192,18 +200,25 @@ def literal(text: str) -> str:
 
 
 def save(
-    cells: pd.DataFrame, frame: pd.DataFrame, caption: str, base: Path, short: int = 0
+    cells: pd.DataFrame,
+    frame: pd.DataFrame,
+    caption: str,
+    base: Path,
+    short: int = 0,
+    note: str = "",
 ) -> None:
-    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`.
+    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note.
 
     LaTeX has the leading columns: in `.tex` as many as a paper's column holds, in `-wide.tex` as
     many as its page; of more than `short` columns, those alone (0: all).
     """
     save_csv(frame, base.with_name(base.name + ".csv"))
-    base.with_name(base.name + ".md").write_text(markdown(cells), "utf-8")
+    text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
+    base.with_name(base.name + ".md").write_text(text, "utf-8")
     leading = cells.iloc[:, : short or None]
     for ending, width in (("", latex.COLUMN), ("-wide", latex.PAGE)):
-        text = latex.table(leading, caption, f"tab:{base.name}{ending}", width=width)
+        name = f"tab:{base.name}{ending}"
+        text = latex.table(leading, caption, name, note=note, width=width)
         base.with_name(f"{base.name}{ending}.tex").write_text(text, "utf-8")
 
 

@@ -63,6 +63,13 @@ def _of_table(table: TableFrames) -> list[str]:
     sentences += [
         f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
     ]
+    short = runs[(runs["outcome"] == "ok") & (runs["reason"] != "")]
+    if len(short):
+        first = short.iloc[0]
+        sentences.append(
+            f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
+            f"seed {first.seed}: {first.reason}."
+        )
     sentences += covered(table.plan) + lossy(table.plan.text)
     sentences += few_documents(table.plan.text)
     if why := undecidable(table):

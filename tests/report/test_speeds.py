@@ -158,7 +158,9 @@ def test_one_process_says_nothing_of_an_aa_arm_and_unmeasured_speeds_need_none()
     row = pd.DataFrame(
         {**speeds, "decode_speed_ratio": math.nan, **dict.fromkeys(bounds, math.nan)}
     )
-    assert [*controls.check_speeds(row).values()] == [controls.Check(False, "again 1.00x")]
+    assert [*controls.check_speeds(row).values()] == [
+        controls.Check(False, "again 1.00x of one process: no interval")
+    ]
 
 
 def test_a_hypothesis_about_a_speed_has_no_verdict_where_the_speed_of_the_aa_arm_differs(frames):
