@@ -45,5 +45,6 @@ def run(options: Namespace) -> Answer:
         raise ConfigError(f"'{file}' is there already: choose another name with --to") from None
     except OSError as error:
         raise ConfigError(f"--to {file}: cannot be written: {error.strerror}") from None
-    said = f"{file}: {templates.question(options.template)}\nnext: llama-ablate plan {shlex.quote(str(file))}"
+    then = f"next: llama-ablate plan {shlex.quote(str(file))}"
+    said = f"{file}: {templates.question(options.template)}\n{then}"
     return Answer(said, {"file": str(file), "template": options.template})

@@ -253,7 +253,10 @@ def heldout(frame: pd.DataFrame) -> pd.DataFrame:
     shown["documents"] = [f"{v:,}" if v else "-" for v in frame["documents"]]
     shown["bytes"] = [f"{v:,}" for v in frame["bytes"]]
     shown["error between"] = [
-        f"{row.clusters} {row.cluster}" if row.clusters else "-" for row in rows(frame)
+        f"{row.clusters} {row.cluster.removesuffix('s')}{'s'[: row.clusters != 1]}"
+        if row.clusters
+        else "-"
+        for row in rows(frame)
     ]
     shown["text's part of the variance"] = [
         "" if math.isnan(low) else f"{low:.0%} to {high:.0%}"

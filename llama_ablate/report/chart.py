@@ -4,6 +4,7 @@ A chart is a Vega-Lite specification (Satyanarayan et al. 2017, "Vega-Lite: A Gr
 Graphics"), drawn by the page's own script.
 """
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,26 +145,36 @@ def coloured(shown: Sequence[Row]) -> Spec:
     return {"color": by_verdict(shown)["color"]}
 
 
-def by_variant(order: Sequence[str]) -> Spec:
-    """Return colours and dashes of variants; of many all are grey but the one that is lit."""
+def by_variant(order: Sequence[str], few: Sequence[str] = ()) -> Spec:
+    """Return colours and dashes of variants.
+
+    Of more than there are, those of `few` have colours, the others are grey.
+    """
     if len(order) > len(_COLOURS) * len(_DASHES):
-        lit = {"test": "datum.variant === lit", "value": _COLOURS[0]}
-        colour = {"condition": lit, "value": "#888888"}
-        return {"color": colour, "detail": {"field": "variant"}}
+        named = {"test": among(few), **_nominal(few, _COLOURS[: len(few)])}
+        grey = {"condition": named, "value": "#888888"}
+        return {"color": grey if few else {"value": "#888888"}, "detail": {"field": "variant"}}
     places = [divmod(n, len(_COLOURS)) for n in range(len(order))]
-    ranges = {
+    ranges: dict[str, list[Any]] = {
         "color": [_COLOURS[place] for _turn, place in places],
         "strokeDash": [_DASHES[turn] for turn, _place in places],
     }
+    return {channel: _nominal(order, values) for channel, values in ranges.items()}
+
+
+def among(few: Sequence[str]) -> str:
+    """Return the expression that a row is of one of some variants."""
+    return f"indexof({json.dumps(list(few))}, datum.variant) >= 0"
+
+
+def _nominal(order: Sequence[str], values: Sequence[Any]) -> Spec:
+    """Return the encoding of variants by values of a channel, with a legend."""
     return {
-        channel: {
-            "field": "variant",
-            "type": "nominal",
-            "title": None,
-            "legend": {"orient": "bottom", "columns": 3},
-            "scale": {"domain": list(order), "range": values},
-        }
-        for channel, values in ranges.items()
+        "field": "variant",
+        "type": "nominal",
+        "title": None,
+        "legend": {"orient": "bottom"},
+        "scale": {"domain": list(order), "range": list(values)},
     }
 
 

@@ -14,6 +14,7 @@ from llama_ablate.report.chart import (
     Chart,
     Row,
     Spec,
+    among,
     by_variant,
     by_verdict,
     checkbox,
@@ -33,7 +34,7 @@ from llama_ablate.report.chart import (
     widened,
     zero,
 )
-from llama_ablate.report.drawing import over_seeds
+from llama_ablate.report.drawing import cast, over_seeds
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import PlannedVariant
@@ -43,11 +44,11 @@ CHARTS = Parts[Chart]("chart")
 _SAME = 0.01  # share by which costs differ that matching has made equal
 #: What a variant costs: column of the comparison, and its title. Less of it is better.
 _COSTS = {
+    "train_time": "training time, multiple of the baseline's",
+    "decode_time": "decoding time, multiple of the baseline's",
     "parameters": "parameters",
     "active_parameters": "parameters that a token passes",
     "flops_per_token": "FLOPs of a forward pass per token",
-    "train_time": "training time, multiple of the baseline's",
-    "decode_time": "decoding time, multiple of the baseline's",
     "state_bytes": "bytes of the state of one sequence",
     "kv_bytes_per_token": "bytes that a token adds to the cache",
     "peak_memory_bytes": "peak memory in training, bytes",
@@ -109,7 +110,10 @@ def learning_curves(frames: Frames) -> Chart | None:
     x = number("tokens", "training tokens", axis={"format": "~s"})
     y = number("difference", f"validation {_against(table)} (nats)")
     y["scale"] = {"domain": either("zoom", end, whole), "nice": False}
-    named = by_variant([v.label for v in _others(table)])
+    few = [label for label in cast(table).named if label != table.plan.baseline.label]
+    order = [v.label for v in _others(table)]
+    named = by_variant(order, few)
+    some = [{"filter": among(few)}] if "detail" in named else []  # of many, only theirs by seed
     mean: Spec = {
         "aggregate": [
             {"op": "mean", "field": "difference", "as": "mean"},
@@ -125,12 +129,14 @@ def learning_curves(frames: Frames) -> Chart | None:
             **{"x": x, "y": {**y, "field": field}, "opacity": opacity, **named},
         )
         for width, where, field, opacity in (
-            (0.8, [], "difference", faded(0.45, 0.05)),
+            (0.8, some, "difference", faded(0.45, 0.05)),
             (2.6, [mean], "mean", faded()),
         )
     )
     thin["encoding"] |= {"detail": {"field": "run"}, "tooltip": told("variant", "run", "seed")}
     thick["encoding"] |= {"tooltip": told("variant", "n")}
+    if some:
+        thick["mark"]["strokeWidth"] = {"expr": f"{among(few)} ? 2.6 : 0.8"}
     spec = view(300, [zero("y"), thin, thick], of="curves")
     spec["params"] = [checkbox("zoom", "zoom to the end")]
     spec["description"] = "Paired differences in validation loss along training"
@@ -173,7 +179,13 @@ def costs(frames: Frames) -> Chart | None:
         layer("rule", whisker, [known("low")], x=x, y={**y, "field": "low"}, y2={"field": "high"}),
         layer("rule", whisker, [known("x_low")], y=y, **measured),
         layer("point", {"filled": True, "size": 90}, **at, **by_verdict(shown)),
-        layer("text", {"dy": -11, "fontSize": 10}, named, **at, text={"field": "variant"}),
+        layer(
+            "text",
+            {"dy": -11, "fontSize": 10, "limit": 120},
+            named,
+            **at,
+            text={"field": "variant"},
+        ),
     ]
     for own in layers[2:5]:
         own["encoding"] = coloured(shown) | own["encoding"] | shared
@@ -296,7 +308,8 @@ def steps(frames: Frames) -> Chart | None:
 def sensitivity(frames: Frames) -> Chart | None:
     """Show the loss against the learning rate: the mean over seeds with its 95% interval.
 
-    A run that diverged, or that has no loss, stands at the loss of chance. The ring is the chosen rate.
+    A run that diverged, or that has no loss, stands at the loss of chance. The ring is the chosen
+    rate.
     """
     table = frames.table
     if "lr" not in table.experiment.tune:
@@ -496,4 +509,5 @@ def _count(counts: Iterable[float]) -> str:
     seen = sorted({int(n) for n in counts if n and math.isfinite(n)})
     if not seen:
         return "no seeds"
-    return f"n = {seen[0]}" + (f" to {seen[-1]}" if len(seen) > 1 else "") + " seeds"
+    more = f" to {seen[-1]}" if len(seen) > 1 else ""
+    return f"n = {seen[0]}{more} seed{'s'[: seen[-1] != 1]}"

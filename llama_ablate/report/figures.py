@@ -401,8 +401,8 @@ FIGURES.register_many("metrics")(quantities.figures)
 def sensitivity(frames: Frames) -> Figure | None:
     """Draw the loss against the learning rate, mean over seeds.
 
-    A run that diverged or collapsed stands at the loss of chance. The ring marks the rate that was
-    chosen, on the validation loss.
+    A run that diverged, or that has no loss, stands at the loss of chance. The ring marks the rate
+    that was chosen, on the validation loss.
     """
     table = frames.table
     if "lr" not in table.experiment.tune:

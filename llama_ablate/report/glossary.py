@@ -52,8 +52,10 @@ GLOSSARY: dict[str, str] = {
         "the same as being equal to it."
     ),
     "diverged": "A run's loss or gradient was not finite, or its loss ended above chance.",
-    "collapsed": "A run ended within 0.05 nats of the loss that token frequencies alone give, or its "
-    "gradient vanished: it is stuck, or was too short to get past it.",
+    "collapsed": (
+        "A run ended within 0.05 nats of the loss that token frequencies alone give, or its "
+        "gradient vanished: it is stuck, or was too short to get past it."
+    ),
     "failed": "No pair of finished runs is left: all of the variant's or the baseline's failed.",
     "pending": "Runs that the comparison needs have not finished yet.",
     "hypothesis": (

@@ -76,6 +76,7 @@ def facts(frames: Frames) -> str:
     seeds = _range(looks) + f" seed{'s'[: looks[-1] > 1]}"
     tokens = _range([table.tokens_per_run for table in plan.tables])
     steps = _range([table.steps for table in plan.tables])
+    plural = "" if steps == "1" else "s"
     matches = dict.fromkeys(table.matching for table in plan.tables)
     shared = experiment.train.optimizer
     optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
@@ -84,7 +85,7 @@ def facts(frames: Frames) -> str:
         f"{len(variants) - arms} variants"
         + (f" and {arms} control{'s'[: arms > 1]}" if arms else ""),
         seeds + (f", {race} more to tune on" if race else ""),
-        f"{tokens} tokens a run ({steps} steps of {experiment.train.batch} x "
+        f"{tokens} tokens a run ({steps} step{plural} of {experiment.train.batch} x "
         f"{experiment.model.context})",
         " or ".join(optimizers),
         "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),

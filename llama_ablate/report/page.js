@@ -65,6 +65,11 @@
     return [...(own ? [own] : []), ...(spec.layer ?? []).flatMap((layer) => encodings(layer, channel))];
   }
 
+  function lines(title, most) {
+    const at = title.length > most ? title.lastIndexOf(" ", most) : -1;
+    return at > 0 ? [title.slice(0, at), ...[lines(title.slice(at + 1), most)].flat()] : title;
+  }
+
   function specification({ spec, data: names }, logarithmic, width) {
     const made = structuredClone(specs[spec]);
     made.datasets = Object.fromEntries(Object.entries(names).map(([name, at]) => [name, datasets[at]]));
@@ -75,6 +80,18 @@
         encoding.scale = { ...encoding.scale, type: "log" };
         delete encoding.scale.zero;
         if (typeof field === "string") made.transform = [...(made.transform ?? []), { filter: `!isNumber(datum['${field}']) || datum['${field}'] > 0` }];
+      }
+    }
+    // A title that is longer than its axis has two lines; a legend as many columns as have room.
+    const longest = { x: 0.62 * width, y: made.height };
+    for (const [channel, room] of Object.entries(longest)) {
+      for (const encoding of encodings(made, channel)) {
+        if (typeof encoding.title === "string") encoding.title = lines(encoding.title, room / 6.2);
+      }
+    }
+    for (const channel of ["color", "shape", "strokeDash"]) {
+      for (const { legend, condition } of encodings(made, channel)) {
+        for (const one of [legend, condition?.legend]) if (one) one.columns = Math.max(1, Math.floor(width / 150));
       }
     }
     const axisY = { labelLimit: Math.max(90, 0.36 * width), minExtent: 30 };

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from llama_ablate.report import comparison
 from llama_ablate.report.drawing import (
@@ -40,6 +40,7 @@ _COLUMNS, _PANELS, _ROWS = 3, 12, 40  # of a figure, and of the variants beside 
 _TICKS = 8  # at most, one for each place
 _STEEP = 1.5  # from one place to the next, from where on an axis is logarithmic
 _AT = "at"  # the column of the coordinate
+_LARGE, _SHORT = 1e4, EngFormatter(places=1, sep="")  # ticks: 1.2M
 _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 
 
@@ -257,7 +258,7 @@ def _lines(axes: Axes, panel: Panel, shown: Cast) -> None:
     if panel.timed:
         axes.axhline(1, color=BASELINE, lw=0.8, zorder=1)
     if len(at) <= _TICKS:
-        axes.set_xticks(at, [f"{x:,.6g}" for x in at])
+        axes.set_xticks(at, [f"{x:,.6g}" if x < _LARGE else _SHORT(x) for x in at])
         axes.minorticks_off()
     words, unit = panel.along.replace("_", " "), _UNITS.get(panel.along, "")
     axes.set(xlabel=f"{words} ({unit})" if unit else words, ylabel=panel.quantity)

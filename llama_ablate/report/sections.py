@@ -104,7 +104,7 @@ def _factors(frames: Frames) -> Section | None:
         row of two factors is half of what one changes about the other's effect. The intervals hold
         for all rows at once (Bonferroni); verdict and p are read off them.
         {contrasts.confounding(frames.table)}""",
-        leading=("in other words",),
+        leading=("verdict",),
     )
 
 
@@ -275,9 +275,9 @@ def _stability(frames: Frames) -> Section | None:
         frame,
         cells.stability,
         """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
-        gradient was not finite, or its loss ended above chance; it collapsed if it learned no more
-        than how frequent each token is. Shares have Wilson's interval. A spike is a step seven
-        deviations above the hundred before.""",
+        gradient was not finite, or its loss ended above chance; it collapsed if it ended within
+        0.05 nats of the loss of token frequencies. Shares have Wilson's interval. A spike is a step
+        seven deviations above the hundred before.""",
         printed=unstable,
     )
 
