@@ -41,6 +41,10 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  the keys are strings
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'llama_ablate' has no attribute '{name}'")

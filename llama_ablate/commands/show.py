@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands import selection
-    from llama_ablate.report import cells, details, sections
+    from llama_ablate.report import cells, contrasts, details, sections
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
@@ -37,7 +37,8 @@ def run(options: Namespace) -> Answer:
         variant = selection.variant(frames, options.what, "variant or run")
         return Answer(*details.variant(frames.table, variant))
     comparison = frames.table.comparison
-    shown: list[str | DataFrame] = [cells.comparison(comparison)]
+    written = cells.combinations if len(contrasts.factors(frames.table)) else cells.comparison
+    shown: list[str | DataFrame] = [written(comparison)]
     stability, metrics = sections.SECTIONS["stability"](frames), sections.metrics(frames)
     for section in (stability if stability and stability.printed else None, metrics):
         if section:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from llama_ablate.report.frames import rows
 from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, times
+from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
@@ -386,15 +386,15 @@ def metrics(frame: pd.DataFrame) -> pd.DataFrame:
     if not shown["table"].any():
         shown = shown.drop(columns="table")
     if len(means.columns) <= _MANY:
-        columns = {str(label): [number(v, ".5g") for v in means[label]] for label in means}
+        columns = {str(label): [plain(v, 5) for v in means[label]] for label in means}
     else:
         first = str(means.columns[0])
-        columns = {first: [number(v, ".5g") for v in means[first]]}
+        columns = {first: [plain(v, 5) for v in means[first]]}
         for title, values, labels in (
             ("lowest", means.min(axis=1), means.idxmin(axis=1)),
             ("highest", means.max(axis=1), means.idxmax(axis=1)),
         ):
-            columns[title] = [f"{v:.5g} ({at})" for v, at in zip(values, labels, strict=True)]
+            columns[title] = [f"{plain(v, 5)} ({at})" for v, at in zip(values, labels, strict=True)]
     for title, texts in columns.items():
         shown[f"{title} (variant)" if title in shown else title] = texts
     return shown

@@ -50,7 +50,9 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     for attempt in rows(attempts):
         own = metrics[metrics["metric"] == attempt.metric]
         lines += ["", f"{attempt.metric}:"]
-        lines += [f"  {k}: {v:,.4g}" for k, v in zip(own["name"], own["value"], strict=True)]
+        lines += [
+            f"  {k}: {tables.plain(v, 4)}" for k, v in zip(own["name"], own["value"], strict=True)
+        ]
         lines += [f"  not measured: {attempt.error}"] if attempt.error else []
     values |= {
         "runs": runs.to_dict("records"),
@@ -71,10 +73,10 @@ def run(results: Results, run_id: str) -> Shown:
     curve, folder = results.curve(run_id), str(results.folder(run_id))
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     lines = [head, folder, "", _architecture(record.model), ""]
-    lines += [f"{name}: {value:.6g}" for name, value in record.numbers.items()]
+    lines += [f"{name}: {tables.plain(value, 6)}" for name, value in record.numbers.items()]
     lines += [f"{name}: not measured: {why}" for name, why in record.unmeasured.items()]
     if curve:
-        lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: f"{v:.6g}"))]
+        lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: tables.plain(v, 6)))]
     return "\n".join(lines), {**asdict(record), "curve": curve, "folder": folder}
 
 
@@ -90,8 +92,8 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
         [
             (
                 name,
-                f"{x.mean():.5g}",
-                f"{y.mean():.5g}",
+                tables.plain(x.mean(), 5),
+                tables.plain(y.mean(), 5),
                 tables.interval(effect.mean, effect.low, effect.high),
                 tables.number(effect.correlation, ".2f"),
             )
@@ -149,7 +151,7 @@ def _speeds(
     of_variants = table.metrics[table.metrics["run"] == ""]
     x, y = (of_variants[of_variants["variant"] == v.id].set_index("name")["value"] for v in (a, b))
     return [
-        (str(name), f"{x[name]:,.4g}", f"{y[name]:,.4g}", f"{y[name] / x[name]:.3f}")
+        (str(name), tables.plain(x[name], 4), tables.plain(y[name], 4), f"{y[name] / x[name]:.3f}")
         for name in x.index
         if name in y.index and x[name]
     ]
@@ -189,7 +191,7 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
 def _over_seeds(values: Sequence[float]) -> str:
     numbers = summary(values)
     sd = "" if math.isnan(numbers.sd) else f" ± {numbers.sd:.2g} (sd of {numbers.n} seeds)"
-    return f"{numbers.mean:.6g}{sd}"
+    return f"{tables.plain(numbers.mean, 6)}{sd}"
 
 
 def without_shared(old: Any, new: Any) -> tuple[Any, Any]:

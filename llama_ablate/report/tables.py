@@ -32,6 +32,13 @@ def number(value: float, form: str, unit: str = "") -> str:
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 
+def plain(value: float, digits: int) -> str:
+    """Write a number with so many digits, from 1,000 on as a whole number; a dash for NaN."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
 def decimals(low: float, high: float) -> int:
     """Return how many decimals of an estimate its interval bears out: two digits of its half-width.
 

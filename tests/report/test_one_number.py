@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.report import cells, contrasts, hypotheses, tables
+from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import SECTIONS, sections
 from tests.tables import frames
 
@@ -53,6 +54,16 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
         assert list(out) == list(frame["verdict"].isin(["better", "worse"]))
         assert list(out) == [leaves_out_0(*printed(cell)) for cell in shown[head]]
         assert list(out) == [float(cell.removeprefix("<")) < 0.05 for cell in shown[p]]
+
+
+def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
+    made = path(1)
+    steps = contrasts.steps(made.table)
+    axes = FIGURES["steps"](made).axes[0]
+    drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
+    ends = steps[["marginal_low", "marginal_high"]].to_numpy()
+    assert [list(line) for line in drawn if len(line) == 2][: len(ends)] == ends.tolist()
+    assert FIGURES["steps"](frames({"": {"base": [2.0, 2.1], "+a": [2.1, 2.2]}})) is None
 
 
 def test_the_random_tables_of_these_laws_hold_verdicts_of_every_kind():

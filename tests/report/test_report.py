@@ -87,7 +87,9 @@ def variant(key, kv):
 
 #: Figures of every experiment; the others are of what is tuned, of a ladder, of a factorial design.
 OF_ANY_GRID = [
-    name for name in FIGURES if name not in ("sensitivity", "ladder", "transfer", "factors")
+    name
+    for name in FIGURES
+    if name not in ("sensitivity", "ladder", "transfer", "factors", "steps")
 ]
 
 
