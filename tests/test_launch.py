@@ -37,7 +37,7 @@ def hashes(results):
 
 
 def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path, capsys):
-    file = experiment_file(measure="[perplexity, train_speed, decode_speed, kv_cache]")
+    file = experiment_file(measure="[perplexity, train_speed, kv_cache]")
     assert run(file, tmp_path / "r", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     rows = {row["label"]: row for row in said["comparison"]}
@@ -56,7 +56,7 @@ def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path
     report = Path(said["report"])
     assert report.is_file()
     names = {f.name for f in (report.parent / "figures").iterdir()}
-    assert len(names) == 12
+    assert len(names) == 10
     assert {f.suffix for f in (report.parent / "tables").iterdir()} == {".csv", ".md", ".tex"}
 
 
@@ -175,6 +175,7 @@ def test_a_killed_worker_is_started_again_and_goes_on_to_the_same_numbers(
     assert not list((tmp_path / "tiny" / "working").iterdir())
 
 
+@pytest.mark.full
 def test_a_run_that_is_lost_again_and_again_ends_as_an_error_and_the_others_go_on(
     experiment_file, tmp_path, launch, monkeypatch
 ):

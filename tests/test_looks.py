@@ -53,6 +53,7 @@ def looked(tmp_path_factory):
     return file, Store(folder / "looked")
 
 
+@pytest.mark.full
 def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tmp_path):
     file, store = looked
     assert run_in_process(file, tmp_path) == 0

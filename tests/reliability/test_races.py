@@ -489,6 +489,7 @@ def test_a_run_that_another_machine_finished_out_of_sight_is_not_given_up_as_los
     assert not breaches(store.root)
 
 
+@pytest.mark.full
 def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(four, tmp_path):
     root = grid(four, tmp_path).root
     store, run = Store(root), next(iter(Store(root).plan.runs))
@@ -499,6 +500,7 @@ def test_a_worker_alone_takes_over_from_a_holder_that_died_on_another_machine(fo
     assert store.is_final(run)
 
 
+@pytest.mark.full
 def test_a_worker_alone_says_try_again_where_another_is_at_its_run(four, tmp_path):
     root = grid(four, tmp_path).root
     store, run = Store(root), next(iter(Store(root).plan.runs))

@@ -90,6 +90,7 @@ def test_how_far_a_head_looks_back_by_hand():
     assert maps.distance(0) == [0.125]  # the first query looks at itself, the second 0.25 back
 
 
+@pytest.mark.full
 def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     checkpoint, tmp_path, capsys
 ):
