@@ -264,6 +264,7 @@ def test_compiling_is_chosen_where_it_saves_more_than_it_takes(spec, monkeypatch
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
 def test_a_compiled_run_has_the_curve_of_one_that_is_not(spec, tokens):
     _, plain = trained(spec, tokens)
     _, compiled = trained(spec, tokens, compute=replace(COMPUTE, compiled=True))
