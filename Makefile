@@ -86,10 +86,12 @@ site: $(STAMP)   ## build the documentation site, build/site/index.html, which n
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python -m docs.site
 
-bench: $(STAMP)  ## time a training step beside other libraries (minutes)
+bench: $(STAMP)  ## time steps, grids and decoding beside other libraries, and the harness itself (half an hour)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/python benchmarks/training_step.py
 	$(BIN)/python benchmarks/grid.py
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/harness.py
 
 clean:           ## remove the environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -79,10 +79,7 @@ def generations(
 
     def generate(**more: Any) -> list[int]:
         with torch.inference_mode():
-            mask = torch.ones(1, PROMPT, dtype=torch.long)
-            whole = theirs.generate(
-                prompt[None], attention_mask=mask, pad_token_id=0, **options, **more
-            )
+            whole = theirs.generate(prompt[None], **options, **more)
         return whole[0, PROMPT:].tolist()
 
     return {

@@ -1,14 +1,19 @@
-"""Time a training step beside `transformers` and `x-transformers`, in one process, interleaved.
+"""Time a training step beside `transformers`, `x-transformers` and nanoGPT's model, interleaved.
 
     python benchmarks/training_step.py
-    python benchmarks/training_step.py --precision bfloat16 --threads 1 --rounds 31
+    python benchmarks/training_step.py --quick
+    python benchmarks/training_step.py --compiled --shape 128x4x256 --precision float32 --rounds 11
 
 Same architecture (Llama: RMSNorm, RoPE, SwiGLU, untied head, no biases), same batch, precision,
-threads and optimizer (fused AdamW, clipping at 1.0). Each round times one step of every
-contestant, so that a noisy machine slows all alike; the medians are what is compared.
+threads and optimizer (fused AdamW, clipping at 1.0). nanoGPT's model is a GPT-2 without biases: a
+feed-forward network of as many parameters, LayerNorm and a table of positions. Each round times one
+step of every contestant, so that a noisy machine slows all alike; ratios are taken within a round.
+With `--compiled` each is there a second time, through `torch.compile`: minutes for each the first
+time, seconds from torch's cache.
 """
 
 import argparse
+import copy
 import json
 import math
 import statistics
@@ -25,7 +30,12 @@ from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of
 
-SHAPES = {"128x4x256": (128, 4, 4, 8), "256x6x256": (256, 6, 8, 8)}  # dim, layers, heads, batch
+SHAPES = {  # dim, layers, heads, batch
+    "96x4x256": (96, 4, 3, 8),
+    "128x4x256": (128, 4, 4, 8),
+    "256x6x256": (256, 6, 8, 8),
+    "512x4x256": (512, 4, 8, 4),
+}
 CONTEXT, VOCAB = 256, 256
 
 
@@ -95,6 +105,45 @@ def x_transformers(dim: int, layers: int, heads: int, flash: bool) -> nn.Module:
     )
 
 
+class NanoGPT(nn.Module):
+    """GPT-2 as nanoGPT has it, without biases: joined projections, torch's attention, GELU."""
+
+    def __init__(self, dim: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCAB, dim), nn.Embedding(CONTEXT, dim)
+        self.blocks = nn.ModuleList(_Layer(dim, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim, bias=False)
+        self.head = nn.Linear(dim, VOCAB, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits."""
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class _Layer(nn.Module):
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(dim, bias=False), nn.LayerNorm(dim, bias=False)
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.up, self.down = (
+            nn.Linear(dim, 4 * dim, bias=False),
+            nn.Linear(4 * dim, dim, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(self.first(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
 def main() -> None:
     """Run every shape and print a table, then one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -103,7 +152,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compiled", action="store_true", help="each compiled, too")
+    parser.add_argument("--quick", action="store_true", help="the two usual shapes, 7 rounds")
     options = parser.parse_args()
+    if options.quick:
+        options.shape, options.rounds = ["128x4x256", "256x6x256"], 7
     settle(options.threads)  # for all contestants alike: they share the process
     results = [
         race(shape, precision, options)
@@ -122,7 +175,13 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
         "transformers": hugging_face(dim, layers, heads),
         "x-transformers": x_transformers(dim, layers, heads, flash=False),
         "x-transformers (flash)": x_transformers(dim, layers, heads, flash=True),
+        "nanoGPT": NanoGPT(dim, layers, heads),
     }
+    if options.compiled:
+        contestants |= {
+            f"{name}, compiled": torch.compile(model, dynamic=False)
+            for name, model in copy.deepcopy(contestants).items()
+        }
     steps = {
         name: stepper(model, batch, precision, options.device)
         for name, model in contestants.items()
@@ -133,16 +192,35 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
     if errors:
         raise next(iter(errors.values()))
     medians = {name: statistics.median(values) for name, values in times.items()}
-    ours_s = min(value for name, value in medians.items() if name.startswith("llama_ablate"))
-    peer_s = min(value for name, value in medians.items() if not name.startswith("llama_ablate"))
+    own, others = (
+        min((name for name in medians if is_ours(name) == side), key=medians.__getitem__)
+        for side in (True, False)
+    )
+    ours_s = medians[own]
+    ratios = sorted(b / a for a, b in zip(times[own], times[others], strict=True))
+    ratio = statistics.median(ratios)
     print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
     for name, value in medians.items():
         count = sum(p.numel() for p in contestants[name].parameters())
         print(
-            f"  {name:24s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters"
+            f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters"
         )
-    print(f"  best peer / best of ours: {peer_s / ours_s:.2f}")
-    return {"shape": shape, "precision": precision, "seconds": medians, "ratio": peer_s / ours_s}
+    quarter = len(ratios) // 4
+    spread = [ratios[quarter], ratios[-1 - quarter]]
+    print(f"  {others} / {own}: {ratio:.2f} (middle half {spread[0]:.2f} to {spread[1]:.2f})")
+    return {
+        "shape": shape,
+        "precision": precision,
+        "seconds": medians,
+        "best": [own, others],
+        "ratio": ratio,
+        "middle_half": spread,
+    }
+
+
+def is_ours(name: str) -> bool:
+    """Whether a contestant is this package's."""
+    return name.startswith("llama_ablate")
 
 
 def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callable[[], None]:

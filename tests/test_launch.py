@@ -17,7 +17,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
-from tests.in_process import run_in_process
+from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import since, until, within
 from tests.reliability.harness import breaches
 
@@ -377,3 +377,23 @@ def test_workers_share_the_gpus_that_this_process_was_given(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert local.Local(Store(tmp_path), "cuda", 3, ranks)._gpus == shares
     assert local.Local(Store(tmp_path), "cpu", 3, ranks)._gpus == ["", "", ""]
+
+
+def test_seed_by_seed_the_longest_runs_start_first(experiment_file, tmp_path, monkeypatch):
+    widths = "[{name: relu, width: 8}, {name: relu, width: 512}]"
+    file = experiment_file(f"{{axes: {{feedforward: {widths}}}}}", seeds="2")
+    started = []
+
+    class Watched(Inline):
+        def submit(self, runs):
+            started.extend(runs)
+            super().submit(runs)
+
+    with in_process():
+        monkeypatch.setattr(local, "Local", Watched)
+        assert run(file, tmp_path) == 0
+    plan = Store(tmp_path / "tiny").plan
+    labels = {variant.id: variant.label for variant in plan.tables[0].variants}
+    order = [(plan.runs[id_].seed, labels[plan.runs[id_].variant]) for id_ in started]
+    longest_first = ["relu-width=512", "baseline", "relu-width=8"]
+    assert order == [(seed, label) for seed in (0, 1) for label in longest_first]

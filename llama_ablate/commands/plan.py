@@ -59,13 +59,13 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.report import forecast, forecast_tables
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results, Settings
-    from llama_ablate.training.compute import choose, pick_device
+    from llama_ablate.training.compute import Work, choose, pick_device
 
     device = pick_device(options.device)
     plan = make(source)
     say("choosing precision and kernel")
     try:
-        compute = choose(plan.baseline.spec, plan.experiment.train, device)
+        compute = choose(plan.baseline.spec, plan.experiment.train, device, work=Work(*plan.work))
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
     # A forecast: FLOPs stand in for measured seconds.

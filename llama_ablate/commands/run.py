@@ -270,10 +270,13 @@ def _write_plan(
 
     notes.mend(store)
     train = plan.experiment.train
+    asked = f"device {device}, precision {train.precision}, kernel {train.kernel}"
+    if train.compile != "never":
+        asked += f", compile {train.compile}"
     try:
         chosen = store.measure_once(
             "compute",
-            f"device {device}, precision {train.precision}, kernel {train.kernel}",
+            asked,
             lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),
         )
     except ConfigError as error:  # it does not fit this machine

@@ -122,6 +122,8 @@ class Train(Section):
     average: int = Field(1, ge=1, le=50)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     kernel: Literal["auto", "math", "fused"] = "auto"
+    #: Whether training steps are compiled; `auto` predicts whether that pays.
+    compile: Literal["auto", "never", "always"] = "never"
     evals: int = Field(10, gt=0, le=100_000)
     timeout_s: float | None = Field(None, gt=0, le=1e9)
 

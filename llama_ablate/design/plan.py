@@ -72,6 +72,13 @@ class Plan:
         return list(arms.values())
 
     @property
+    def work(self) -> tuple[int, int]:
+        """How many tokens the first table's baseline is trained on in all, and in how many runs."""
+        points = len(runs.points(self.experiment, TRAINING))
+        count = points * len(self.experiment.seed_list)
+        return count * self.tables[0].tokens_per_run, count
+
+    @property
     def baseline(self) -> Variant:
         """The baseline of the first table."""
         return self.tables[0].baseline

@@ -27,6 +27,7 @@ KEYS = tuple(
         "timeout_s",
         "precision",
         "kernel",
+        "compile",
         "branches",
     )
 )

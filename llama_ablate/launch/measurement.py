@@ -34,7 +34,9 @@ def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
     """Choose the fastest compute configuration for the baseline, in a fresh process."""
     spec, train = plan.baseline.spec, plan.experiment.train
     say("choosing precision and kernel: the fastest of what this machine has")
-    chosen: Compute = processes.call(_choose, spec.to_dict(), train.model_dump(), device, log=log)
+    chosen: Compute = processes.call(
+        _choose, spec.to_dict(), train.model_dump(), device, plan.work, log=log
+    )
     return chosen
 
 
@@ -252,9 +254,14 @@ def _measure_run(
 
 
 def _choose(
-    _report: Callable[[Any], None], spec: dict[str, Any], train: dict[str, Any], device: str
+    _report: Callable[[Any], None],
+    spec: dict[str, Any],
+    train: dict[str, Any],
+    device: str,
+    work: tuple[int, int],
 ) -> Compute:
-    return computing.choose(spec_from(spec), Train.model_validate(train), device)
+    work = computing.Work(*work)
+    return computing.choose(spec_from(spec), Train.model_validate(train), device, work=work)
 
 
 def _measure(

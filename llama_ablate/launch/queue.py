@@ -95,7 +95,7 @@ class Queue:
         `stage` says which of an experiment's stages the runs are.
         """
         final = self._store.runs.final_ids()
-        runs = [run for run in self._runs if wanted is None or run in wanted]
+        runs = [run for run in self._in_order() if wanted is None or run in wanted]
         pending = deque(run for run in runs if run not in final)
         self._progress.begin(stage, total=len(runs), done=len(runs) - len(pending))
         free = list(range(launcher.slots))[::-1]
@@ -119,6 +119,20 @@ class Queue:
             raise
         for variant in {run.variant.id for run in self._runs.values()}:
             self._keep_best(variant)
+
+    def _in_order(self) -> list[str]:
+        """Return all runs: seed by seed, so that a grid cut short is paired, the longest first.
+
+        So workers end together: what is started last is short.
+        """
+        experiment = self._plan.experiment
+        seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
+        flops = {
+            run.id: run.steps * table.counts[run.variant.id].flops_per_token
+            for table in self._plan.tables
+            for run in table.runs
+        }
+        return sorted(self._runs, key=lambda run: (seeds[self._runs[run].seed], -flops[run]))
 
     def _choose(self, pending: deque[str], most: int) -> list[str]:
         """Pop the next pending runs that no other command has leased."""

@@ -34,7 +34,7 @@ def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
     """
     model, train, compute = subject.model, subject.train, subject.compute
     objective = Objective(model, losses_of(train))
-    optimizer = make_optimizer(objective, train)
+    optimizer, trained = make_optimizer(objective, train), compute.wrap(objective)
     context = model.spec.context
     parts = [
         part.to(compute.device)
@@ -46,7 +46,7 @@ def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
     dropout = Dropout.of_step(model.spec, 0, 0, train.batch)
 
     def step() -> None:
-        update(objective, optimizer, parts, train, compute, dropout=dropout)
+        update(trained, optimizer, parts, train, compute, dropout=dropout)
 
     tokens_per_s = train.batch * context / _typical(step, compute.synchronize, seconds)
     flops = count(model.spec).train_flops_per_token

@@ -1,8 +1,10 @@
 """Effects of factors in a factorial design, and of the steps along a path."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 
@@ -15,6 +17,8 @@ from llama_ablate.report import heldout
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.plan import PlannedVariant
+
+T = TypeVar("T")
 
 _FACTORS = (
     "factor",
@@ -38,6 +42,20 @@ _FACTORS = (
 )
 
 
+def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
+    """Keep what is computed of a table for as long as the table is there: many parts show it."""
+    known: WeakKeyDictionary[TableFrames, T] = WeakKeyDictionary()
+
+    @wraps(compute)
+    def computed(table: TableFrames) -> T:
+        if table not in known:
+            known[table] = compute(table)
+        return known[table]
+
+    return computed
+
+
+@_once_a_table
 def factors(table: TableFrames) -> pd.DataFrame:
     """Return main effects and two-way interactions of a factorial design with two-level factors.
 
@@ -84,6 +102,7 @@ def confounding(table: TableFrames) -> str:
     )
 
 
+@_once_a_table
 def steps(table: TableFrames) -> pd.DataFrame:
     """Return the effect of each step of a path, and of all steps up to it together.
 
@@ -114,6 +133,7 @@ def steps(table: TableFrames) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@_once_a_table
 def step_intervals(table: TableFrames) -> dict[tuple[str, str], Interval]:
     """Return the interval of each step of a path, by its label and that of the step before it.
 
@@ -150,6 +170,7 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
     return [variant for variant in table.plan.variants if not variant.role]
 
 
+@_once_a_table
 def _effects(table: TableFrames) -> list[Contrast]:
     """Return the contrasts of a factorial design with two-level factors; of others none."""
     cells = _cells(table)

@@ -36,7 +36,8 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         f"{_range(forecast, lambda cost: f'{cost.training_flops:.3g}')} training FLOPs",
         f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
         f"{forecast.workers} "
-        f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel "
+        f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
+        f"{', compiled' * compute.compiled} "
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured)",
         f"disk: up to {', '.join(sizes)}",
     ]

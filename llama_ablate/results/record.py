@@ -77,9 +77,17 @@ class ComputeSettings:
     #: Median seconds of that step for every pair of precision and kernel that was tried.
     tried_s: tuple[tuple[str, float], ...] = ()
 
+    #: Whether training steps are compiled, and the seconds that this was predicted to take a
+    #: variant; 0 where it was not tried.
+    compiled: bool = False
+    compile_s: float = 0.0
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; of compiling only where it was tried or done."""
+        values = asdict(self)
+        if not (self.compiled or self.compile_s):
+            del values["compiled"], values["compile_s"]
+        return values
 
 
 @dataclass(frozen=True)

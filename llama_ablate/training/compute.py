@@ -8,10 +8,10 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,20 @@ _FORMAT = 1  # of what is kept of a choice: raised when it should be measured an
 #: for it in either precision, and is three times faster in one of them once it is filled.
 _PROBE_TOKENS = {"cpu": 4096, "cuda": 16384}
 _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
+#: Of compiling: the least seconds and the largest share of a step saved that were seen, so that it
+#: is not even tried for less; the share of the first run's seconds that each later run of a variant
+#: takes; and by how much it must be predicted to save more than it takes.
+_LEAST_COMPILE_S, _MOST_SAVED, _WARM, _CLEARLY = 15.0, 0.4, 0.3, 2.0
+
+
+class Work(NamedTuple):
+    """What each variant is trained on: tokens over all its runs."""
+
+    tokens: int
+    runs: int
+
+
+_LITTLE = Work(0, 1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,14 @@ class Compute(ComputeSettings):
         settle(self.threads, self.device)
         model.kernel = self.kernel
         return model.to(self.device)
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        """Return what trains: compiled where that was chosen, with the same parameters."""
+        if not self.compiled:
+            return objective
+        # A process of its own for each of many cores would take them from other workers.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
+        return cast("nn.Module", torch.compile(objective, dynamic=False))
 
     def synchronize(self) -> None:
         """Wait until the device has finished its queue."""
@@ -157,14 +179,20 @@ def update(
 
 
 def choose(
-    spec: ModelSpec, train: Train, device: str, threads: int = 1, rounds: int = 3
+    spec: ModelSpec,
+    train: Train,
+    device: str,
+    threads: int = 1,
+    rounds: int = 3,
+    work: Work = _LITTLE,
 ) -> Compute:
     """Return the fastest compute for a spec on this machine, measured once and cached.
 
     Every allowed pair of precision and kernel takes turns at a training step of a model of one
     layer, or of a pattern's layers once; the best median wins. About half a second for small
-    models. The choice is cached, so that `plan` and `run` agree where two are close. Raises
-    ConfigError where that model does not fit the memory.
+    models. The choice is cached, so that `plan` and `run` agree where two are close. With
+    `compile: auto` a step of that model is compiled too, which takes up to a minute, where `work`
+    is so much that it might pay. Raises ConfigError where that model does not fit the memory.
     """
     settle(threads, device)
     one = replace(spec, layers=spec.period)
@@ -184,12 +212,18 @@ def choose(
         *(spec.identity(), train.optimizer, train.losses, train.batch, train.accumulate),
         *(train.precision, train.kernel, threads),
     ]
+    if train.compile != "never":
+        about += [train.compile, work.tokens, work.runs]
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
     file = cache_folder() / "compute" / f"{digest([_FORMAT, about, machine], 16)}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):  # not there, or damaged
         return Compute.from_dict(json.loads(file.read_text("utf-8")))
     fastest = _fastest(one, train, device, threads, rounds)
+    if train.compile == "always":
+        fastest = replace(fastest, compiled=True)
+    elif train.compile == "auto" and not any(asdict(spec.dropout).values()):
+        fastest = _compiled_if_it_pays(spec, train, fastest, work, rounds)
     with suppress(OSError):  # an unwritable cache only means to measure again
         disk.make(file.parent)
         disk.replace(file, json.dumps(fastest.to_dict()).encode())
@@ -198,27 +232,15 @@ def choose(
 
 def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Compute:
     """Time a training step of a small model on every compute that is allowed."""
-    batch = max(1, min(train.batch // train.accumulate, _PROBE_TOKENS[device] // one.context))
+    batch = _probe_batch(one, train, device)
     kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
     if len(kernels) > 1 and batch * one.heads * one.context**2 > _PROBE_SCORES:
         kernels.remove("math")
     precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
     candidates = [Compute(device, threads, p, k) for p in precisions for k in kernels]
-    tokens = torch.randint(0, one.vocab, (batch, one.context + 1)).to(device)
-    model = init_weights(build(one), 0).to(device)
-    objective = Objective(model, losses_of(train))
-    optimizer = make_optimizer(objective, train)
-    dropout = Dropout.of_step(one, 0, 0, batch)
-
-    def step_s(compute: Compute) -> float:
-        compute.prepare(model)
-
-        def step() -> None:
-            update(objective, optimizer, [tokens], train, compute, dropout=dropout)
-
-        return seconds_of(step, compute.synchronize)
-
-    cases = {compute: partial(step_s, compute) for compute in candidates}
+    objective = Objective(init_weights(build(one), 0).to(device), losses_of(train))
+    step = _step(objective, train, batch)
+    cases = {compute: partial(step, objective, compute) for compute in candidates}
     seconds, errors = interleave(cases, rounds, warm_up=1)
     for error in errors.values():
         raise error
@@ -230,3 +252,65 @@ def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: in
         flops_per_s=flops / medians[best],
         tried_s=tuple((f"{e.precision} {e.kernel}", medians[e]) for e in candidates),
     )
+
+
+def _probe_batch(one: ModelSpec, train: Train, device: str) -> int:
+    return max(1, min(train.batch // train.accumulate, _PROBE_TOKENS[device] // one.context))
+
+
+def _step(objective: Objective, train: Train, batch: int) -> Callable[[nn.Module, Compute], float]:
+    """Return what times a training step of an objective, given as it is or compiled."""
+    spec, device = objective.model.spec, objective.model.embedding.weight.device
+    tokens = torch.randint(0, spec.vocab, (batch, spec.context + 1)).to(device)
+    optimizer = make_optimizer(objective, train)
+    dropout = Dropout.of_step(spec, 0, 0, batch)
+
+    def step_s(trained: nn.Module, compute: Compute) -> float:
+        compute.prepare(objective.model)
+
+        def step() -> None:
+            update(trained, optimizer, [tokens], train, compute, dropout=dropout)
+
+        return seconds_of(step, compute.synchronize)
+
+    return step_s
+
+
+def _compiled_if_it_pays(
+    spec: ModelSpec, train: Train, eager: Compute, work: Work, rounds: int
+) -> Compute:
+    """Compile a step of a model of one layer, or of a pattern's once, where so much is to be done.
+
+    Compiling is taken to last in proportion to the layers, the first time; each later run of a
+    variant finds most of it in torch's cache.
+    """
+    training_s = work.tokens * count(spec).train_flops_per_token / eager.flops_per_s
+    if training_s * _MOST_SAVED < _LEAST_COMPILE_S * (1 + _WARM * work.runs):
+        return eager
+    compiled, one = replace(eager, compiled=True), replace(spec, layers=spec.period)
+    objective = Objective(init_weights(build(one), 0).to(eager.device), losses_of(train))
+    trained = compiled.wrap(objective)
+    step = _step(objective, train, _probe_batch(one, train, eager.device))
+    try:
+        first_s = step(trained, compiled)
+        cases = {
+            "eager": partial(step, objective, eager),
+            "compiled": partial(step, trained, compiled),
+        }
+        seconds, errors = interleave(cases, rounds, warm_up=1)
+    except Exception as error:  # noqa: BLE001  a compiler can raise anything
+        sys.stderr.write(f"not compiled: {type(error).__name__}: {str(error)[:200]}\n")
+        return eager
+    if errors:
+        return eager
+    eager_s, compiled_s = (median(seconds[name]) for name in ("eager", "compiled"))
+    compile_s = first_s * spec.layers / one.layers
+    tried = (*eager.tried_s, (f"{eager.precision} {eager.kernel} compiled", compiled_s))
+    saved_s = training_s * (1 - compiled_s / eager_s)
+    pays = pays_to_compile(saved_s, compile_s, work.runs)
+    return replace(eager, compiled=pays, compile_s=compile_s, tried_s=tried)
+
+
+def pays_to_compile(saved_s: float, compile_s: float, runs: int) -> bool:
+    """Whether what compiling saves over a variant's runs is clearly more than what it takes."""
+    return saved_s > _CLEARLY * compile_s * (1 + _WARM * runs)

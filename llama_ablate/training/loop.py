@@ -146,7 +146,7 @@ class _Run:
     ) -> None:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
-        self.ranks, self.trained = ranks, ranks.wrap(objective)
+        self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)

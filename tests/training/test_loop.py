@@ -234,6 +234,44 @@ def test_a_choice_of_compute_is_kept_so_that_plan_and_run_agree(spec, monkeypatc
     assert len(measured) == 4
 
 
+def test_compiling_is_chosen_where_asked_and_not_tried_for_little_work(spec, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("there is little to do"))
+    plain = choose(spec(vocab=256), train_config(), "cpu", rounds=1)
+    auto = choose(spec(vocab=256), train_config(compile="auto"), "cpu", rounds=1)
+    assert not auto.compiled
+    assert "compiled" not in plain.to_dict()  # as it was before: no id and no record changes
+    always = choose(spec(vocab=256), train_config(compile="always"), "cpu", rounds=1)
+    assert always.compiled
+    assert Compute.from_dict(always.to_dict()) == always
+
+
+@pytest.mark.parametrize(("speed_up", "pays"), [(2.0, True), (1.01, False)])
+def test_compiling_is_chosen_where_it_saves_more_than_it_takes(spec, monkeypatch, speed_up, pays):
+    work = computing.Work(tokens=10**9, runs=3)
+    monkeypatch.setattr(torch, "compile", lambda objective, **_: objective)
+    times = iter([40.0])  # the first step compiles
+    monkeypatch.setattr(
+        computing, "_step", lambda *_: lambda _trained, compute: next(times, compute.compiled)
+    )
+    medians = {"eager": [speed_up], "compiled": [1.0]}
+    monkeypatch.setattr(computing, "interleave", lambda *_, **__: (medians, {}))
+    monkeypatch.setattr(computing, "_fastest", lambda *_: replace(COMPUTE, flops_per_s=1e10))
+    train = train_config(compile="auto", batch=2 if pays else 4)  # two keys of the cache
+    chosen = choose(spec(vocab=256), train, "cpu", work=work)
+    assert chosen.compiled == pays
+    assert chosen.compile_s == 40.0 * spec().layers
+    assert Compute.from_dict(chosen.to_dict()) == chosen
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
+def test_a_compiled_run_has_the_curve_of_one_that_is_not(spec, tokens):
+    _, plain = trained(spec, tokens)
+    _, compiled = trained(spec, tokens, compute=replace(COMPUTE, compiled=True))
+    for one, other in zip(plain.curve, compiled.curve, strict=True):
+        assert one["train_loss_nats"] == pytest.approx(other["train_loss_nats"], abs=1e-4)
+
+
 def test_bfloat16_autocast_trains_close_to_float32(spec, tokens):
     _, full = trained(spec, tokens)
     _, half = trained(spec, tokens, compute=Compute("cpu", 1, "bfloat16", "math"))

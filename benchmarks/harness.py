@@ -1,0 +1,132 @@
+"""Time the harness itself: a plan of 1,000 variants, and reading 10,000 finished runs.
+
+    python benchmarks/harness.py
+    python benchmarks/harness.py --quick
+
+Each command is timed as a whole process, as users start it: wall-clock seconds and CPU seconds,
+medians over the rounds. The runs are made by the store's own writers, in a temporary folder;
+nothing is trained. `report` is timed at a fifth of the runs too, to show that it is linear.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # plans of the tests stand in for real ones
+
+from llama_ablate.files import disk
+from llama_ablate.results import CURVE, Store
+from tests import plans
+from tests.metrics import measured
+
+PLAN = """\
+name: many
+model: {dim: 64, layers: 2, heads: 4, context: 64}
+variants:
+  design: product
+  axes:
+    norm: [rmsnorm, layernorm, {label: eps, name: rmsnorm, eps: 1.0e-3}, dyt, none]
+    position: [rope, learned, alibi, none, {label: far, name: rope, theta: 250_000}]
+    attention:
+      - mha
+      - {label: two, name: gqa, kv_heads: 2}
+      - mqa
+      - {label: w32, name: mha, window: 32}
+      - {label: w16, name: mha, window: 16}
+    feedforward: [swiglu, gelu, relu, geglu]
+    block: [pre, post]
+  match: parameters
+train: {tokens: 300_000, batch: 16}
+seeds: 4
+"""
+SEEDS = 5
+
+
+def results(root: Path, runs: int) -> Path:
+    """Make a results folder of finished runs, five seeds of each variant."""
+    store, count = Store(root), runs // SEEDS
+    planned = [
+        plans.variant(f"v{n}", f"variant {n}" if n else "base", kv_bytes_per_token=64 * (n + 1))
+        for n in range(count)
+    ]
+    of_plan = [plans.run(f"{n:08x}", f"v{n % count}", n // count) for n in range(runs)]
+    lease: Any = SimpleNamespace(
+        held=True,
+        set_once=lambda _key, value: value,
+        number=1,
+        folder=store.working("all"),
+        replace=disk.replace,
+    )
+    with mock.patch("os.fsync"):  # to make it in seconds
+        store.create(plans.document(plans.table(planned, of_plan)), "name: x\n")
+        for n, run in enumerate(of_plan):
+            variant = planned[n % count]
+            loss = 1.5 + n % count / 1000 + math.sin(n) / 100
+            record = replace(
+                plans.RECORD,
+                id=run.id,
+                seed=run.seed,
+                variant=variant.id,
+                label=variant.label,
+                metrics={"perplexity": measured(test_loss_nats=loss)},
+            )
+            curve = [
+                dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
+                for step in range(1, 6)
+            ]
+            store.runs.commit(lease, record, curve, None)
+    return store.root
+
+
+def seconds(*words: str) -> tuple[float, float]:
+    """Return the wall-clock and CPU seconds of a command."""
+    before, began = os.times(), time.perf_counter()
+    command = [sys.executable, "-m", "llama_ablate", *words]
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603  our own
+    took, after = time.perf_counter() - began, os.times()
+    used = after.children_user + after.children_system
+    return took, used - before.children_user - before.children_system
+
+
+def main() -> None:
+    """Time each command in turn; print medians, and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round after one that warms up")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "many.yaml"
+        file.write_text(PLAN, "utf-8")
+        many, few = (str(results(Path(folder) / str(n) / "x", n)) for n in (10_000, 2_000))
+        commands = {
+            "plan, 8 variants": ("plan", "experiments/first.yaml"),
+            "plan, 1,000 variants": ("plan", str(file)),
+            "status, 10,000 runs": ("status", many),
+            "report, 2,000 runs": ("report", few),
+            "report, 10,000 runs": ("report", many),
+        }
+        for words in list(commands.values())[:2]:
+            seconds(*words)  # prepares the text, and chooses how to compute
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for _ in range(1 if options.quick else options.rounds):
+            for name, words in commands.items():
+                times[name].append(seconds(*words))
+    for name, taken in times.items():
+        wall, used = (statistics.median(column) for column in zip(*taken, strict=True))
+        print(f"{name:24s} {wall:7.2f} s   CPU {used:7.2f} s")
+    print(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main()
