@@ -1,6 +1,6 @@
 """Metrics by name: each a function from a subject (model, text, compute) to measured values."""
 
-from llama_ablate.measure import length, memory, quality, speed, stability
+from llama_ablate.measure import cloze, length, memory, quality, speed, stability
 from llama_ablate.measure.registry import METRICS, Metrics, Subject, Unmeasured
 from llama_ablate.results.metrics import Value, row
 
@@ -10,6 +10,7 @@ __all__ = [
     "Subject",
     "Unmeasured",
     "Value",
+    "cloze",
     "length",
     "memory",
     "quality",

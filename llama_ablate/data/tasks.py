@@ -1,0 +1,251 @@
+"""Tasks: items with a right answer, which a model is asked for by the likelihood of texts.
+
+An item is one of three kinds, told by its keys:
+
+- multiple choice: `{"context": "...", "choices": ["...", "..."], "answer": 0}`;
+- last words: `{"context": "...", "target": "..."}`, or `{"text": "..."}`, whose target is its last
+  word (LAMBADA, Paperno et al. 2016, arXiv:1606.06031);
+- minimal pairs: `{"sentence_good": "...", "sentence_bad": "..."}` (BLiMP, Warstadt et al. 2020,
+  arXiv:1912.00582).
+
+Each may have a `group`, whose accuracy is told apart. Other keys are not read.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from llama_ablate.config.spec import digest
+from llama_ablate.config.validation import shown
+from llama_ablate.data import documents
+from llama_ablate.data.minimal_pairs import minimal_pairs
+from llama_ablate.errors import ConfigError, nearest
+
+Kind = Literal["multiple choice", "last words", "minimal pairs"]
+#: The keys that make an item of each kind.
+_KEYS: Mapping[Kind, tuple[str, ...]] = {
+    "multiple choice": ("choices", "answer"),
+    "minimal pairs": ("sentence_good", "sentence_bad"),
+    "last words": ("target",),
+}
+_FILES = (".jsonl", ".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A context and its possible continuations, of which one is right."""
+
+    context: str
+    #: Of last words there is one: the target.
+    choices: tuple[str, ...]
+    answer: int
+    #: What stands between the context and a choice.
+    delimiter: str = ""
+    #: Accuracies of groups are told apart.
+    group: str = ""
+    #: Which line or row of its file it is, counted from 1.
+    number: int = 0
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        """The texts that are scored after the context."""
+        return tuple(self.delimiter + choice for choice in self.choices)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Items of one kind, under a name."""
+
+    name: str
+    kind: Kind
+    items: tuple[Item, ...]
+    #: Where the items are from, for messages.
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the items: equal where all variants answered the same."""
+        return digest([[i.context, i.choices, i.answer, i.delimiter] for i in self.items])
+
+    @property
+    def chance(self) -> float | None:
+        """The accuracy of who guesses; None for last words, which can be anything."""
+        if self.kind == "last words":
+            return None
+        return sum(1 / len(item.choices) for item in self.items) / len(self.items)
+
+
+def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
+    """Read tasks by name or file, at most `limit` items of each.
+
+    Raises ConfigError for a name that is none, two tasks of one name, and whatever `task` refuses.
+    """
+    listed = [entries] if isinstance(entries, str) else [*entries]
+    if not listed:
+        raise ConfigError("[] is empty: name one or more tasks", ("task",))
+    if limit is not None and limit < 2:
+        raise ConfigError(f"limit {limit}: must be 2 or more", ("limit",))
+    made = [task(entry) for entry in listed]
+    names = [one.name for one in made]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"two tasks are called '{twice[0]}'", ("task",))
+    return [Task(one.name, one.kind, one.items[:limit], one.source) for one in made]
+
+
+def task(entry: str) -> Task:
+    """Read a task: a built-in one by name, or a file, `.jsonl` of items or `.yaml` of lm_eval.
+
+    Raises ConfigError, with file and line, for a file that is missing, empty or not what its name
+    says, and for an item that is incomplete or has no right answer.
+    """
+    if entry in BUILT_IN:
+        return BUILT_IN[entry]()
+    path = Path(entry).expanduser()
+    if path.suffix not in _FILES:
+        hint = nearest(entry, BUILT_IN)
+        message = f"'{entry}' is neither a task nor a file that ends in {', '.join(_FILES)}{hint}"
+        raise ConfigError(message, ("task",))
+    if path.suffix == ".jsonl":
+        try:
+            documents.look([path])
+        except ConfigError as error:
+            raise ConfigError(error.message, ("task",)) from None
+        return _checked(path.stem, str(path), _lines(path))
+    from llama_ablate.data import harness_tasks
+
+    return harness_tasks.read(path)
+
+
+def _minimal_pairs() -> Task:
+    items = tuple(
+        Item("", (right, wrong), 0, group=phenomenon, number=i)
+        for i, (phenomenon, right, wrong) in enumerate(minimal_pairs(), 1)
+    )
+    return Task("minimal-pairs", "minimal pairs", items, "minimal-pairs")
+
+
+#: Tasks that need no file.
+BUILT_IN: Mapping[str, Callable[[], Task]] = {"minimal-pairs": _minimal_pairs}
+
+
+def _checked(name: str, source: str, items: Iterator[tuple[Kind, Item]]) -> Task:
+    """Return the task of items that are all of one kind. Raises ConfigError for others."""
+    kinds: dict[Kind, int] = {}
+    every = []
+    for kind, item in items:
+        kinds.setdefault(kind, item.number)
+        if len(kinds) > 1:
+            (first, at), (other, here) = kinds.items()
+            message = f"{source}:{here}: an item of {other}, and line {at} is one of {first}"
+            raise ConfigError(f"{message}: a task has one kind", ("task",))
+        every.append(item)
+    if not every:
+        raise ConfigError(f"the file '{source}' holds no items", ("task",))
+    return Task(name, next(iter(kinds)), tuple(every), source)
+
+
+def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"the file '{path}' is not UTF-8 text (byte {error.start})"
+        raise ConfigError(message, ("task",)) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"not JSON: {error}") from None
+            yield _item(values, number)
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{number}: {error.message}", ("task",)) from None
+
+
+def _item(values: Any, number: int) -> tuple[Kind, Item]:
+    """Return an item and its kind. Raises ConfigError for what is none."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"an item is a mapping, not {shown(values)}")
+    group = text_of(values, "group") if "group" in values else ""
+    if "text" in values and "target" not in values:
+        values = {**values, **_last_word(text_of(values, "text"))}
+    kind = _kind(values)
+    context = text_of(values, "context", empty=True) if "context" in values else ""
+    if kind == "minimal pairs":
+        sentences = (text_of(values, key) for key in _KEYS[kind])
+        return kind, pair(*sentences, group=group, number=number)
+    delimiter = " " if context and not context[-1].isspace() else ""
+    if kind == "last words":
+        if not context:
+            raise ConfigError("last words need a 'context' before them")
+        target = text_of(values, "target")
+        return kind, Item(context, (target,), 0, delimiter, group, number)
+    choices = checked_choices(values["choices"])
+    answer = checked_answer(values["answer"], choices)
+    return kind, Item(context, choices, answer, delimiter, group, number)
+
+
+def _kind(values: Mapping[str, Any]) -> Kind:
+    """Return the kind of an item by its keys. Raises ConfigError where some are missing."""
+    for kind, keys in _KEYS.items():
+        having = [key for key in keys if key in values]
+        if having and (lacking := [key for key in keys if key not in values]):
+            raise ConfigError(f"an item with '{having[0]}' needs '{lacking[0]}' too")
+        if having:
+            return kind
+    kinds = "; ".join(" and ".join(f"'{key}'" for key in keys) for keys in _KEYS.values())
+    raise ConfigError(f"no item of a task, which has one of: {kinds}; 'text'")
+
+
+def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
+    """Return a text of an item. Raises ConfigError for what is none."""
+    value = values[key]
+    if not isinstance(value, str) or (not value.strip() and not empty):
+        raise ConfigError(f"'{key}' is {shown(value)}: must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"'{key}' holds half a character (a surrogate)") from None
+    return value
+
+
+def pair(right: str, wrong: str, *, group: str = "", number: int = 0) -> Item:
+    """Return a minimal pair. Raises ConfigError where both sentences are the same."""
+    if right == wrong:
+        raise ConfigError("both sentences are the same")
+    return Item("", (right, wrong), 0, group=group, number=number)
+
+
+def checked_choices(choices: Any) -> tuple[str, ...]:
+    """Return the choices of an item. Raises ConfigError for fewer than two, and empty ones."""
+    if not isinstance(choices, list | tuple):
+        raise ConfigError(f"'choices' is {shown(choices)}: must be a list of texts")
+    if len(choices) < 2:
+        raise ConfigError(f"'choices' has {len(choices)}: must be two or more")
+    return tuple(text_of({f"choices[{i}]": c}, f"choices[{i}]") for i, c in enumerate(choices))
+
+
+def checked_answer(answer: Any, choices: Sequence[str]) -> int:
+    """Return which choice is right: its place, counted from 0, or its text.
+
+    Raises ConfigError where none is.
+    """
+    if isinstance(answer, str) and choices.count(answer) == 1:
+        return choices.index(answer)
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
+        return answer
+    raise ConfigError(
+        f"'answer' is {shown(answer)}: must be from 0 to {len(choices) - 1}, the place of the "
+        "right one, or its text"
+    )
+
+
+def _last_word(text: str) -> dict[str, str]:
+    """Split a text into its last word and what stands before."""
+    context, _, target = text.rstrip().rpartition(" ")
+    if not context.strip():
+        raise ConfigError("'text' has one word: the last words of a task need others before them")
+    return {"context": context, "target": target}

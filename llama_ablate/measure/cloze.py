@@ -1,0 +1,139 @@
+"""Tasks that are answered by the likelihood of texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.config.spec import ModelSpec
+from llama_ablate.data.tasks import Item, Task, tasks
+from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.errors import ConfigError
+from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
+from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.results.metrics import Value, row
+
+
+def _check(
+    spec: ModelSpec, tokens: Tokens, *, task: str | Sequence[str], limit: int | None
+) -> None:
+    for one in tasks(task, limit):
+        _encoded(one, tokens.tokenizer, spec.context)
+
+
+@METRICS.add("cloze", per="run", check=_check)
+def cloze(
+    subject: Subject, *, task: str | Sequence[str] = "minimal-pairs", limit: int | None = None
+) -> Iterator[Value]:
+    """Accuracy on tasks: multiple choice, last words (LAMBADA) and minimal pairs (BLiMP).
+
+    `task` is a built-in task (minimal-pairs), a `.jsonl` file of items, or an lm-evaluation-harness
+    `.yaml` of plain fields and templates; or a list of these. `_accuracy` is the share of items in
+    which the right choice is the likeliest; of choices that are equally likely each counts its
+    share. `_accuracy_norm` divides log-likelihoods by the UTF-8 bytes of the choice
+    (lm-evaluation-harness' acc_bytes; its acc_norm divides by characters), `_accuracy_per_token` by
+    its tokens. Of last words `_accuracy` is the share that greedy decoding writes, and
+    `_target_perplexity` that of the whole target, as LAMBADA's is. The samples are those of each
+    item. A text without a context stands behind what separates documents; of one longer than the
+    model's context the beginning is cut off, and `_cut_items` counts those.
+    """
+    for one in tasks(task, limit):
+        yield from _measured(one, subject)
+
+
+def _measured(task: Task, subject: Subject) -> Iterator[Value]:
+    context = subject.model.spec.context
+    encoded = _encoded(task, subject.tokens.tokenizer, context)
+    flat = iter(likelihoods(subject.model, [text for texts in encoded for text in texts]))
+    found = [[next(flat) for _ in texts] for texts in encoded]
+    nats = [np.array([one.nats for one in of_item]) for of_item in found]
+    if task.kind == "last words":
+        scores = {"accuracy": np.array([float(of_item[0].is_greedy) for of_item in found])}
+        lost = -np.concatenate(nats)
+        yield _row(task, "target_nats", lost, "nats", "target_loss")
+        yield _row(task, "target_perplexity", np.exp(min(float(lost.mean()), 700.0)))
+    else:
+        sizes = [[len(choice.encode()) for choice in item.choices] for item in task.items]
+        counts = [[len(text.continuation) for text in texts] for texts in encoded]
+        scores = {
+            "accuracy": _right(task, nats),
+            "accuracy_norm": _right(task, _over(nats, sizes)),
+            "accuracy_per_token": _right(task, _over(nats, counts)),
+        }
+    for quantity, right in scores.items():
+        yield _row(task, quantity, right)
+    yield from _of_groups(task, scores["accuracy"])
+    if (chance := task.chance) is not None:
+        yield _row(task, "chance", chance)
+    yield row(
+        f"{task.name}_items",
+        len(task.items),
+        quantity="items",
+        task=task.name,
+        fingerprint=task.fingerprint,
+    )
+    cut = sum(any(len(t.context + t.continuation) > context + 1 for t in of) for of in encoded)
+    yield _row(task, "cut_items", cut)
+
+
+def _row(
+    task: Task, name: str, value: NDArray[np.float64] | float, unit: str = "", quantity: str = ""
+) -> Value:
+    """Return a row of a task: the mean of its items, which are the samples, or one value."""
+    mean = float(np.mean(value))
+    plain = row(f"{task.name}_{name}", mean, unit, quantity or name, task=task.name)
+    samples = tuple(np.round(value, 4).tolist()) if isinstance(value, np.ndarray) else ()
+    return replace(plain, samples=samples)
+
+
+def _of_groups(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
+    groups = np.array([item.group for item in task.items])
+    for group in dict.fromkeys(groups.tolist()):
+        if group:
+            name = f"{task.name}_{group.replace(' ', '_')}_accuracy"
+            value = right[groups == group].mean()
+            yield row(name, value, quantity="accuracy", task=task.name, group=group)
+
+
+def _right(task: Task, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return for each item 1 where the right choice has the highest score; a share where tied."""
+    return np.array(
+        [_share(of_item, item) for of_item, item in zip(scores, task.items, strict=True)]
+    )
+
+
+def _share(scores: NDArray[np.float64], item: Item) -> float:
+    best = scores == scores.max()
+    return float(best[item.answer] / best.sum())
+
+
+def _over(
+    nats: Sequence[NDArray[np.float64]], sizes: Sequence[Sequence[int]]
+) -> list[NDArray[np.float64]]:
+    return [of_item / of for of_item, of in zip(nats, sizes, strict=True)]
+
+
+def _encoded(task: Task, tokenizer: Tokenizer, context: int) -> list[list[Encoded]]:
+    """Encode the choices of every item. Raises ConfigError for one that cannot be scored."""
+    first = tokenizer.separator if tokenizer.separator is not None else tokenizer.bos
+    encoded = []
+    for item in task.items:
+        try:
+            texts = [encode(tokenizer, item.context, text, first) for text in item.continuations]
+            _check_lengths(texts, context)
+        except ConfigError as error:
+            message = f"{task.source}:{item.number}: {error.message}"
+            raise ConfigError(message, ("task",)) from None
+        encoded.append(texts)
+    return encoded
+
+
+def _check_lengths(texts: Sequence[Encoded], context: int) -> None:
+    for text in texts:
+        if not 0 < len(text.continuation) <= context:
+            raise ConfigError(
+                f"a text to be scored has {len(text.continuation):,} tokens: must be 1 to "
+                f"{context:,}, the context"
+            )

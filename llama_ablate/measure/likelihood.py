@@ -1,0 +1,109 @@
+"""The likelihood of texts after contexts: what tasks are answered by."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.errors import ConfigError
+from llama_ablate.model.decoder import Decoder
+from llama_ablate.training.evaluation import LOGITS
+
+_BATCH = 8192  # tokens
+
+
+class Encoded(NamedTuple):
+    """The tokens of a context, and of what is scored after it."""
+
+    context: list[int]
+    continuation: list[int]
+
+
+class Likelihood(NamedTuple):
+    """The log-likelihood of a text in nats, and whether greedy decoding would have written it."""
+
+    nats: float
+    is_greedy: bool
+
+
+def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | None) -> Encoded:
+    """Encode a text and tell where its continuation begins.
+
+    As lm-evaluation-harness does: both are encoded together, white space at the end of the context
+    belongs to the continuation, and what has no context stands behind the token `first`. Without
+    such a token, its own first token is not scored. Raises ConfigError where the tokens do not give
+    the text back.
+    """
+    head = context.rstrip()
+    whole = context + continuation
+    tokens = tokenizer.encode(whole).tolist()
+    back = tokenizer.decode(tokens)
+    if back.removeprefix(" ") != whole.removeprefix(" "):  # some put a space before every text
+        at = max(0, next(i for i, _ in enumerate(whole) if whole[: i + 1] != back[: i + 1]) - 8)
+        lost = f"{whole[at : at + 24]!r} becomes {back[at : at + 24]!r}"
+        raise ConfigError(f"the tokenizer loses text: {lost}")
+    if head:
+        start = len(tokenizer.encode(head))
+        return Encoded(tokens[:start], tokens[start:])
+    if first is None or tokens[:1] == [first]:
+        return Encoded(tokens[:1], tokens[1:])
+    return Encoded([first], tokens)
+
+
+@torch.no_grad()
+def likelihoods(model: Decoder, texts: Sequence[Encoded]) -> list[Likelihood]:
+    """Return the likelihood of each continuation after its context, in float32.
+
+    Of a text longer than the model's context the beginning is left out. Raises ValueError for a
+    continuation of no tokens, or of more than the context has.
+    """
+    found: list[Likelihood | None] = [None] * len(texts)
+    for batch in _batches(model, texts):
+        rows = [_fitting(model, texts[i]) for i in batch]
+        width = max(len(row) for row in rows) - 1
+        padded = np.zeros((len(rows), width), np.int64)  # on the right, which no token sees
+        for row, line in zip(padded, rows, strict=True):
+            row[: len(line) - 1] = line[:-1]
+        device = model.embedding.weight.device
+        hidden_BTD = model.hidden(torch.from_numpy(padded).to(device))
+        for i, hidden_TD, line in zip(batch, hidden_BTD, rows, strict=True):
+            count = len(texts[i].continuation)
+            targets_N = torch.tensor(line[-count:], device=device)
+            found[i] = _likelihood(
+                model, hidden_TD[len(line) - 1 - count : len(line) - 1], targets_N
+            )
+    return [one for one in found if one is not None]
+
+
+def _likelihood(model: Decoder, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> Likelihood:
+    nats, is_greedy = 0.0, True
+    some = max(1, LOGITS // model.spec.vocab)
+    for at in range(0, len(targets_N), some):
+        logits_NV = model.logits(hidden_ND[at : at + some]).float()
+        targets = targets_N[at : at + some]
+        logs_N = logits_NV.log_softmax(-1).gather(-1, targets[:, None])
+        nats += float(logs_N.double().sum())
+        is_greedy = is_greedy and bool((logits_NV.argmax(-1) == targets).all())
+    return Likelihood(nats, is_greedy)
+
+
+def _fitting(model: Decoder, text: Encoded) -> list[int]:
+    """Return the last tokens of a text: as many as the context has, and the one predicted last."""
+    if not 0 < len(text.continuation) <= model.spec.context or not text.context:
+        raise ValueError(
+            f"a continuation of {len(text.continuation)} tokens after {len(text.context)}: must be "
+            f"1 to {model.spec.context} after one or more"
+        )
+    return (text.context + text.continuation)[-model.spec.context - 1 :]
+
+
+def _batches(model: Decoder, texts: Sequence[Encoded]) -> Iterator[list[int]]:
+    """Yield places of texts of similar length, the longest first."""
+    lengths = [min(len(t.context) + len(t.continuation), model.spec.context + 1) for t in texts]
+    order = sorted(range(len(texts)), key=lambda i: -lengths[i])
+    while order:
+        rows = max(1, _BATCH // lengths[order[0]])
+        yield order[:rows]
+        order = order[rows:]

@@ -1,0 +1,129 @@
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from llama_ablate.data.minimal_pairs import PHENOMENA, minimal_pairs
+from llama_ablate.data.tasks import BUILT_IN, task, tasks
+from llama_ablate.errors import ConfigError
+
+CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}
+PAIR = {"sentence_good": "The cat sleeps.", "sentence_bad": "The cat sleep."}
+LAST = {"text": "He put the key into the lock"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*items, name="own.jsonl"):
+        lines = [one if isinstance(one, str) else json.dumps(one) for one in items]
+        (tmp_path / name).write_text("\n".join(lines), "utf-8")
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_items_of_each_kind_are_read_as_they_are_scored(file):
+    choice = task(file(CHOICE, {**CHOICE, "answer": "a fish"}))
+    assert choice.kind == "multiple choice"
+    assert choice.items[0].context == "Two and two are"
+    assert choice.items[0].continuations == (" four", " a fish")
+    assert [item.answer for item in choice.items] == [0, 1]
+    pair = task(file(PAIR)).items[0]
+    assert (pair.context, pair.continuations) == ("", ("The cat sleeps.", "The cat sleep."))
+    last = task(file(LAST)).items[0]
+    assert (last.context, last.continuations) == ("He put the key into the", (" lock",))
+    given = task(file({"context": "He put the key into the ", "target": "lock"})).items[0]
+    assert given.continuations == ("lock",)
+
+
+def test_chance_is_the_mean_over_items_of_one_over_their_choices(file):
+    three = {**CHOICE, "choices": ["a", "b", "c"]}
+    assert task(file(CHOICE, three)).chance == (1 / 2 + 1 / 3) / 2
+    assert task(file(LAST)).chance is None
+
+
+def test_blank_lines_and_a_byte_order_mark_are_no_items(file, tmp_path):
+    path = file(PAIR, "", {**PAIR, "group": "verbs"}, "")
+    (tmp_path / "own.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "own.jsonl").read_bytes())
+    items = task(path).items
+    assert [(item.number, item.group) for item in items] == [(1, ""), (3, "verbs")]
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], "is empty"),
+        (["\n"], "holds no items"),
+        (["{"], "own.jsonl:1: not JSON: "),
+        ([PAIR, "[1]"], "own.jsonl:2: an item is a mapping, not [1]"),
+        ([{"question": "?"}], "own.jsonl:1: no item of a task, which has one of: 'choices' and"),
+        ([{"choices": ["a", "b"]}], "an item with 'choices' needs 'answer' too"),
+        ([{**CHOICE, "choices": ["a"]}], "'choices' has 1: must be two or more"),
+        ([{**CHOICE, "choices": "ab"}], "'choices' is 'ab': must be a list of texts"),
+        ([{**CHOICE, "choices": ["a", ""]}], "'choices[1]' is '': must be text"),
+        ([{**CHOICE, "choices": ["a", 2]}], "'choices[1]' is 2: must be text"),
+        ([{**CHOICE, "answer": 2}], "'answer' is 2: must be from 0 to 1, the place of the right"),
+        ([{**CHOICE, "answer": -1}], "'answer' is -1: must be from 0 to 1"),
+        ([{**CHOICE, "answer": None}], "'answer' is None: must be from 0 to 1"),
+        ([{**CHOICE, "answer": True}], "'answer' is True: must be from 0 to 1"),
+        ([{**CHOICE, "answer": "five"}], "'answer' is 'five': must be from 0 to 1"),
+        ([{**PAIR, "sentence_bad": PAIR["sentence_good"]}], "both sentences are the same"),
+        ([{"text": "word"}], "'text' has one word"),
+        ([{"target": "word"}], "last words need a 'context' before them"),
+        ([PAIR, LAST], "own.jsonl:2: an item of last words, and line 1 is one of minimal pairs"),
+        (['{"sentence_good": "\\ud800", "sentence_bad": "a"}'], "holds half a character"),
+    ],
+)
+def test_a_file_that_is_no_task_is_refused_with_its_line(file, items, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as refused:
+        task(file(*items))
+    assert refused.value.where == ("task",)
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("minimal-pair", "did you mean 'minimal-pairs'?"),
+        ("missing.jsonl", "there is no file 'missing.jsonl'"),
+        ("items.csv", "neither a task nor a file that ends in .jsonl"),
+        (["minimal-pairs", "minimal-pairs"], "two tasks are called 'minimal-pairs'"),
+        ([], "name one or more tasks"),
+    ],
+)
+def test_what_names_no_task_is_refused(entries, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        tasks(entries)
+
+
+def test_a_limit_takes_the_first_items(file):
+    (few,) = tasks(file(PAIR, {**PAIR, "group": "b"}, PAIR), limit=2)
+    assert [item.number for item in few.items] == [1, 2]
+    assert few.fingerprint != task(file(PAIR)).fingerprint
+    with pytest.raises(ConfigError, match="limit 1: must be 2 or more"):
+        tasks("minimal-pairs", limit=1)
+
+
+def test_the_built_in_pairs_are_200_of_8_phenomena_and_always_the_same():
+    pairs = minimal_pairs()
+    assert Counter(phenomenon for phenomenon, _, _ in pairs) == dict.fromkeys(PHENOMENA, 25)
+    assert pairs == minimal_pairs()
+    assert len({pair[1:] for pair in pairs}) == 200
+    # Of the pairs as they were made: a change here makes earlier accuracies other ones.
+    assert BUILT_IN["minimal-pairs"]().fingerprint == "9f248dfd"
+
+
+def test_who_counts_letters_is_right_in_half_of_each_phenomenon():
+    shorter = {}
+    for phenomenon, right, wrong in minimal_pairs():
+        ahead = len(wrong) - len(right)
+        shorter.setdefault(phenomenon, []).append(0.5 if not ahead else float(ahead > 0))
+    for phenomenon, scores in shorter.items():
+        assert abs(sum(scores) - 12.5) <= 0.5, phenomenon
+
+
+def test_sentences_of_a_pair_differ_in_one_word():
+    for _, right, wrong in minimal_pairs():
+        words = zip(right.split(), wrong.split(), strict=True)
+        assert sum(a != b for a, b in words) == 1

@@ -1,0 +1,186 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.config.experiment import Train
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS, Bytes, Chars
+from llama_ablate.errors import ConfigError
+from llama_ablate.measure import METRICS, Subject
+from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.compute import Compute
+
+COMPUTE = Compute("cpu", 1, "float32", "fused")
+TRAIN = Train.check({"steps": 1, "batch": 4})
+
+
+@pytest.fixture
+def model(spec):
+    def make(**changes):
+        return COMPUTE.prepare(init_weights(build(spec(vocab=256, **changes)), 0))
+
+    return make
+
+
+@pytest.fixture
+def subject(model, book):
+    def make(tokenizer="bytes", **changes):
+        corpus = CORPORA.resolve({"name": "files", "path": str(book)})
+        tokens = store.prepare(corpus, TOKENIZERS.resolve(tokenizer))
+        return Subject(model(**changes), tokens, TRAIN, COMPUTE)
+
+    return make
+
+
+@pytest.fixture
+def task(tmp_path):
+    def write(*items):
+        path = tmp_path / "own.jsonl"
+        path.write_text("\n".join(map(json.dumps, items)), "utf-8")
+        return str(path)
+
+    return write
+
+
+def measure(subject, **options):
+    rows = METRICS.measure(METRICS.resolve({"name": "cloze", **options}), subject)
+    return {row.name: row for row in rows}
+
+
+@pytest.mark.parametrize("slots", [{}, {"attention": "gated_delta"}, {"position": "learned"}])
+def test_likelihoods_are_those_of_each_text_alone(model, slots):
+    """Against a float64 model that reads one text at a time, without padding."""
+    small = model(**slots)
+    exact = init_weights(build(small.spec), 0).double()
+    draw = np.random.default_rng(0)
+    sizes = [(1, 3), (20, 4), (5, 1), (24, 1), (2, 22), (7, 7)]
+    texts = [Encoded(*(draw.integers(0, 256, n).tolist() for n in pair)) for pair in sizes]
+    found = likelihoods(small, texts)
+    for text, likelihood in zip(texts, found, strict=True):
+        ids = torch.tensor([text.context + text.continuation])
+        logs = exact(ids[:, :-1])[0].log_softmax(-1)[len(text.context) - 1 :]
+        own = logs.gather(-1, ids[0, len(text.context) :, None])
+        assert likelihood.nats == pytest.approx(own.sum().item(), abs=2e-4)
+        assert likelihood.is_greedy == bool((logs.argmax(-1) == ids[0, len(text.context) :]).all())
+
+
+def test_a_long_text_loses_its_beginning(model):
+    small = model()  # a context of 24
+    draw = np.random.default_rng(0)
+    long, end = draw.integers(0, 256, 60).tolist(), draw.integers(0, 256, 5).tolist()
+    cut, fitting = likelihoods(small, [Encoded(long, end), Encoded(long[-20:], end)])
+    assert cut.nats == pytest.approx(fitting.nats, abs=1e-5)
+    with pytest.raises(ValueError, match="a continuation of 25 tokens"):
+        likelihoods(small, [Encoded([1], [0] * 25)])
+
+
+def test_white_space_between_context_and_continuation_is_scored():
+    both = encode(Bytes(), "the cat ", "sat", None)
+    assert both == encode(Bytes(), "the cat", " sat", None)
+    assert both.continuation == list(b" sat")
+
+
+def test_what_has_no_context_stands_behind_the_separator_or_its_own_first_token():
+    assert encode(Bytes(), "", "sat", 0) == Encoded([0], list(b"sat"))
+    assert encode(Bytes(), "", "sat", None) == Encoded(list(b"s"), list(b"at"))
+
+
+def test_a_tokenizer_that_loses_text_is_refused():
+    class Lower(Chars):
+        def encode(self, text):
+            return super().encode(text.lower())
+
+    with pytest.raises(ConfigError, match="loses text: 'the Cat' becomes 'the cat'"):
+        encode(Lower(" acehst"), "the", " Cat", None)
+
+
+def test_a_model_that_knows_nothing_answers_at_chance(subject, task):
+    """Zero logits: choices of one length are equally likely, and each counts its share."""
+    empty = subject()
+    torch.nn.init.zeros_(empty.model.head.weight)
+    three = {"context": "one", "choices": ["ab", "cd", "ef"], "answer": 2}
+    two = {"context": "one", "choices": ["ab", "cd"], "answer": 0}
+    found = measure(empty, task=task(three, two))
+    assert found["own_accuracy"].samples == (0.3333, 0.5)
+    assert found["own_accuracy"].value == pytest.approx(found["own_chance"].value)
+    assert found["own_chance"].value == pytest.approx(5 / 12)
+    assert found["own_items"].value == 2
+
+
+def test_normalised_accuracies_divide_by_bytes_and_by_tokens(subject, task):
+    """Zero logits: every token has log(256) nats, so lengths alone decide."""
+    empty = subject()
+    torch.nn.init.zeros_(empty.model.head.weight)
+    # Scored with the space before it: 2 and 4 tokens for 1 and 3 bytes.
+    item = {"context": "one", "choices": ["a", "bcd"], "answer": 1}
+    found = measure(empty, task=task(item, {**item, "answer": 0}))
+    assert found["own_accuracy"].samples == (0, 1)  # the shorter is the likelier
+    assert found["own_accuracy_norm"].samples == (1, 0)  # 2/1 nats a byte against 4/3
+    assert found["own_accuracy_per_token"].samples == (0.5, 0.5)
+
+
+def test_a_likelier_choice_is_right_and_greedy_decoding_writes_it(subject, task):
+    """Logits that always favour one byte."""
+    fond = subject(tie=False)
+    with torch.no_grad():
+        for parameter in fond.model.parameters():
+            parameter.zero_()
+    weights = torch.zeros(256)
+    weights[ord("a")] = 5.0
+    fond.model.logits = lambda hidden: weights.expand(*hidden.shape[:-1], 256)
+    items = [{"context": "x", "target": "aa"}, {"context": "x ", "target": "ab"}]
+    found = measure(fond, task=task(*items))
+    whole = math.log(math.exp(5) + 255)
+    # The space before a target is scored too, and is not what greedy decoding writes.
+    assert found["own_accuracy"].samples == (0, 0)
+    nats = [3 * whole - 10, 3 * whole - 5]
+    assert found["own_target_nats"].samples == pytest.approx(nats, abs=1e-4)
+    assert found["own_target_perplexity"].value == pytest.approx(math.exp(np.mean(nats)), rel=1e-5)
+    pairs = [{"sentence_good": "aa", "sentence_bad": "ab"}] * 2
+    assert measure(fond, task=task(*pairs))["own_accuracy"].value == 1
+
+
+def test_groups_have_accuracies_of_their_own(subject):
+    found = measure(subject(context=64))
+    of_groups = [row for row in found.values() if "group" in row.coordinates]
+    assert len(of_groups) == 8
+    mean = np.mean([row.value for row in of_groups])
+    assert mean == pytest.approx(found["minimal-pairs_accuracy"].value)
+    assert len(found["minimal-pairs_accuracy"].samples) == 200
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "item", "message"),
+    [
+        (
+            "bytes",
+            {"context": "a", "target": "long" * 9},
+            "own.jsonl:1: a text to be scored has 37",
+        ),
+        (
+            "chars",
+            {"context": "a", "target": "東京"},
+            "the character '東' is not in the vocabulary",
+        ),
+    ],
+)
+def test_an_item_that_cannot_be_scored_is_refused_with_its_line(
+    subject, task, tokenizer, item, message
+):
+    own = subject(tokenizer)
+    choice = METRICS.resolve({"name": "cloze", "task": task(item)})
+    with pytest.raises(ConfigError, match=message) as refused:
+        METRICS.check(choice, own.model.spec, own.tokens)
+    assert refused.value.where == ("task",)
+
+
+def test_unicode_is_scored_byte_by_byte_and_cut_texts_are_counted(subject, task):
+    item = {"context": "東京は日本の" * 5, "choices": ["首都", "café"], "answer": 0}
+    found = measure(subject(), task=task(item, {**item, "context": "東"}))
+    assert found["own_cut_items"].value == 1
+    assert found["own_items"].value == 2
