@@ -23,13 +23,29 @@ _HIM = ("boy", "man", "king", "father", "brother", "prince", "uncle", "son")
 _HER = ("girl", "woman", "queen", "mother", "sister", "princess", "aunt", "daughter")
 _DONE_TO = ("saw", "hurt", "liked", "helped", "loved", "washed", "dressed", "asked")
 #: A past form and the participle of another length.
-_PAST = (("ate", "eaten"), ("took", "taken"), ("gave", "given"), ("broke", "broken"))
+_PAST: tuple[tuple[str, str], ...] = (
+    ("ate", "eaten"),
+    ("took", "taken"),
+    ("gave", "given"),
+    ("broke", "broken"),
+)
 _PAST += (("saw", "seen"), ("wrote", "written"), ("hid", "hidden"), ("forgot", "forgotten"))
 #: A verb that takes an object, and one as long that takes none.
-_WITH_OBJECT = (("found", "slept"), ("took", "fell"), ("made", "went"), ("kept", "came"))
+_WITH_OBJECT: tuple[tuple[str, str], ...] = (
+    ("found", "slept"),
+    ("took", "fell"),
+    ("made", "went"),
+    ("kept", "came"),
+)
 _WITH_OBJECT += (("opened", "smiled"), ("pushed", "danced"), ("carried", "arrived"))
 _WITH_OBJECT += (("broke", "cried"), ("pulled", "jumped"))
-_SEEN = ("seen the sea", "been to the city", "eaten an apple", "found a home", "had a friend")
+_SEEN: tuple[str, ...] = (
+    "seen the sea",
+    "been to the city",
+    "eaten an apple",
+    "found a home",
+    "had a friend",
+)
 _SEEN += ("heard a song", "read a book", "played a game")
 
 Pair = tuple[str, str]

@@ -188,6 +188,26 @@ def hypotheses(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
+def tasks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return accuracies on tasks with their numbers written as people read them."""
+    shown = pd.DataFrame({"task": frame["task"], "variant": frame["label"]})
+    shown["n"] = frame["n"].astype(str)
+    shown["accuracy"] = [number(v, ".1%") for v in frame["accuracy"]]
+    shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
+    shown["verdict"] = frame["verdict"]
+    for title, column, form in (
+        ("chance", "chance", ".1%"),
+        ("accuracy per byte", "accuracy_norm", ".1%"),
+        ("perplexity of targets", "target_perplexity", ",.4g"),
+        ("items", "items", ",.0f"),
+    ):
+        if frame[column].notna().any():
+            shown[title] = [number(v, form) for v in frame[column]]
+    if (frame["cut_items"] > 0).any():
+        shown["items cut"] = [number(v, ",.0f") for v in frame["cut_items"]]
+    return shown
+
+
 def _remark(row: Any) -> str:
     """Write why a hypothesis has no test result, or what it takes to decide it."""
     if row.result == "no verdict":

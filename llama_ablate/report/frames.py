@@ -14,7 +14,7 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
-from llama_ablate.report import comparison, controls, heldout, stages, tuning
+from llama_ablate.report import comparison, controls, heldout, items, stages, tuning
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
@@ -125,6 +125,11 @@ class TableFrames:
         """The reported losses by document, by variant's id and by seed: of all that has ended."""
         at_point = self.planned[self.planned["best"] & ~self.planned["race"]]
         return heldout.by_document(self.metrics, at_point, tuning.reported_split(self.planned))
+
+    @cached_property
+    def answers(self) -> items.ByItem:
+        """The scores of each item of a task in the ranked runs that ended ok."""
+        return items.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
 
     def text_errors(self, against: str | None = None) -> dict[str, TextError]:
         """Return the standard error of each difference over held-out texts, by variant's id.

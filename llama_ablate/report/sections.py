@@ -15,6 +15,7 @@ from llama_ablate.report import (
     contrasts,
     heldout,
     hypotheses,
+    items,
     quantities,
     scaling,
     speed_up,
@@ -165,6 +166,22 @@ def _winners(frames: Frames) -> Section | None:
         """The variant of the lowest loss in each table, with its row's interval. One that is
         inconclusive against the baseline is only the lowest number seen. Flips: it is not the first
         table's.""",
+    )
+
+
+@SECTIONS.register("tasks", every_table=True)
+def _tasks(frames: Frames) -> Section | None:
+    return _section(
+        "Tasks",
+        items.accuracies(frames.table),
+        cells.tasks,
+        """Share of a task's items that are answered right, mean over seeds; higher is better. The
+        difference is variant minus baseline over the n seeds that both finished, paired by seed and
+        item; its interval has the error of the seeds and that of the items, and holds for all rows
+        of this table at once (Bonferroni; a control's alone). The verdict is read off it. Near
+        chance no variant has learned the task. Items that are cut are longer than the model's
+        context, and lose their beginning.""",
+        leading=("verdict", "chance"),
     )
 
 

@@ -1,0 +1,48 @@
+"""Standard error of a difference of scores from the finite number of a task's items."""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from llama_ablate.evidence.text import TextError
+
+
+def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> TextError:
+    """Return the error of a mean difference of scores that is due to the choice of items.
+
+    `differences_SF` are variant minus baseline, by seed and item. Seeds and items are crossed, as
+    seeds and documents are in `text_error`, which this equals for documents of one length; by
+    moments of the crossed random effects (Searle, Casella & McCulloch 1992, Variance Components,
+    chapter 5). Scores of single items are coarse: a few seeds may agree in their mean by chance,
+    and would seem to have no error. So it is at least as large as to make, with the variance over
+    seeds, that of seeds and items together; and at least `least`. Raises ValueError for fewer than
+    two items, and for other shapes.
+    """
+    score_SF = np.asarray(differences_SF, float)
+    if score_SF.ndim != 2 or score_SF.shape[0] < 1 or score_SF.shape[1] < 2:
+        raise ValueError(f"differences {score_SF.shape}: must be (seeds, items), two items or more")
+    seeds, items = score_SF.shape
+    of_item_F = score_SF.mean(0)
+    total, interaction, missing = float(of_item_F.var(ddof=1)) / items, 0.0, 0.0
+    freedom = max(seeds - 1, 1) * (items - 1)
+    if seeds > 1:
+        of_seed_S = score_SF.mean(1)
+        residual_SF = score_SF - of_item_F - of_seed_S[:, None] + score_SF.mean()
+        interaction = float((residual_SF**2).sum()) / freedom / (seeds * items)
+        missing = interaction - float(of_seed_S.var(ddof=1)) / seeds
+    floor, alone = max(missing, least**2), total - interaction
+    if alone <= floor:
+        return TextError(math.sqrt(floor), freedom)
+    # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
+    spread = total**2 / (items - 1) + interaction**2 / freedom
+    return TextError(math.sqrt(alone), alone**2 / spread)
+
+
+def least_error(items: int) -> float:
+    """Return the least error of a difference of accuracies over some items.
+
+    That of one more item won and one more lost (Agresti & Min 2005, Statistics in Medicine 24):
+    two variants that answer all items alike would not answer all that there are alike.
+    """
+    return 1 / (items + 2)

@@ -1,0 +1,160 @@
+"""Answers to the items of tasks: differences between variants, paired by seed and item."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from llama_ablate.evidence import Interval, TextError, simultaneous, verdict
+from llama_ablate.evidence.items import item_error, least_error
+
+if TYPE_CHECKING:
+    from llama_ablate.report.frames import TableFrames
+
+_DECIDES = "accuracy"  # what a task's interval is about
+_BESIDE = ("accuracy_norm", "target_perplexity", "chance", "items", "cut_items")
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The score of each item in one run, and a hash of the items."""
+
+    scores: NDArray[np.float64]
+    fingerprint: str
+    #: Whether a score is 1 where the item is right, and 0 or a share where it is not.
+    is_accuracy: bool
+
+
+#: By the name of the number, the variant's id, and the seed.
+ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
+
+
+def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
+    """Return the scores of each item in some runs, by the name of their mean."""
+    rows = metrics[metrics["run"].isin(runs["id"])]
+    rows = rows[["task" in where for where in rows["coordinates"]]]
+    seeds = dict(zip(runs["id"], runs["seed"], strict=True))
+    known = {
+        (run, where["task"]): where["fingerprint"]
+        for run, where in zip(rows["run"], rows["coordinates"], strict=True)
+        if "fingerprint" in where
+    }
+    found: dict[str, dict[str, dict[int, Answers]]] = {}
+    names = ("name", "quantity", "variant", "run", "coordinates", "samples")
+    columns = (rows[column] for column in names)
+    for name, quantity, variant, run, where, samples in zip(*columns, strict=True):
+        if len(samples) > 1:
+            items = known.get((run, where["task"]), "")
+            is_accuracy = quantity.startswith(_DECIDES)
+            answers = Answers(np.array(samples, float), items, is_accuracy)
+            found.setdefault(name, {}).setdefault(variant, {})[int(seeds[run])] = answers
+    return found
+
+
+def shared_seeds(answers: ByItem, name: str, variant: str, against: str) -> list[int]:
+    """Return the seeds of which both variants have answered the same items."""
+    own, other = (answers.get(name, {}).get(id_, {}) for id_ in (variant, against))
+    return sorted(s for s in own if s in other and own[s].fingerprint == other[s].fingerprint)
+
+
+def error(answers: ByItem, name: str, variant: str, against: str) -> TextError | None:
+    """Return the items' part of the error of a difference; None of what has no items."""
+    seeds = shared_seeds(answers, name, variant, against)
+    own, other = (answers.get(name, {}).get(id_, {}) for id_ in (variant, against))
+    if not seeds or len({own[seed].fingerprint for seed in seeds}) > 1:
+        return None
+    one = own[seeds[0]]
+    least = least_error(len(one.scores)) if one.is_accuracy else 0.0
+    return item_error([own[seed].scores - other[seed].scores for seed in seeds], least=least)
+
+
+def other_items(table: "TableFrames") -> list[str]:
+    """Name the tasks that runs of a table have answered with different items."""
+    rows = table.metrics[table.metrics["quantity"] == "items"]
+    of_task: dict[str, set[Any]] = {}
+    for where in rows["coordinates"]:
+        if "fingerprint" in where:
+            of_task.setdefault(str(where["task"]), set()).add(where["fingerprint"])
+    return [task for task, prints in of_task.items() if len(prints) > 1]
+
+
+def accuracies(table: "TableFrames") -> pd.DataFrame:
+    """Return one row for each task and variant: its accuracy, and the difference from the baseline.
+
+    Columns: `task, label, baseline, role, n, accuracy, difference, low, high, verdict,
+    accuracy_norm, target_perplexity, chance, items, cut_items`. The intervals of all rows hold at
+    once, a control's alone; they have the error of the seeds and that of the items. Empty where no
+    task was measured.
+    """
+    names = {
+        where["task"]: name
+        for name, quantity, where in zip(
+            *(table.metrics[column] for column in ("name", "quantity", "coordinates")), strict=True
+        )
+        if quantity == _DECIDES and "task" in where and "group" not in where
+    }
+    ranked = [variant for variant in table.plan.variants if not (variant.role or variant.baseline)]
+    rows = []
+    for task, name in names.items():
+        found = _intervals(table, str(name), len(ranked) * len(names))
+        beside = _means(table, str(task))
+        for variant in table.plan.variants:
+            interval = found.get(variant.id)
+            scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
+            word = "" if interval is None else verdict(-interval) if interval.n else "pending"
+            rows.append(
+                {
+                    "task": task,
+                    "label": variant.label,
+                    "baseline": variant.baseline,
+                    "role": variant.role,
+                    "n": len(scores) if interval is None else interval.n,
+                    "accuracy": float(np.mean(scores)) if scores else math.nan,
+                    "difference": math.nan if interval is None else interval.mean,
+                    "low": math.nan if interval is None else interval.low,
+                    "high": math.nan if interval is None else interval.high,
+                    "verdict": "baseline" if variant.baseline else word,
+                    **{key: beside.get((key, variant.id), math.nan) for key in _BESIDE},
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _intervals(table: "TableFrames", name: str, family: int) -> dict[str, Interval]:
+    """Return the interval of each variant's difference in a task, by id."""
+    base = table.plan.baseline.id
+    differences: dict[str, Sequence[float]] = {}
+    errors = {}
+    for variant in table.plan.variants:
+        if not variant.baseline:
+            own, other = (table.answers[name].get(id_, {}) for id_ in (variant.id, base))
+            differences[variant.id] = [
+                float(own[seed].scores.mean() - other[seed].scores.mean())
+                for seed in shared_seeds(table.answers, name, variant.id, base)
+            ]
+            if (of_items := error(table.answers, name, variant.id, base)) is not None:
+                errors[variant.id] = of_items
+    roles = {variant.id: variant.role for variant in table.plan.variants}
+    controls = [{id_: own} for id_, own in differences.items() if roles[id_]]
+    ranked = {id_: own for id_, own in differences.items() if not roles[id_]}
+    found = simultaneous(ranked, text_errors=errors, family=family)
+    for control in controls:
+        found |= simultaneous(control, text_errors=errors)
+    return found
+
+
+def _means(table: "TableFrames", task: str) -> dict[tuple[str, str], float]:
+    """Return the means over runs of what stands beside a task's accuracy."""
+    rows = table.metrics[
+        table.metrics["quantity"].isin(_BESIDE) & table.metrics["run"].isin(table.ranked["id"])
+    ]
+    own = rows[[where.get("task") == task for where in rows["coordinates"]]]
+    means: dict[tuple[str, str], float] = {}
+    for variant, quantity in {*zip(own["variant"], own["quantity"], strict=True)}:
+        values = own.loc[(own["variant"] == variant) & (own["quantity"] == quantity), "value"]
+        means[quantity, variant] = float(values.mean())
+    return means

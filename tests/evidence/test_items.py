@@ -1,0 +1,76 @@
+import math
+
+import numpy as np
+import pytest
+
+from llama_ablate.evidence import simultaneous
+from llama_ablate.evidence.items import item_error, least_error
+from llama_ablate.evidence.text import text_error
+
+
+def crossed(draw, seeds, items, *, seed=0.0, item=0.0, rest=0.0):
+    """Differences of no mean, with a deviation for each of the crossed effects."""
+    of_seed, of_item = draw.normal(0, seed, (seeds, 1)), draw.normal(0, item, (1, items))
+    return of_seed + of_item + draw.normal(0, rest, (seeds, items))
+
+
+def test_it_is_the_texts_error_where_items_are_documents_of_one_length():
+    scores = crossed(np.random.default_rng(0), 4, 30, seed=0.3, item=1.0, rest=0.4)
+    own, text = item_error(scores), text_error(scores, np.ones(30))
+    assert own.se == pytest.approx(text.se, rel=1e-9)
+    assert own.df == pytest.approx(text.df, rel=1e-9)
+    assert item_error(scores[:1]).se == pytest.approx(scores[0].std(ddof=1) / math.sqrt(30))
+
+
+def test_seeds_that_agree_by_chance_do_not_seem_to_have_no_error():
+    """Two seeds that win one item each, and not the same: their means are equal."""
+    scores = np.zeros((2, 100))
+    scores[0, 0] = scores[1, 1] = 1.0
+    error = item_error(scores)
+    # By hand: every residual of the two items is 1/2, over 99 degrees of freedom and 200 scores.
+    assert error.se == pytest.approx(math.sqrt(4 * 0.25 / 99 / 200))
+    interval = simultaneous({"x": list(scores.mean(1))}, text_errors={"x": error})["x"]
+    assert interval.low < 0 < interval.high
+
+
+def test_variants_that_answer_alike_differ_by_no_less_than_an_item_would_tell():
+    """Of 198 pairs none is discordant: Agresti and Min add half a pair to each of four cells."""
+    error = item_error(np.zeros((3, 198)), least=least_error(198))
+    assert error.se == pytest.approx(math.sqrt(0.5 + 0.5) / (198 + 2))
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 4), (3, 1), (2, 2, 2)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match="two items or more"):
+        item_error(np.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"seed": 0.02, "item": 0.3, "rest": 0.3},
+        {"seed": 0.0, "item": 0.0, "rest": 0.5},
+        {"seed": 0.2, "item": 0.1, "rest": 0.1},
+    ],
+)
+def test_an_interval_misses_the_truth_as_often_as_it_says(parts, volume):
+    draw, trials, missed = np.random.default_rng(1), volume(400, 4000, 4000), 0
+    for _ in range(trials):
+        scores = crossed(draw, 4, 60, **parts)
+        errors = {"x": item_error(scores)}
+        interval = simultaneous({"x": list(scores.mean(1))}, text_errors=errors)["x"]
+        missed += not interval.low <= 0 <= interval.high
+    assert missed / trials < 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
+
+
+def test_answers_that_are_right_or_wrong_are_missed_as_often_as_it_says(volume):
+    """Three seeds of two models that are right alike often: differences of -1, 0 and 1."""
+    draw, trials, missed = np.random.default_rng(2), volume(400, 4000, 4000), 0
+    for _ in range(trials):
+        chance = draw.beta(2, 2, 80)
+        one, other = (draw.random((3, 80)) < chance for _ in range(2))
+        scores = one.astype(float) - other
+        errors = {"x": item_error(scores, least=least_error(80))}
+        interval = simultaneous({"x": list(scores.mean(1))}, text_errors=errors)["x"]
+        missed += not interval.low <= 0 <= interval.high
+    assert missed / trials < 0.05 + 3 * math.sqrt(0.05 * 0.95 / trials)
