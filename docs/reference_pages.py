@@ -28,6 +28,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "`seeds`, in looks": schema.Looks,
     "`hypotheses`, each": schema.Hypothesis,
     "`minus` of a hypothesis": schema.Pair,
+    "`guard`, each": schema.Guard,
     "`controls`": schema.Controls,
     "`sizes`": schema.Sizes,
     "`models` of `sizes`, each": schema.Size,

@@ -20,6 +20,7 @@ from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.files.slugs import slug
 from llama_ablate.report import cells, contrasts, controls, hypotheses, tables
 from llama_ablate.report.frames import Frames, TableFrames, rows
+from llama_ablate.report.samples import samples
 from llama_ablate.results import folders
 from llama_ablate.results.plan import PlannedTable
 
@@ -217,11 +218,11 @@ def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[Any]:
 def _controls_hold(table: TableFrames, tokens: int) -> bool:
     """Return whether a table's controls hold after fewer tokens, each by its own 95% interval."""
     loss = _branches(table).get(tokens)
-    base = hypotheses.samples(table, table.plan.baseline.label, loss)
+    base = samples(table, table.plan.baseline.label, loss)
     for variant in table.plan.variants:
         if not variant.role or loss is None:
             continue
-        own = hypotheses.samples(table, variant.label, loss)
+        own = samples(table, variant.label, loss)
         differences = [value - base[seed] for seed, value in own.items() if seed in base]
         interval = simultaneous({"": differences})[""]
         row = SimpleNamespace(

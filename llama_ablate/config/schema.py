@@ -208,6 +208,32 @@ class Hypothesis(Section):
         return margins.read(self.margin)[1] == "%"
 
 
+class Guard(Section):
+    """A number in which no variant may be worse, whatever its loss."""
+
+    #: A metric that `measure` names, and which of the kinds of its numbers; the plan fills in the
+    #: metric's own unless given.
+    metric: Named
+    quantity: Named | None = None
+    #: By how much more than this: "0.02 points", "0.01 nats", or "5%" of the baseline's.
+    worse_by: str
+    #: What is worse; the plan fills in what the metric says unless given.
+    worse: Literal["lower", "higher"] | None = None
+
+    _margin = field_validator("worse_by", mode="before")(_with_some_unit)
+
+    @model_validator(mode="after")
+    def _below_all(self) -> "Guard":
+        if self.is_relative and margins.read(self.worse_by)[0] >= 100:
+            raise at(f"{self.worse_by}: must be below 100%", "worse_by")
+        return self
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether what is allowed is a share of the baseline's number."""
+        return margins.read(self.worse_by)[1] == "%"
+
+
 class Size(Section):
     """One rung of a ladder of model sizes: what it changes of `model`."""
 
@@ -332,6 +358,8 @@ class Experiment(Section):
     #: Differences smaller than this count as none: "0.01 nats".
     margin: str | None = None
     hypotheses: list[Hypothesis] = Field(default_factory=list)
+    #: Numbers in which no variant may be worse.
+    guard: list[Guard] = Field(default_factory=list)
     measure: list[Entry] = Field(default=["perplexity", "train_speed", "decode_speed", "kv_cache"])
 
     _metrics = field_validator("measure")(_without_repeats)
@@ -346,6 +374,7 @@ class Experiment(Section):
         return _without_repeats(seeds) if isinstance(seeds, list) else seeds
 
     _margin = field_validator("margin", mode="before")(_with_unit)
+    _one_guard = field_validator("guard", mode="before")(_listed)
     _one_budget = field_validator("budget", mode="before")(_listed)
     _budget_alone = field_validator("budget", mode="before")(_without_size)
     _no_repeats = field_validator("budget")(_without_repeats)

@@ -120,6 +120,7 @@ def make(source: Source) -> Plan:
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
+        experiment = _guarded(experiment, metrics)
         runs.points(experiment, TRAINING)
         _check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
@@ -142,6 +143,36 @@ def _resolved(experiment: Experiment) -> Experiment:
     except ConfigError as error:
         raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
+
+
+def _guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
+    """Return an experiment whose guards say what they look at, and what is worse.
+
+    Raises ConfigError for a metric that is none, or not measured, and where it is not known which
+    of its numbers are worse.
+    """
+    from llama_ablate.measure import METRICS
+
+    measured = [choice.name for choice in metrics]
+    filled = []
+    for i, guard in enumerate(experiment.guard):
+        where: Where = ("guard", i)
+        METRICS.resolve(guard.metric, (*where, "metric"))
+        if guard.metric not in measured:
+            message = f"'{guard.metric}' is not measured: add it to 'measure'"
+            raise ConfigError(message, (*where, "metric"))
+        known = METRICS.worse(guard.metric)
+        quantity = guard.quantity or next(iter(known), None)
+        if quantity is None:
+            message = f"'{guard.metric}' says of none of its numbers which is worse: name one"
+            raise ConfigError(f"{message} by 'quantity', and 'worse': lower or higher", where)
+        worse = guard.worse or known.get(quantity)
+        if worse is None:
+            hint = nearest(quantity, known) if known else ""
+            message = f"'{guard.metric}' does not say which '{quantity}' is worse{hint}"
+            raise ConfigError(f"{message}; or say 'worse': lower or higher", (*where, "quantity"))
+        filled.append(guard.model_copy(update={"quantity": quantity, "worse": worse}))
+    return experiment.model_copy(update={"guard": filled}) if filled else experiment
 
 
 def _check_losses(tables: tuple[Table, ...]) -> None:
@@ -290,6 +321,7 @@ def _check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
 def _check_seeds(experiment: Experiment) -> None:
     for wanted, what in (
         (experiment.hypotheses, "a hypothesis"),
+        (experiment.guard, "a guard"),
         (experiment.sizes, "a ladder"),
         (experiment.margin, "a margin"),
         (experiment.controls.aa, "an A/A arm"),

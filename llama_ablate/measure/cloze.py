@@ -23,7 +23,18 @@ def _check(
         _encoded(one, tokens.tokenizer, spec.context)
 
 
-@METRICS.add("cloze", per="run", check=_check)
+@METRICS.add(
+    "cloze",
+    per="run",
+    check=_check,
+    worse={
+        "accuracy": "lower",
+        "accuracy_norm": "lower",
+        "accuracy_per_token": "lower",
+        "target_loss": "higher",
+        "target_perplexity": "higher",
+    },
+)
 def cloze(
     subject: Subject, *, task: str | Sequence[str] = "minimal-pairs", limit: int | None = None
 ) -> Iterator[Value]:

@@ -15,7 +15,7 @@ from llama_ablate.training.evaluation import heldout_windows, losses, positions_
 _TEXTS = 16  # of each length: attention over long texts takes time quadratic in their length
 
 
-@METRICS.add("loss_by_position", per="run")
+@METRICS.add("loss_by_position", per="run", worse={"loss": "higher"})
 def loss_by_position(subject: Subject) -> Iterator[Value]:
     """Held-out loss by position in the context, in bands that double in width.
 
@@ -50,7 +50,12 @@ def _check_times(_spec: ModelSpec, _tokens: Tokens, *, times: Sequence[int]) -> 
         raise ConfigError(message, ("times",))
 
 
-@METRICS.add("length", per="run", check=_check_times)
+@METRICS.add(
+    "length",
+    per="run",
+    check=_check_times,
+    worse={"loss": "higher", "loss_difference": "higher"},
+)
 def length(subject: Subject, *, times: Sequence[int] = (1, 2, 4, 8, 16)) -> Iterator[Value]:
     """Held-out loss at multiples of the training context: extended, and with a sliding window.
 

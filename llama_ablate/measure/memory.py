@@ -20,7 +20,12 @@ def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> No
         raise ConfigError(message, ("context",))
 
 
-@METRICS.add("kv_cache", per="variant", check=_check_cache)
+@METRICS.add(
+    "kv_cache",
+    per="variant",
+    check=_check_cache,
+    worse={"kv_cache_bytes_per_token": "higher", "kv_cache_bytes": "higher"},
+)
 def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
     """Bytes of the cache after a prefill of one sequence, from its live tensors."""
     model = subject.model.to(subject.compute.dtype)

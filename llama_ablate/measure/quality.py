@@ -15,7 +15,11 @@ from llama_ablate.training.evaluation import heldout_windows, losses, prediction
 _BINS = 15  # of confidence, as in Guo et al. 2017
 
 
-@METRICS.add("perplexity", per="run")
+@METRICS.add(
+    "perplexity",
+    per="run",
+    worse={"loss": "higher", "perplexity": "higher", "bits_per_byte": "higher"},
+)
 def perplexity(subject: Subject) -> Iterator[Value]:
     """Held-out loss, perplexity and bits per byte on whole splits, in non-overlapping windows.
 
@@ -44,7 +48,7 @@ def perplexity(subject: Subject) -> Iterator[Value]:
             yield row(name, bits, "bits/byte", "bits_per_byte", split=split)
 
 
-@METRICS.add("excess_loss", per="run")
+@METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher"})
 def excess_loss(subject: Subject) -> Iterator[Value]:
     """Held-out loss minus the best possible, on a corpus of known entropy.
 
@@ -64,7 +68,7 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
         yield row(f"{split}_excess_se_nats", error, "nats", "excess_loss_se", split=split)
 
 
-@METRICS.add("calibration", per="run")
+@METRICS.add("calibration", per="run", worse={"calibration_error": "higher", "accuracy": "lower"})
 def calibration(subject: Subject) -> Iterator[Value]:
     """Calibration: confidence against accuracy, and against the true distribution if known.
 

@@ -14,6 +14,7 @@ from llama_ablate.results.metrics import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]
+Worse = Literal["lower", "higher"]
 _SECONDS = 600  # of one round: there are several, of every variant
 #: A metric's own check, called with the spec, the tokens and the metric's options.
 Check = Callable[..., None]
@@ -50,15 +51,25 @@ class Metrics(Registry):
         self._per: dict[str, Per] = {}
         self._timed: set[str] = set()
         self._checks: dict[str, Check] = {}
+        self._worse: dict[str, Mapping[str, Worse]] = {}
 
     def add(
-        self, name: str, *, per: Per, check: Check | None = None, timed: bool = False
+        self,
+        name: str,
+        *,
+        per: Per,
+        check: Check | None = None,
+        timed: bool = False,
+        worse: Mapping[str, Worse] | None = None,
     ) -> Callable[[Metric], Metric]:
         """Return a decorator that registers a metric under `name`, `timed` where it is a speed.
 
         `check` is called with the spec, the tokens and the metric's options, when an experiment is
         planned and before each measurement. It raises ConfigError for an option out of range.
+        `worse` says of the metric's quantities which is worse, lower or higher: what a guard may
+        look at, the first unless the guard names another.
         """
+        self._worse[name] = worse or {}
         self._per[name] = per
         if timed:
             self._timed.add(name)
@@ -69,6 +80,10 @@ class Metrics(Registry):
     def per(self, name: str) -> Per:
         """Return whether a metric is measured per run or per variant."""
         return self._per[name]
+
+    def worse(self, name: str) -> Mapping[str, Worse]:
+        """Return which is worse of a metric's quantities, as far as it says so."""
+        return self._worse[name]
 
     def timed(self, name: str) -> bool:
         """Return whether a per-variant metric is a speed, which differs from call to call."""

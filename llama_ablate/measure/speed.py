@@ -26,7 +26,9 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
     check_seconds(seconds)
 
 
-@METRICS.add("train_speed", per="variant", check=_check_train, timed=True)
+@METRICS.add(
+    "train_speed", per="variant", check=_check_train, timed=True, worse={"train_speed": "lower"}
+)
 def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
 
@@ -91,7 +93,13 @@ def _lengths(spec: ModelSpec, context: Sequence[int], new: int) -> Sequence[int]
     return context or usual
 
 
-@METRICS.add("decode_speed", per="variant", check=_check_decode, timed=True)
+@METRICS.add(
+    "decode_speed",
+    per="variant",
+    check=_check_decode,
+    timed=True,
+    worse={"decode_speed": "lower", "prefill_speed": "lower"},
+)
 def decode_speed(
     subject: Subject,
     *,

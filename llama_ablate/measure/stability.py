@@ -57,7 +57,7 @@ def activations(subject: Subject) -> Iterator[Value]:
         )
 
 
-@METRICS.add("expert_load", per="run")
+@METRICS.add("expert_load", per="run", worse={"load_max_over_mean": "higher"})
 def expert_load(subject: Subject) -> Iterator[Value]:
     """Load of the experts of each layer: the share of the choices of tokens that each one gets.
 

@@ -45,7 +45,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
         for row in rows(frame)
     ]
-    shown["verdict"] = frame["verdict"]
+    shown["verdict"] = [_guarded(row) for row in rows(frame)]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
     shown = shown.assign(**speeds(frame))
     shown = shown.assign(**_state(frame))
@@ -70,6 +70,11 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     first = [name for name in LEADING if name in shown]
     return shown[[*first, *(name for name in shown if name not in first)]]
+
+
+def _guarded(row: Any) -> str:
+    """Write a verdict; of a variant that is better, also in what guarded number it is worse."""
+    return f"{row.verdict}, {row.guard}" if row.verdict == "better" and row.guard else row.verdict
 
 
 def speeds(frame: pd.DataFrame) -> dict[str, list[str]]:
@@ -205,6 +210,16 @@ def tasks(frame: pd.DataFrame) -> pd.DataFrame:
             shown[title] = [number(v, form) for v in frame[column]]
     if (frame["cut_items"] > 0).any():
         shown["items cut"] = [number(v, ",.0f") for v in frame["cut_items"]]
+    return shown
+
+
+def guards(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return guards: how each variant differs in what is guarded, and whether it is worse."""
+    shown = pd.DataFrame({"variant": frame["label"], "guarded": frame["measure"]})
+    shown["n"] = frame["n"].astype(str)
+    shown[DIFFERENCE] = [measured(row) for row in rows(frame)]
+    shown["worse by"] = [f"{row.worse_by} {row.worse}" for row in rows(frame)]
+    shown["test result"] = frame["result"]
     return shown
 
 

@@ -142,6 +142,7 @@ COMPARISON: Columns = {
     "state_bytes": "bytes of the state of one sequence of the training context, 16-bit",
     "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
     "peak_memory_bytes": "mean over its runs of the most memory that training held",
+    "guard": "in which guarded numbers it is worse, as `worse in NAME`; empty where in none",
 }
 
 

@@ -14,7 +14,7 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
-from llama_ablate.report import comparison, controls, heldout, items, stages, tuning
+from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
@@ -147,7 +147,7 @@ class TableFrames:
     @cached_property
     def comparison(self) -> pd.DataFrame:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
-        return comparison.compare(
+        frame = comparison.compare(
             self.plan,
             self.runs,
             self.metrics,
@@ -156,6 +156,13 @@ class TableFrames:
             len(self.experiment.looks),
             self.margin,
         )
+        broken = guards.broken(self.guards)
+        return frame.assign(guard=[broken.get(label, "") for label in frame["label"]])
+
+    @cached_property
+    def guards(self) -> pd.DataFrame:
+        """One row for each variant and guarded number: whether it is worse there."""
+        return guards.results(self)
 
     @cached_property
     def speed_controls(self) -> dict[str, controls.Check]:

@@ -62,6 +62,13 @@ GLOSSARY: dict[str, str] = {
         "A statement in the file about what the runs will show. Its test result is supported, "
         "refuted, undecided, undecidable or no verdict."
     ),
+    "guard": (
+        "A number of the file in which no variant may be worse by more than it allows, whatever "
+        "its loss. Its test result is worse, holds or undecided."
+    ),
+    "task": "Items with a right answer each, which a model answers by the likelihood of texts.",
+    "item": "A question of a task: all variants answer the same ones.",
+    "chance": "The share of items that a guess answers right.",
     "control": (
         "An arm whose result is known: an A/A arm repeats the baseline and must be equivalent, a "
         "positive control harms it and must be worse."

@@ -63,7 +63,7 @@ def headline(frames: Frames) -> str:
     Of a factorial design the factors, of a path the steps, of several tables each variant over all
     of them. What decides is named with its number; of what does not, only a few.
     """
-    parts = (_hypotheses, _controls, _best_rates, _tables, _trends)
+    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
@@ -177,6 +177,20 @@ def _best_rates(frames: Frames) -> Iterator[str]:
         every = [f"{rate:g}" for rate in (rates if len(each) > 1 else each)]
         named.append(f"{label} {', '.join(every)}" + " throughout" * (len(each) == 1))
     yield f"Best learning rate, from the first size to the last: {_listed(named, '; ')}."
+
+
+def _guards(frames: Frames) -> Iterator[str]:
+    """Yield which variants are better in loss and worse in what the file guards."""
+    named = []
+    for table in frames.tables:
+        better = table.comparison.loc[table.comparison["verdict"] == "better", "label"]
+        own = table.guards[table.guards["label"].isin(better)]
+        for label, worse in own[own["result"] == "worse"].groupby("label", sort=False):
+            numbers = [f"{row.measure} {cells.measured(row)}" for row in rows(worse)]
+            where = f" in '{table.plan.name}'" if table.plan.name else ""
+            named.append(f"{label}{where} ({_listed(numbers)})")
+    if named:
+        yield f"Better in loss, and worse in what is guarded: {_listed(named, '; ')}."
 
 
 def _trends(frames: Frames) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -11,13 +11,12 @@ from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.report import contrasts, controls
+from llama_ablate.report import contrasts, controls, guards, items
 from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.report.samples import Samples, differences, samples
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results import FINAL
 
-#: Numbers by seed, or medians by process of an interleaved pass.
-Samples = dict[int, float]
 #: What a hypothesis is about, whichever of the two variants it names first.
 Quantity = tuple[Any, ...]
 #: Endings of the names of numbers that say what the loss says.
@@ -58,6 +57,8 @@ def results(frames: Frames) -> pd.DataFrame:
         low, high = seeds or (math.nan, math.nan)
         table = frames.named(entry.table)
         scale = _percent if entry.relative else float
+        remarks = [_remark(result, test, row, table.experiment.margin)]
+        remarks += [_guarded(entry, table)] if result == "supported" else []
         rows.append(
             {
                 "hypothesis": _sentence(entry, table.plan.baseline.label),
@@ -70,7 +71,7 @@ def results(frames: Frames) -> pd.DataFrame:
                 "high": scale(interval.high),
                 "result": result,
                 "why": why,
-                "remark": _remark(result, test, row, table.experiment.margin),
+                "remark": "; ".join(filter(None, remarks)),
                 "family": row.family if row else _count(others),
                 "p_corrected": interval.p,
                 "seeds_low": low,
@@ -80,27 +81,6 @@ def results(frames: Frames) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def samples(table: TableFrames, label: str, name: str | None) -> Samples:
-    """Return a number of a variant: by seed if of its runs, by process if of the variant.
-
-    Empty where nothing of that name was measured, and where the variant was not tried at every
-    tuned point. Runs are those at the chosen point. One that diverged, or collapsed without a loss
-    that was measured, has the loss of chance, so that it counts against its variant.
-    """
-    loss = f"{table.split}_loss_nats"
-    name = name or loss
-    if name in table.ranked:
-        runs = table.ranked[table.ranked["label"] == label].copy()
-        if name == loss:
-            lost = runs["outcome"].isin(UNSTABLE) & runs[name].isna()
-            runs.loc[lost, name] = math.log(table.plan.text.vocab)
-        runs = runs[runs[name].notna()]
-        return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
-    metrics = table.metrics
-    own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
-    return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
 
 
 def _differences(entry: Hypothesis, frames: Frames) -> Samples:
@@ -117,11 +97,7 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
     if entry.value is not None:
         return {key: value - entry.value for key, value in own.items()}
     other = samples(table, entry.against or table.plan.baseline.label, entry.measure)
-    shared = [key for key in own if key in other]
-    if entry.relative:  # a share of nothing is not defined
-        positive = [key for key in shared if own[key] > 0 and other[key] > 0]
-        return {key: math.log(own[key] / other[key]) for key in positive}
-    return {key: own[key] - other[key] for key in shared}
+    return differences(own, other, relative=entry.relative)
 
 
 @dataclass(frozen=True)
@@ -204,6 +180,12 @@ def _remark(result: str, test: evidence.Hypothesis, row: _Row | None, margin: st
     return ""
 
 
+def _guarded(entry: Hypothesis, table: TableFrames) -> str:
+    """Say in what guarded number a variant is worse that was found to be better in loss."""
+    is_better = entry.direction == "better" and entry.against is None
+    return guards.broken(table.guards).get(entry.variant, "") if is_better else ""
+
+
 def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:
     return entry.measure in (None, f"{table.split}_loss_nats")
 
@@ -234,7 +216,7 @@ def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
 
 
 def _text_error(entry: Hypothesis, frames: Frames) -> TextError | None:
-    """Return the error from the held-out text of a difference of losses, where it is known.
+    """Return the error from the held-out text, or of a task's items, of a difference if known.
 
     Of two differences the errors are added as if their texts were different ones, which overstates
     that of the same text; in percent it is the error of the logarithm.
@@ -244,9 +226,12 @@ def _text_error(entry: Hypothesis, frames: Frames) -> TextError | None:
         table = frames.named(part.table)
         ids = {variant.label: variant.id for variant in table.plan.variants}
         other = part.against or table.plan.baseline.label
-        if part.value is not None or not _is_loss(part, table):
+        if part.value is not None:
             return None
-        error = table.text_errors(ids[other]).get(ids[part.variant])
+        if _is_loss(part, table):
+            error = table.text_errors(ids[other]).get(ids[part.variant])
+        else:
+            error = items.error(table.answers, part.measure or "", ids[part.variant], ids[other])
         if error is not None and error.se > 0:
             losses = samples(table, other, entry.measure).values()
             scale = fmean(losses) if entry.relative and losses else 1.0

@@ -213,6 +213,20 @@ def _when(frames: Frames) -> str:
     return f"Changed {changed[0].when}: see the warnings."
 
 
+@SECTIONS.register("guards", every_table=True)
+def _guards(frames: Frames) -> Section | None:
+    return _section(
+        "Guards",
+        frames.table.guards,
+        cells.guards,
+        """Numbers in which no variant may be worse by more than the file allows, whatever its loss:
+        variant minus baseline, paired by seed (by process for a speed). Worse: the whole interval
+        lies beyond what is allowed; holds: it lies within; else undecided. The intervals hold for
+        all rows at once (Bonferroni).""",
+        leading=("test result",),
+    )
+
+
 @SECTIONS.register("controls", every_table=True)
 def _controls(frames: Frames) -> Section | None:
     rows = [

@@ -95,6 +95,11 @@ class UnionTable(TableFrames):
         }
 
     @cached_property
+    def guards(self) -> pd.DataFrame:
+        """What each experiment says of its own variants: guards are a part of its protocol."""
+        return pd.concat([part.guards for part in self.parts], ignore_index=True)
+
+    @cached_property
     def comparison(self) -> pd.DataFrame:
         """One row for each variant; speeds and their ratios are those of its own experiment."""
         frame = super().comparison

@@ -19,6 +19,7 @@ from llama_ablate.report import (
 )
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.frames import Frames, rows
+from llama_ablate.report.samples import samples
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
@@ -163,9 +164,7 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     assert frame["result"][1] == "supported"
     near, far = (t.comparison.set_index("label")["difference_nats"] for t in frames.tables)
     assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
-    relu, base = (
-        hypotheses.samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline")
-    )
+    relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline"))
     ratio = [relu[seed] / base[seed] for seed in (0, 1)]
     by_hand = 100 * (math.sqrt(ratio[0] * ratio[1]) - 1)
     assert frame["difference"][2] == pytest.approx(by_hand)

@@ -1,0 +1,136 @@
+"""Guards of the experiment file: numbers in which no variant may be worse, whatever its loss."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from llama_ablate.config import margins
+from llama_ablate.config.schema import Guard
+from llama_ablate.evidence import Interval, TextError, simultaneous
+from llama_ablate.report import items
+from llama_ablate.report.samples import differences, samples
+from llama_ablate.results.plan import PlannedVariant
+
+if TYPE_CHECKING:
+    from llama_ablate.report.frames import TableFrames
+
+COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
+
+
+def results(table: "TableFrames") -> pd.DataFrame:
+    """Return one row for each variant and guarded number: how it differs, and whether it is worse.
+
+    Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
+    where the whole interval lies beyond what the guard allows, `holds` where it lies within, else
+    `undecided`; `pending` where runs are missing, `not measured` where there is no number. The
+    intervals of all rows hold at once, over all looks (Bonferroni). Of a number with items they
+    have the error of the items, of the reported loss that of the text.
+    """
+    guards = [(guard, name) for guard in table.experiment.guard for name in _names(table, guard)]
+    variants = [v for v in table.plan.variants if not (v.baseline or v.role)]
+    family = len(guards) * len(variants) * len(table.experiment.looks)
+    rows = []
+    for guard, name in guards:
+        found = _intervals(table, guard, name, variants, family)
+        unit = table.metrics.loc[table.metrics["name"] == name, "unit"]
+        size, is_share = margins.read(guard.worse_by)[0], guard.is_relative
+        scale = _percent if is_share else float
+        for variant in variants:
+            interval = found[variant.id]
+            ended = table.runs.loc[table.runs["variant"] == variant.id, "outcome"]
+            none = "pending" if (ended == "pending").any() else "not measured"
+            harm = interval if guard.worse == "higher" else -interval
+            rows.append(
+                {
+                    "label": variant.label,
+                    "measure": name,
+                    "unit": "%" if is_share else unit.iloc[0],
+                    "worse": guard.worse,
+                    "worse_by": guard.worse_by,
+                    "n": interval.n,
+                    "difference": scale(interval.mean),
+                    "low": scale(interval.low),
+                    "high": scale(interval.high),
+                    "result": _result(harm, _bound(guard, size)) if interval.n else none,
+                }
+            )
+    return pd.DataFrame(rows, columns=[*COLUMNS, "result"])
+
+
+def broken(guarded: pd.DataFrame) -> dict[str, str]:
+    """Say of each variant that is worse in what is guarded, in what, by its label."""
+    worse = guarded[guarded["result"] == "worse"]
+    return {
+        str(label): f"worse in {', '.join(own)}"
+        for label, own in worse.groupby("label", sort=False)["measure"]
+    }
+
+
+def _names(table: "TableFrames", guard: Guard) -> list[str]:
+    """Return the numbers of a guard: all of its quantity on the reported split, without groups."""
+    rows = table.metrics[
+        (table.metrics["metric"] == guard.metric) & (table.metrics["quantity"] == guard.quantity)
+    ]
+    named = zip(rows["name"], rows["coordinates"], strict=True)
+    return [
+        *dict.fromkeys(
+            str(name)
+            for name, where in named
+            if "group" not in where and where.get("split", table.split) == table.split
+        )
+    ]
+
+
+def _intervals(
+    table: "TableFrames", guard: Guard, name: str, variants: Sequence[PlannedVariant], family: int
+) -> dict[str, Interval]:
+    base = table.plan.baseline
+    other = samples(table, base.label, name)
+    each: dict[str, list[float]] = {}
+    errors: dict[str, TextError] = {}
+    for variant in variants:
+        own = samples(table, variant.label, name)
+        if name in table.answers:
+            seeds = items.shared_seeds(table.answers, name, variant.id, base.id)
+            own = {seed: value for seed, value in own.items() if seed in seeds}
+        each[variant.id] = [*differences(own, other, relative=guard.is_relative).values()]
+        error = items.error(table.answers, name, variant.id, base.id)
+        if name == f"{table.split}_loss_nats":
+            error = table.text_errors().get(variant.id)
+        if error is not None and other:
+            scale = fmean(other.values()) if guard.is_relative else 1.0
+            errors[variant.id] = TextError(error.se / scale, error.df)
+    found = simultaneous(each, text_errors=errors, family=family)
+    exact = _is_exact(table, name)
+    return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
+
+
+def _is_exact(table: "TableFrames", name: str) -> bool:
+    """Return whether a number is a variant's own and was counted once, as bytes are."""
+    rows = table.metrics[table.metrics["name"] == name]
+    return bool((rows["run"] == "").all()) and all(len(own) == 1 for own in rows["samples"])
+
+
+def _point(interval: Interval) -> Interval:
+    return replace(interval, low=interval.mean, high=interval.mean)
+
+
+def _bound(guard: Guard, size: float) -> float:
+    """Return how much harm is allowed; of a share the logarithm of the ratio."""
+    if not guard.is_relative:
+        return size
+    return math.log1p(size / 100) if guard.worse == "higher" else -math.log1p(-size / 100)
+
+
+def _result(harm: Interval, bound: float) -> str:
+    if harm.low > bound:
+        return "worse"
+    return "holds" if harm.high <= bound else "undecided"
+
+
+def _percent(logarithm: float) -> float:
+    return 100 * math.expm1(logarithm)

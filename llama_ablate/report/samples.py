@@ -1,0 +1,43 @@
+"""A measured number of a variant, by seed or by process, and its difference from another's."""
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from llama_ablate.report.stability import UNSTABLE
+
+if TYPE_CHECKING:
+    from llama_ablate.report.frames import TableFrames
+
+#: Numbers by seed, or medians by process of an interleaved pass.
+Samples = dict[int, float]
+
+
+def samples(table: "TableFrames", label: str, name: str | None) -> Samples:
+    """Return a number of a variant: by seed if of its runs, by process if of the variant.
+
+    Empty where nothing of that name was measured, and where the variant was not tried at every
+    tuned point. Runs are those at the chosen point. One that diverged, or collapsed without a loss
+    that was measured, has the loss of chance, so that it counts against its variant.
+    """
+    loss = f"{table.split}_loss_nats"
+    name = name or loss
+    if name in table.ranked:
+        runs = table.ranked[table.ranked["label"] == label].copy()
+        if name == loss:
+            lost = runs["outcome"].isin(UNSTABLE) & runs[name].isna()
+            runs.loc[lost, name] = math.log(table.plan.text.vocab)
+        runs = runs[runs[name].notna()]
+        return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
+    metrics = table.metrics
+    own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
+    return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
+
+
+def differences(own: Samples, other: Samples, *, relative: bool) -> Samples:
+    """Return a number minus another's where both have one; of shares, the log of the ratio."""
+    shared = [key for key in own if key in other]
+    if relative:  # a share of nothing is not defined
+        positive = [key for key in shared if own[key] > 0 and other[key] > 0]
+        return {key: math.log(own[key] / other[key]) for key in positive}
+    return {key: own[key] - other[key] for key in shared}
