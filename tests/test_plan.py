@@ -256,6 +256,17 @@ def test_the_positive_control_changes_what_the_file_says_and_is_matched(planned)
     assert abs(control.residual) <= 0.005
 
 
+def test_guards_are_filled_in_and_change_no_run(planned):
+    plain = planned()
+    found = planned(
+        guard="[{metric: kv_cache, worse_by: 5%}, {metric: perplexity, quantity: perplexity, "
+        "worse: lower, worse_by: 0.1 points}]"
+    )
+    assert list(found.runs) == list(plain.runs)
+    filled = [(g.quantity, g.worse) for g in found.experiment.guard]
+    assert filled == [("kv_cache_bytes_per_token", "higher"), ("perplexity", "lower")]
+
+
 SAME = "{name: a, corpus: {name: lag-copy, vocab: 8, tokens: 4000}, tokenizer: chars}"
 LADDER = "{models: [{dim: 16}, {dim: 32}]}"
 GATED_DELTA = "{dim: 16, layers: 2, heads: 2, context: 16, attention: gated_delta}"
@@ -379,6 +390,20 @@ WRONG = [
     ({"hypotheses": "[{variant: baseline, direction: better, table: x}]"}, "is called 'x'"),
     ({"hypotheses": "[{variant: baseline, direction: better, margin: 3}]"}, "and its unit"),
     ({"measure": "[{name: length, times: [-1]}]"}, "measure[0].times: length: times [-1] must be"),
+    ({"measure": "[{name: cloze, task: minimalpairs}]"}, "measure[0].task: 'minimalpairs' is nei"),
+    ({"guard": "{metric: clozee, worse_by: 1%}"}, "guard[0].metric: 'clozee' is not a metric; all"),
+    ({"guard": "{metric: cloze, worse_by: 1%}"}, "'cloze' is not measured: add it to 'measure'"),
+    ({"guard": "{metric: kv_cache, worse_by: 3}"}, "must be a number and its unit"),
+    ({"guard": "{metric: kv_cache, worse_by: 100%}"}, "guard.worse_by: 100%: must be below"),
+    (
+        {"guard": "{metric: perplexity, quantity: los, worse_by: 0.01 nats}"},
+        "guard[0].quantity: 'perplexity' does not say which 'los' is worse; allowed: bits_per_byte",
+    ),
+    (
+        {"guard": "{metric: gradients, worse_by: 1%}", "measure": "[perplexity, gradients]"},
+        "guard[0]: 'gradients' says of none of its numbers which is worse: name one by 'quantity'",
+    ),
+    ({"guard": "{metric: kv_cache, worse_by: 1%}", "seeds": "1"}, "a guard needs an interval"),
     ({"measure": "[perplexity, {name: kv_cache, context: -5}]"}, "measure[1].context: kv_cache: "),
     ({"measure": "[{name: decode_speed, batch: [0], seconds: 1.0e300}]"}, "measure[0].batch: dec"),
     (

@@ -150,7 +150,7 @@ def hub(
             if file.is_file() and file.suffix not in _COMPRESSED:
                 documents.refuse_compressed(file)
     else:
-        _reach(dataset)
+        reach(dataset)
     # The library knows a local file by its time alone, so its cache may hold an older text.
     mode = "reuse_cache_if_exists" if local else "reuse_dataset_if_exists"
     try:
@@ -170,7 +170,7 @@ def hub(
     return _split([(t, t) for rows in texts.values() for t in rows], splits)
 
 
-def _reach(dataset: str) -> None:
+def reach(dataset: str) -> None:
     """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session

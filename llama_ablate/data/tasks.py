@@ -45,8 +45,8 @@ class Item:
     delimiter: str = ""
     #: Accuracies of groups are told apart.
     group: str = ""
-    #: Which line or row of its file it is, counted from 1.
-    number: int = 0
+    #: Its file and line, for messages.
+    place: str = ""
 
     @property
     def continuations(self) -> tuple[str, ...]:
@@ -61,8 +61,6 @@ class Task:
     name: str
     kind: Kind
     items: tuple[Item, ...]
-    #: Where the items are from, for messages.
-    source: str
 
     @property
     def fingerprint(self) -> str:
@@ -91,7 +89,7 @@ def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
     names = [one.name for one in made]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two tasks are called '{twice[0]}'", ("task",))
-    return [Task(one.name, one.kind, one.items[:limit], one.source) for one in made]
+    return [Task(one.name, one.kind, one.items[:limit]) for one in made]
 
 
 def task(entry: str) -> Task:
@@ -112,7 +110,7 @@ def task(entry: str) -> Task:
             documents.look([path])
         except ConfigError as error:
             raise ConfigError(error.message, ("task",)) from None
-        return _checked(path.stem, str(path), _lines(path))
+        return _of_one_kind(path)
     from llama_ablate.data import harness_tasks
 
     return harness_tasks.read(path)
@@ -120,30 +118,30 @@ def task(entry: str) -> Task:
 
 def _minimal_pairs() -> Task:
     items = tuple(
-        Item("", (right, wrong), 0, group=phenomenon, number=i)
+        Item("", (right, wrong), 0, group=phenomenon, place=f"minimal-pairs: pair {i}")
         for i, (phenomenon, right, wrong) in enumerate(minimal_pairs(), 1)
     )
-    return Task("minimal-pairs", "minimal pairs", items, "minimal-pairs")
+    return Task("minimal-pairs", "minimal pairs", items)
 
 
 #: Tasks that need no file.
 BUILT_IN: Mapping[str, Callable[[], Task]] = {"minimal-pairs": _minimal_pairs}
 
 
-def _checked(name: str, source: str, items: Iterator[tuple[Kind, Item]]) -> Task:
-    """Return the task of items that are all of one kind. Raises ConfigError for others."""
-    kinds: dict[Kind, int] = {}
-    every = []
-    for kind, item in items:
-        kinds.setdefault(kind, item.number)
+def _of_one_kind(path: Path) -> Task:
+    """Return the task of a file's items. Raises ConfigError where they are of several kinds."""
+    kinds: dict[Kind, str] = {}
+    items = []
+    for kind, item in _lines(path):
+        kinds.setdefault(kind, item.place)
         if len(kinds) > 1:
             (first, at), (other, here) = kinds.items()
-            message = f"{source}:{here}: an item of {other}, and line {at} is one of {first}"
+            message = f"{here}: an item of {other}, and {at} is one of {first}"
             raise ConfigError(f"{message}: a task has one kind", ("task",))
-        every.append(item)
-    if not every:
-        raise ConfigError(f"the file '{source}' holds no items", ("task",))
-    return Task(name, next(iter(kinds)), tuple(every), source)
+        items.append(item)
+    if not items:
+        raise ConfigError(f"the file '{path}' holds no items", ("task",))
+    return Task(path.stem, next(iter(kinds)), tuple(items))
 
 
 def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
@@ -160,12 +158,12 @@ def _lines(path: Path) -> Iterator[tuple[Kind, Item]]:
                 values = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"not JSON: {error}") from None
-            yield _item(values, number)
+            yield _item(values, f"{path}:{number}")
         except ConfigError as error:
             raise ConfigError(f"{path}:{number}: {error.message}", ("task",)) from None
 
 
-def _item(values: Any, number: int) -> tuple[Kind, Item]:
+def _item(values: Any, place: str) -> tuple[Kind, Item]:
     """Return an item and its kind. Raises ConfigError for what is none."""
     if not isinstance(values, dict):
         raise ConfigError(f"an item is a mapping, not {shown(values)}")
@@ -176,16 +174,16 @@ def _item(values: Any, number: int) -> tuple[Kind, Item]:
     context = text_of(values, "context", empty=True) if "context" in values else ""
     if kind == "minimal pairs":
         sentences = (text_of(values, key) for key in _KEYS[kind])
-        return kind, pair(*sentences, group=group, number=number)
+        return kind, pair(*sentences, group=group, place=place)
     delimiter = " " if context and not context[-1].isspace() else ""
     if kind == "last words":
         if not context:
             raise ConfigError("last words need a 'context' before them")
         target = text_of(values, "target")
-        return kind, Item(context, (target,), 0, delimiter, group, number)
+        return kind, Item(context, (target,), 0, delimiter, group, place)
     choices = checked_choices(values["choices"])
     answer = checked_answer(values["answer"], choices)
-    return kind, Item(context, choices, answer, delimiter, group, number)
+    return kind, Item(context, choices, answer, delimiter, group, place)
 
 
 def _kind(values: Mapping[str, Any]) -> Kind:
@@ -212,11 +210,11 @@ def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
     return value
 
 
-def pair(right: str, wrong: str, *, group: str = "", number: int = 0) -> Item:
+def pair(right: str, wrong: str, *, group: str = "", place: str = "") -> Item:
     """Return a minimal pair. Raises ConfigError where both sentences are the same."""
     if right == wrong:
         raise ConfigError("both sentences are the same")
-    return Item("", (right, wrong), 0, group=group, number=number)
+    return Item("", (right, wrong), 0, group=group, place=place)
 
 
 def checked_choices(choices: Any) -> tuple[str, ...]:

@@ -135,8 +135,7 @@ def _encoded(task: Task, tokenizer: Tokenizer, context: int) -> list[list[Encode
             texts = [encode(tokenizer, item.context, text, first) for text in item.continuations]
             _check_lengths(texts, context)
         except ConfigError as error:
-            message = f"{task.source}:{item.number}: {error.message}"
-            raise ConfigError(message, ("task",)) from None
+            raise ConfigError(f"{item.place}: {error.message}", ("task",)) from None
         encoded.append(texts)
     return encoded
 

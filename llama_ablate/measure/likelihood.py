@@ -1,6 +1,6 @@
 """The likelihood of texts after contexts: what tasks are answered by."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +53,12 @@ def encode(tokenizer: Tokenizer, context: str, continuation: str, first: int | N
 
 
 @torch.no_grad()
-def likelihoods(model: Decoder, texts: Sequence[Encoded]) -> list[Likelihood]:
+def likelihoods(
+    model: Decoder, texts: Sequence[Encoded], done: Callable[[int], object] = lambda _count: None
+) -> list[Likelihood]:
     """Return the likelihood of each continuation after its context, in float32.
 
+    `done` is called with how many texts each batch had.
     Of a text longer than the model's context the beginning is left out. Raises ValueError for a
     continuation of no tokens, or of more than the context has.
     """
@@ -74,6 +77,7 @@ def likelihoods(model: Decoder, texts: Sequence[Encoded]) -> list[Likelihood]:
             found[i] = _likelihood(
                 model, hidden_TD[len(line) - 1 - count : len(line) - 1], targets_N
             )
+        done(len(batch))
     return [one for one in found if one is not None]
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.text import DOCUMENTS
-from llama_ablate.report import comparison, speeds, tables, tuning
+from llama_ablate.report import comparison, items, speeds, tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.hypotheses import undecidable
 from llama_ablate.results import protocol
@@ -54,9 +54,20 @@ def few_documents(text: PlannedText) -> list[str]:
     ]
 
 
+def _other_items(table: TableFrames) -> list[str]:
+    """Return a warning where a task's file was changed between runs."""
+    named = [f"'{task}'" for task in items.other_items(table)]
+    if not named:
+        return []
+    return [
+        f"Runs have answered other items of {tables.listed(named)}: its file was changed between "
+        "them. Only runs with the same items are compared; `measure DIR cloze --again` asks all."
+    ]
+
+
 def _of_table(table: TableFrames) -> list[str]:
     runs = table.runs
-    sentences = _machines(table)
+    sentences = _machines(table) + _other_items(table)
     if pending := int((runs["outcome"] == "pending").sum()):
         sentences.append(f"{pending} of {len(runs)} planned runs have not finished.")
     failed = runs[~runs["outcome"].isin(["ok", "pending"])]

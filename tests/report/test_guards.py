@@ -1,0 +1,163 @@
+"""Tasks and guards in a report: differences of answers, and what is worse whatever the loss."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llama_ablate.evidence import simultaneous
+from llama_ablate.evidence.items import item_error, least_error
+from llama_ablate.report import cells, guards, hypotheses, items
+from llama_ablate.report.headline import headline
+from llama_ablate.report.sections import SECTIONS
+from llama_ablate.report.warnings import warnings
+from tests import tables
+
+GUARD = {"metric": "cloze", "quantity": "accuracy", "worse": "lower", "worse_by": "0.05 points"}
+#: Both are better in loss; one of them answers worse.
+LOSSES = {
+    "base": [2.00, 2.01, 2.02],
+    "worse": [1.90, 1.91, 1.93],
+    "as good": [1.90, 1.92, 1.92],
+}
+
+
+def right(share, seed):
+    """Return 400 answers, of which a share is right: mostly the same ones in every seed."""
+    luck = np.random.default_rng(0).random(400) + 0.02 * np.random.default_rng(seed).random(400)
+    return (luck < share).astype(float)
+
+
+ANSWERS = {
+    "base": [right(0.8, s) for s in range(3)],
+    "worse": [right(0.6, s) for s in range(3)],
+    "as good": [right(0.8, s + 3) for s in range(3)],
+}
+
+
+def answered(frames, answers=ANSWERS, prints=None, metric="cloze", quantity="accuracy", unit=""):
+    """Add the answers of each run to frames made by hand, as the metric gives them."""
+    (table,) = frames.tables
+    rows, planned = [], table.planned.copy()
+    name = f"own_{quantity}"
+    for label, by_seed in answers.items():
+        for seed, scores in enumerate(by_seed):
+            run = planned[(planned["label"] == label) & (planned["seed"] == seed)].iloc[0]
+            planned.loc[run.name, name] = scores.mean()
+            owner = {"table": "", "variant": run["variant"], "label": label, "run": run["id"]}
+            owner |= {"seed": seed, "metric": metric, "unit": unit}
+            of = {"name": name, "quantity": quantity, "value": scores.mean()}
+            of |= {"samples": tuple(scores), "by_process": (tuple(scores),)}
+            rows.append({**owner, **of, "coordinates": {"task": "own"}})
+            prints_of = (prints or {}).get(label, "same")
+            count = {"name": "own_items", "quantity": "items", "value": 400.0}
+            where = {"task": "own", "fingerprint": prints_of}
+            count |= {"samples": (400.0,), "by_process": ((400.0,),), "coordinates": where}
+            rows.append({**owner, **count})
+    return replace(frames, tables=(replace(table, planned=planned, metrics=pd.DataFrame(rows)),))
+
+
+@pytest.fixture
+def frames():
+    def make(answers=ANSWERS, losses=LOSSES, prints=None, **experiment):
+        plain = tables.frames({"": losses}, **{"guard": [GUARD], **experiment})
+        return answered(plain, answers, prints)
+
+    return make
+
+
+def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_items(frames):
+    frame = items.accuracies(frames().table).set_index("label")
+    assert frame.loc["base", "accuracy"] == np.mean(ANSWERS["base"])
+    differences = np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"])
+    both = {
+        label: [float((a - b).mean()) for a, b in zip(ANSWERS[label], ANSWERS["base"], strict=True)]
+        for label in ("worse", "as good")
+    }
+    errors = {
+        label: item_error(np.array(ANSWERS[label]) - np.array(ANSWERS["base"]), least=1 / 402)
+        for label in both
+    }
+    interval = simultaneous(both, text_errors=errors)["worse"]
+    row = frame.loc["worse"]
+    assert row["difference"] == pytest.approx(differences.mean())
+    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high))
+    assert list(frame["verdict"]) == ["baseline", "worse", "inconclusive"]
+    assert errors["worse"].se > 0.01  # of 400 items, beside that of three seeds
+    assert least_error(400) == 1 / 402
+
+
+def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_everywhere(frames):
+    found = frames(hypotheses=[{"variant": "worse", "direction": "better"}])
+    table = found.table
+    assert list(table.comparison["verdict"]) == ["baseline", "better", "better"]
+    assert list(table.comparison["guard"]) == ["", "worse in own_accuracy", ""]
+    assert list(cells.comparison(table.comparison)["verdict"]) == [
+        "baseline",
+        "better, worse in own_accuracy",
+        "better",
+    ]
+    mean = np.mean(np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"]))
+    said = f"Better in loss, and worse in what is guarded: worse (own_accuracy {mean:+.3f} ["
+    assert said in headline(found)
+    (hypothesis,) = hypotheses.results(found).to_dict("records")
+    assert (hypothesis["result"], hypothesis["remark"]) == ("supported", "worse in own_accuracy")
+    section = SECTIONS["guards"](found)
+    assert list(section.frame["result"]) == ["worse", "holds"]
+    assert list(section.cells["worse by"]) == ["0.05 points lower"] * 2
+
+
+def test_a_guard_is_broken_only_where_the_whole_interval_lies_beyond_it(frames):
+    """The difference is some -0.2: by more than 0.05 for sure, not for sure by more than 0.19."""
+    results = {
+        allowed: guards.results(frames(guard=[{**GUARD, "worse_by": allowed}]).table)["result"][0]
+        for allowed in ("0.05 points", "0.2 points", "0.4 points", "1%", "60%")
+    }
+    assert list(results.values()) == ["worse", "undecided", "holds", "worse", "holds"]
+
+
+def test_a_guard_of_a_quantity_that_grows_worse_looks_at_the_other_side(frames):
+    higher = frames(guard=[{**GUARD, "worse": "higher"}])
+    assert list(guards.results(higher.table)["result"]) == ["holds", "holds"]
+    assert set(higher.table.comparison["guard"]) == {""}
+
+
+def test_intervals_of_guards_hold_for_all_rows_and_looks_at_once(frames):
+    one = guards.results(frames().table)
+    two = guards.results(frames(guard=[GUARD, {**GUARD, "worse_by": "0.1 points"}]).table)
+    width = [frame["high"] - frame["low"] for frame in (one, two)]
+    assert (width[1][:2] > width[0]).all()
+
+
+def test_a_variant_without_runs_is_pending_and_one_without_the_number_not_measured(frames):
+    missing = frames(
+        {"base": ANSWERS["base"], "as good": []},
+        {**LOSSES, "worse": ["pending"] * 3},
+    )
+    assert list(guards.results(missing.table)["result"]) == ["pending", "not measured"]
+    assert set(missing.table.comparison["guard"]) == {""}
+
+
+def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
+    other = frames(prints={"worse": "edited"})
+    assert items.other_items(other.table) == ["own"]
+    assert list(guards.results(other.table)["n"]) == [0, 3]
+    assert any("'own'" in line and "other items" in line for line in warnings(other))
+    assert not any("other items" in line for line in warnings(frames()))
+
+
+def test_a_hypothesis_about_answers_has_the_error_of_the_items(frames):
+    stated = {"variant": "worse", "direction": "lower", "measure": "own_accuracy"}
+    found = frames(hypotheses=[stated])
+    row = hypotheses.results(found).iloc[0]
+    differences = np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"])
+    alone = simultaneous({"x": list(differences.mean(1))})["x"]
+    assert row["result"] == "supported"
+    assert row["high"] - row["low"] > alone.high - alone.low
+
+
+def test_without_guards_and_tasks_there_are_no_sections_of_them():
+    plain = tables.frames({"": LOSSES})
+    assert SECTIONS["guards"](plain) is None
+    assert SECTIONS["tasks"](plain) is None
