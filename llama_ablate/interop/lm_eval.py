@@ -56,7 +56,9 @@ class AblateLM(TemplateLM):  # type: ignore[misc]  # of a package without types
             plugins.load([Path(plugin)])
         if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ConfigError(f"dtype '{dtype}' is none of torch: float32, bfloat16, float16")
-        chosen = pick_device(device or "auto")
+        chosen = device or pick_device("auto")
+        if chosen.startswith("cuda") and not torch.cuda.is_available():
+            chosen = "cpu"  # the harness asks for a GPU wherever it is not told
         opened = open_model(
             Path(run),
             tokenizer=Path(tokenizer) if tokenizer else None,
