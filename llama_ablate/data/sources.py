@@ -58,7 +58,8 @@ def within(least: int, most: int, **counts: int) -> None:
             raise ConfigError(f"{name} {value!s:.60}: must be {most:,} or less", (name,))
 
 
-def _share(**shares: float) -> None:
+def share(**shares: float) -> None:
+    """Raise ConfigError for an option that is no share."""
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} {value:g}: must be from 0 to 1", (name,))
@@ -77,7 +78,7 @@ class LagCopy:
         """Raise ConfigError for sizes out of range."""
         within(2, SYMBOLS, vocab=self.vocab)
         within(1, _LAG, lag=self.lag)
-        _share(noise=self.noise)
+        share(noise=self.noise)
 
     @property
     def alphabet(self) -> int:
@@ -106,6 +107,13 @@ class LagCopy:
                 nats[:, self.lag - 1 :] = -np.log(np.where(hit, same, other))
         return nats
 
+    def answers(self, windows: Symbols) -> Symbols:
+        """Return the symbol to be copied; -1 while it lies before the window."""
+        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        if windows.shape[1] > self.lag:
+            found[:, self.lag - 1 :] = windows[:, : -self.lag]
+        return found
+
     @property
     def entropy(self) -> float:
         """Return the loss per symbol once the copied one is in sight, in closed form."""
@@ -131,7 +139,7 @@ class Recall:
         """Raise ConfigError for sizes out of range."""
         within(1, _KEYS, keys=self.keys)
         within(2, SYMBOLS - 1 - self.keys, values=self.values)  # the alphabet has both
-        _share(reset=self.reset)
+        share(reset=self.reset)
 
     @property
     def alphabet(self) -> int:
@@ -168,3 +176,17 @@ class Recall:
                     known = set()
                     nats[row, t - 1] = math.log(self.keys)
         return nats
+
+    def answers(self, windows: Symbols) -> Symbols:
+        """Return the value of a key that had one since the last reset in the window; else -1."""
+        found = np.full((len(windows), windows.shape[1] - 1), -1, np.int64)
+        for row, window in enumerate(windows.tolist()):
+            held: dict[int, int] = {}
+            for t in range(1, len(window)):
+                before, now = window[t - 1], window[t]
+                if before == self.alphabet - 1:
+                    held = {}
+                elif before < self.keys:
+                    found[row, t - 1] = held.get(before, -1)
+                    held[before] = now
+        return found

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from llama_ablate.config.registry import Choice
 from llama_ablate.data.chains import HiddenMarkov, Markov
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.skills import Counting, Induction
 from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least, within
 
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
@@ -18,7 +19,9 @@ _TOKENS = 20_000_000  # a minute of sampling, and a gigabyte of memory
 _HELD_OUT = 20  # validation and test each have 1/20 of the training text's tokens
 
 #: The corpora that have a source; its fields are options of the corpus, by the same names.
-_SOURCES: dict[str, type[Any]] = {cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall)}
+_SOURCES: dict[str, type[Any]] = {
+    cls.name: cls for cls in (LagCopy, Markov, HiddenMarkov, Recall, Induction, Counting)
+}
 
 
 def source_of(choice: Choice) -> Source | None:
@@ -78,6 +81,25 @@ def recall(
 ) -> Corpus:
     """Ask for the value that a key had since the last reset (Arora et al. 2023): known entropy."""
     return _stream(Recall(keys, values, reset), tokens, seed)
+
+
+@CORPORA.register("induction")
+def induction(
+    *,
+    vocab: int = 16,
+    jump: float = 0.1,
+    reset: float = 0.02,
+    tokens: int = 1_000_000,
+    seed: int = 0,
+) -> Corpus:
+    """Let a symbol be followed by what followed it before (Olsson et al. 2022): known entropy."""
+    return _stream(Induction(vocab, jump, reset), tokens, seed)
+
+
+@CORPORA.register("counting")
+def counting(*, longest: int = 16, tokens: int = 1_000_000, seed: int = 0) -> Corpus:
+    """Write some of one symbol, then as many of the other: of known entropy."""
+    return _stream(Counting(longest), tokens, seed)
 
 
 def _stream(source: Source, tokens: int, seed: int) -> Corpus:

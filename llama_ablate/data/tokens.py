@@ -23,6 +23,7 @@ from llama_ablate.config.spec import digest
 from llama_ablate.data import corpora, named_tokenizers  # noqa: F401  registers them
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
 from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.skills import answers_of
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
 from llama_ablate.data.tokenizer_files import from_json
@@ -140,6 +141,20 @@ class Tokens:
         assert self.source is not None
         assert isinstance(self.tokenizer, Chars)
         return self.source.floor(symbols_of(self.tokenizer.characters, windows))
+
+    def answers(self, windows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the tokens that windows (N, T) tell for sure, prediction by prediction; else -1.
+
+        None of a source that asks for no skill.
+        """
+        assert self.source is not None
+        assert isinstance(self.tokenizer, Chars)
+        characters = self.tokenizer.characters
+        symbols = answers_of(self.source, symbols_of(characters, windows))
+        if symbols is None:
+            return None
+        every = symbols_of(characters, np.arange(len(characters)))
+        return np.where(symbols < 0, -1, np.searchsorted(every, symbols))
 
     def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.

@@ -414,7 +414,8 @@ def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) ->
     for i, choice in enumerate(metrics):
         if choice.name == "excess_loss" and not any(text.source for text in texts):
             raise ConfigError(
-                "'excess_loss' needs a corpus whose floor is known (hmm, lag-copy, markov, recall) "
+                "'excess_loss' needs a corpus whose floor is known (counting, hmm, induction, "
+                "lag-copy, markov, recall) "
                 "and the tokenizer 'chars'",
                 ("measure", i),
             )

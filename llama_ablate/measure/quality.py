@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from llama_ablate.evidence import text
@@ -48,17 +49,19 @@ def perplexity(subject: Subject) -> Iterator[Value]:
             yield row(name, bits, "bits/byte", "bits_per_byte", split=split)
 
 
-@METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher"})
+@METRICS.add("excess_loss", per="run", worse={"excess_loss": "higher", "skill_accuracy": "lower"})
 def excess_loss(subject: Subject) -> Iterator[Value]:
     """Held-out loss minus the best possible, on a corpus of known entropy.
 
     The floor is exact for what each window shows. `_se_nats` is the standard error over windows of
     the difference, in which most of the text's own randomness cancels. An excess below zero by more
-    than three standard errors means that the model sees what it must not see: a leak.
+    than three standard errors means that the model sees what it must not see: a leak. Of a source
+    that asks for a skill (counting, induction, lag-copy, recall) `_skill_accuracy` is how often the
+    likeliest token is the one that the window tells for sure, where it tells one.
     """
     for split in subject.tokens.heldout if subject.tokens.source else ():
         cut = heldout_windows(subject.model, subject.tokens, split)
-        nats = losses(subject.model, cut, subject.compute)
+        nats, likeliest = _losses_and_likeliest(subject, cut)
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         context = subject.model.spec.context
         excess = nats - floor
@@ -66,6 +69,24 @@ def excess_loss(subject: Subject) -> Iterator[Value]:
         yield row(f"{split}_floor_nats", floor.mean(), "nats", "floor", split=split)
         yield row(f"{split}_excess_nats", excess.mean(), "nats", "excess_loss", split=split)
         yield row(f"{split}_excess_se_nats", error, "nats", "excess_loss_se", split=split)
+        told = [
+            answers.ravel() for part in cut if (answers := subject.tokens.answers(part)) is not None
+        ]
+        if told and (is_told := (answers := np.concatenate(told)) >= 0).any():
+            accuracy = (likeliest == answers)[is_told].mean()
+            yield row(f"{split}_skill_accuracy", accuracy, quantity="skill_accuracy", split=split)
+
+
+def _losses_and_likeliest(
+    subject: Subject, cut: list[NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the loss in nats of every prediction, and the likeliest token there."""
+    nats, likeliest = [], []
+    for logits_NV, targets_N in predictions(subject.model, cut, subject.compute):
+        loss_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
+        nats.append(loss_N.double().cpu().numpy())
+        likeliest.append(logits_NV.argmax(-1).cpu().numpy())
+    return np.concatenate(nats), np.concatenate(likeliest)
 
 
 @METRICS.add("calibration", per="run", worse={"calibration_error": "higher", "accuracy": "lower"})

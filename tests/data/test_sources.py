@@ -7,6 +7,7 @@ from scipy import special
 
 from llama_ablate.data import chains
 from llama_ablate.data.chains import HiddenMarkov, Markov
+from llama_ablate.data.skills import Counting, Induction
 from llama_ablate.data.sources import LagCopy, Recall
 from llama_ablate.errors import ConfigError
 
@@ -17,6 +18,8 @@ SMALL = [
     Markov(2, 2, 0.7, 1),
     HiddenMarkov(3, 2, 0.8, 0),
     Recall(2, 2, 0.2),
+    Induction(3, 0.2, 0.1),
+    Counting(4),
 ]
 
 
@@ -104,6 +107,46 @@ def test_recall_costs_nothing_where_the_value_is_known_and_the_exact_rest():
     assert source.floor(window)[0].tolist() == pytest.approx(expected)
 
 
+def test_induction_costs_nothing_but_its_jumps_where_a_symbol_was_followed_before():
+    """Symbols 0 1 2, jump 3, reset 4; a jump at 0.2, a reset at 0.1."""
+    source, anywhere = Induction(3, 0.2, 0.1), math.log(3)
+    window = np.array([[0, 2, 1, 0, 2, 3, 1, 0, 4, 1, 1]])
+    new, known = anywhere - math.log(0.7), -math.log(0.7)
+    jump, reset = -math.log(0.2), -math.log(0.1)
+    expected = [new, new, new, known, jump, anywhere, known, reset, anywhere, new]
+    assert source.floor(window)[0].tolist() == pytest.approx(expected)
+    assert source.answers(window)[0].tolist() == [-1, -1, -1, 2, -1, -1, 0, -1, -1, -1]
+
+
+def test_counting_costs_the_choice_of_a_number_alone():
+    """Numbers 1 to 3: the first symbol of a count is behind the last one of the one before."""
+    source = Counting(3)
+    window = np.array([[1, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1]])
+    floor = source.floor(window)[0]
+    # A second of two, or of three: 2/3. A third: 1/2 of these. Behind three there is no fourth.
+    expected = [-math.log(2 / 3), -math.log(1 / 2), 0.0, 0.0, -math.log(1 / 3)]
+    expected += [0.0, -math.log(2 / 3), -math.log(1 / 2), 0.0, 0.0, 0.0]
+    assert floor[1:].tolist() == pytest.approx(expected, abs=1e-12)
+    # The first symbol is one of 1 + 2 + 3 places of the second symbol, three of them a last one.
+    assert floor[0] == pytest.approx(math.log(2))
+    told = source.answers(window)[0].tolist()
+    assert told == [-1, -1, -1, 1, 0, -1, 0, -1, -1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("source", [LagCopy(5, 2, 0.0), Recall(3, 3, 0.1), *SMALL[5:]], ids=str)
+def test_what_a_window_tells_is_what_comes(source):
+    """Without noise: answers are right, and who knows the source is sure of them."""
+    stretch = source.sample(GENERATOR(2), 20_000)
+    windows = stretch.reshape(-1, 40)
+    answers = source.answers(windows)
+    told = answers >= 0
+    assert 0.05 < told.mean() < 1
+    assert np.array_equal(answers[told], windows[:, 1:][told])
+    sure = -math.log(1 - getattr(source, "jump", 0.0) - getattr(source, "reset", 0.0))
+    limit = 0.0 if isinstance(source, Recall) else sure
+    assert source.floor(windows)[told] == pytest.approx(limit, abs=1e-9)
+
+
 @pytest.mark.parametrize("source", SMALL, ids=str)
 def test_no_other_predictor_beats_the_floor_on_a_long_stretch(source):
     """A predictor by counts, fitted to the very windows that it is tested on, does not either."""
@@ -143,6 +186,9 @@ def test_the_stationary_distribution_found_by_walking_is_that_found_by_solving(m
         (lambda: HiddenMarkov(8, 1, 0.1, 0), "states 1: must be 2 or more"),
         (lambda: Recall(0, 4, 0.1), "keys 0: must be 1 or more"),
         (lambda: Recall(4, 4, -0.1), "reset -0.1: must be from 0 to 1"),
+        (lambda: Induction(1, 0.1, 0.1), "vocab 1: must be 2 or more"),
+        (lambda: Induction(4, 0.6, 0.4), "jump 0.6 and reset 0.4: must add to less than 1"),
+        (lambda: Counting(65), "longest 65: must be 64 or less"),
         (lambda: LagCopy(40_000, 3, 0.1), "vocab 40000: must be 32,768 or less"),
         (lambda: LagCopy(10**30, 3, 0.1), "vocab 10{30}: must be 32,768 or less"),
         (lambda: LagCopy(10**1000, 3, 0.1), "vocab 10{59}: must be 32,768 or less"),
@@ -155,7 +201,7 @@ def test_the_stationary_distribution_found_by_walking_is_that_found_by_solving(m
         (lambda: Recall(10**11, 4, 0.1), "keys 100000000000: must be 4,096 or less"),
         (lambda: Recall(100, 10**30, 0.1), "values 10{30}: must be 32,667 or less"),
     ],
-    ids=range(19),
+    ids=range(22),
 )
 def test_sizes_that_make_no_source_are_refused_at_the_option_to_blame(make, message):
     with pytest.raises(ConfigError, match=message) as caught:

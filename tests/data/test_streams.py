@@ -18,6 +18,8 @@ ENTRIES = [
     {"name": "markov", "vocab": 5, "concentration": 0.3, "tokens": 20_000},
     {"name": "hmm", "vocab": 5, "states": 3, "concentration": 0.3, "tokens": 20_000},
     {"name": "recall", "keys": 3, "values": 3, "tokens": 20_000},
+    {"name": "induction", "vocab": 4, "tokens": 20_000},
+    {"name": "counting", "longest": 4, "tokens": 20_000},
 ]
 
 
@@ -44,6 +46,16 @@ def test_ids_are_symbols_even_where_some_never_occur(tmp_path):
     assert made.vocab < 2000
     ids = np.asarray(made.split("train"), np.int64)[None]
     assert made.floor(ids).min() == pytest.approx(-math.log(1 - 0.1 + 0.1 / 2000))
+
+
+def test_answers_are_tokens_even_where_some_symbols_never_occur(tmp_path):
+    made = prepared({"name": "recall", "keys": 500, "values": 2000, "tokens": 1000}, cache=tmp_path)
+    assert made.vocab < made.source.alphabet
+    ids = np.asarray(made.split("train"), np.int64)[None]
+    answers = made.answers(ids)
+    assert (answers >= 0).any()
+    assert np.array_equal(answers[answers >= 0], ids[:, 1:][answers >= 0])
+    assert prepared(ENTRIES[1]).answers(ids[:, :2] % 5) is None
 
 
 @pytest.mark.parametrize(
