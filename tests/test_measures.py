@@ -123,7 +123,7 @@ def test_options_that_cannot_be_measured_are_refused_before_they_are(
 
 def test_every_metric_takes_its_own_defaults(spec, tokens):
     for name in METRICS:
-        METRICS.check(METRICS.resolve(name), spec(vocab=256), tokens)
+        METRICS.check(METRICS.resolve(name), spec(vocab=256, context=64), tokens)
 
 
 def test_decode_speed_leaves_out_half_a_context_that_the_new_tokens_fill(subject):
@@ -292,11 +292,12 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
         "train_speed": set(),
         "decode_speed": {"batch", "context", "cache"},
         "excess_loss": set(),  # there is none of text without a known entropy
+        "cloze": {"task", "group", "fingerprint"},
     }
     assert {*places} == {*METRICS}
     for name, coordinates in places.items():
-        mixture = {"feedforward": "moe"} if name == "expert_load" else {}
-        values = rows(name, subject(**mixture))
+        changes = {"expert_load": {"feedforward": "moe"}, "cloze": {"context": 64}}
+        values = rows(name, subject(**changes.get(name, {})))
         assert {key for value in values for key in value.coordinates} == coordinates, name
         at = [(v.quantity, *sorted(v.coordinates.items())) for v in values]
         assert len(set(at)) == len(at), name

@@ -12,8 +12,8 @@ from typing import Any
 from llama_ablate.config import marked_yaml
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.validation import shown
-from llama_ablate.data import corpora, tasks
-from llama_ablate.data.tasks import Item, Kind, Task
+from llama_ablate.data import corpora
+from llama_ablate.data.items import Item, Kind, Task, checked_answer, checked_choices, text_of
 from llama_ablate.errors import ConfigError, nearest
 
 _KINDS: Mapping[str, Kind] = {
@@ -64,7 +64,7 @@ def _task(values: Mapping[str, Any], path: Path) -> Task:
             raise ConfigError(f"row {number} of '{split}': {error.message}", error.where) from None
     if not made:
         raise ConfigError(f"the split '{split}' holds no rows", ("dataset_path",))
-    return Task(tasks.text_of(values, "task"), _KINDS[values["output_type"]], tuple(made))
+    return Task(text_of(values, "task"), _KINDS[values["output_type"]], tuple(made))
 
 
 def _check(values: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ def _rows(values: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
     """Return the rows of a split: of local files, or of a data set of the hub."""
     import datasets
 
-    path, where = tasks.text_of(values, "dataset_path"), ("dataset_path",)
+    path, where = text_of(values, "dataset_path"), ("dataset_path",)
     options = values.get("dataset_kwargs") or {}
     if not isinstance(options, dict) or options.keys() - {"data_files", "data_dir"}:
         raise ConfigError("takes 'data_files' or 'data_dir'", ("dataset_kwargs",))
@@ -131,10 +131,10 @@ def _item(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Item
             raise ConfigError(f"{shown(choices)}: must be a list", ("doc_to_choice",)) from None
     if isinstance(choices, dict):
         choices = list(choices.values())
-    checked = tasks.checked_choices(choices)
+    checked = checked_choices(choices)
     if isinstance(target, str) and target.isdigit():
         target = int(target)
-    answer = tasks.checked_answer(target, checked)
+    answer = checked_answer(target, checked)
     return Item(context, checked, answer, str(values.get("target_delimiter", " ")), place=place)
 
 

@@ -13,17 +13,23 @@ Each may have a `group`, whose accuracy is told apart. Other keys are not read.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from llama_ablate.config.spec import digest
 from llama_ablate.config.validation import shown
-from llama_ablate.data import documents
+from llama_ablate.data import documents, harness_tasks
+from llama_ablate.data.items import (
+    Item,
+    Kind,
+    Task,
+    checked_answer,
+    checked_choices,
+    pair,
+    text_of,
+)
 from llama_ablate.data.minimal_pairs import minimal_pairs
 from llama_ablate.errors import ConfigError, nearest
 
-Kind = Literal["multiple choice", "last words", "minimal pairs"]
 #: The keys that make an item of each kind.
 _KEYS: Mapping[Kind, tuple[str, ...]] = {
     "multiple choice": ("choices", "answer"),
@@ -31,48 +37,6 @@ _KEYS: Mapping[Kind, tuple[str, ...]] = {
     "last words": ("target",),
 }
 _FILES = (".jsonl", ".yaml", ".yml")
-
-
-@dataclass(frozen=True)
-class Item:
-    """A context and its possible continuations, of which one is right."""
-
-    context: str
-    #: Of last words there is one: the target.
-    choices: tuple[str, ...]
-    answer: int
-    #: What stands between the context and a choice.
-    delimiter: str = ""
-    #: Accuracies of groups are told apart.
-    group: str = ""
-    #: Its file and line, for messages.
-    place: str = ""
-
-    @property
-    def continuations(self) -> tuple[str, ...]:
-        """The texts that are scored after the context."""
-        return tuple(self.delimiter + choice for choice in self.choices)
-
-
-@dataclass(frozen=True)
-class Task:
-    """Items of one kind, under a name."""
-
-    name: str
-    kind: Kind
-    items: tuple[Item, ...]
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the items: equal where all variants answered the same."""
-        return digest([[i.context, i.choices, i.answer, i.delimiter] for i in self.items])
-
-    @property
-    def chance(self) -> float | None:
-        """The accuracy of who guesses; None for last words, which can be anything."""
-        if self.kind == "last words":
-            return None
-        return sum(1 / len(item.choices) for item in self.items) / len(self.items)
 
 
 def tasks(entries: str | Sequence[str], limit: int | None = None) -> list[Task]:
@@ -111,8 +75,6 @@ def task(entry: str) -> Task:
         except ConfigError as error:
             raise ConfigError(error.message, ("task",)) from None
         return _of_one_kind(path)
-    from llama_ablate.data import harness_tasks
-
     return harness_tasks.read(path)
 
 
@@ -196,49 +158,6 @@ def _kind(values: Mapping[str, Any]) -> Kind:
             return kind
     kinds = "; ".join(" and ".join(f"'{key}'" for key in keys) for keys in _KEYS.values())
     raise ConfigError(f"no item of a task, which has one of: {kinds}; 'text'")
-
-
-def text_of(values: Mapping[str, Any], key: str, *, empty: bool = False) -> str:
-    """Return a text of an item. Raises ConfigError for what is none."""
-    value = values[key]
-    if not isinstance(value, str) or (not value.strip() and not empty):
-        raise ConfigError(f"'{key}' is {shown(value)}: must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"'{key}' holds half a character (a surrogate)") from None
-    return value
-
-
-def pair(right: str, wrong: str, *, group: str = "", place: str = "") -> Item:
-    """Return a minimal pair. Raises ConfigError where both sentences are the same."""
-    if right == wrong:
-        raise ConfigError("both sentences are the same")
-    return Item("", (right, wrong), 0, group=group, place=place)
-
-
-def checked_choices(choices: Any) -> tuple[str, ...]:
-    """Return the choices of an item. Raises ConfigError for fewer than two, and empty ones."""
-    if not isinstance(choices, list | tuple):
-        raise ConfigError(f"'choices' is {shown(choices)}: must be a list of texts")
-    if len(choices) < 2:
-        raise ConfigError(f"'choices' has {len(choices)}: must be two or more")
-    return tuple(text_of({f"choices[{i}]": c}, f"choices[{i}]") for i, c in enumerate(choices))
-
-
-def checked_answer(answer: Any, choices: Sequence[str]) -> int:
-    """Return which choice is right: its place, counted from 0, or its text.
-
-    Raises ConfigError where none is.
-    """
-    if isinstance(answer, str) and choices.count(answer) == 1:
-        return choices.index(answer)
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
-        return answer
-    raise ConfigError(
-        f"'answer' is {shown(answer)}: must be from 0 to {len(choices) - 1}, the place of the "
-        "right one, or its text"
-    )
 
 
 def _last_word(text: str) -> dict[str, str]:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.data.tasks import Item, Task, tasks
+from llama_ablate.data.items import Item, Task
+from llama_ablate.data.tasks import tasks
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -12,16 +11,14 @@ from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.report import items
+from llama_ablate.report.items import Table
 from llama_ablate.report.samples import differences, samples
 from llama_ablate.results.plan import PlannedVariant
-
-if TYPE_CHECKING:
-    from llama_ablate.report.frames import TableFrames
 
 COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
 
 
-def results(table: "TableFrames") -> pd.DataFrame:
+def results(table: Table) -> pd.DataFrame:
     """Return one row for each variant and guarded number: how it differs, and whether it is worse.
 
     Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
@@ -70,7 +67,7 @@ def broken(guarded: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _names(table: "TableFrames", guard: Guard) -> list[str]:
+def _names(table: Table, guard: Guard) -> list[str]:
     """Return the numbers of a guard: all of its quantity on the reported split, without groups."""
     rows = table.metrics[
         (table.metrics["metric"] == guard.metric) & (table.metrics["quantity"] == guard.quantity)
@@ -86,7 +83,7 @@ def _names(table: "TableFrames", guard: Guard) -> list[str]:
 
 
 def _intervals(
-    table: "TableFrames", guard: Guard, name: str, variants: Sequence[PlannedVariant], family: int
+    table: Table, guard: Guard, name: str, variants: Sequence[PlannedVariant], family: int
 ) -> dict[str, Interval]:
     base = table.plan.baseline
     other = samples(table, base.label, name)
@@ -109,7 +106,7 @@ def _intervals(
     return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
 
 
-def _is_exact(table: "TableFrames", name: str) -> bool:
+def _is_exact(table: Table, name: str) -> bool:
     """Return whether a number is a variant's own and was counted once, as bytes are."""
     rows = table.metrics[table.metrics["name"] == name]
     return bool((rows["run"] == "").all()) and all(len(own) == 1 for own in rows["samples"])

@@ -3,17 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, TextError, simultaneous, verdict
 from llama_ablate.evidence.items import item_error, least_error
-
-if TYPE_CHECKING:
-    from llama_ablate.report.frames import TableFrames
+from llama_ablate.results.plan import PlannedTable
 
 _DECIDES = "accuracy"  # what a task's interval is about
 _BESIDE = ("accuracy_norm", "target_perplexity", "chance", "items", "cut_items")
@@ -31,6 +30,26 @@ class Answers:
 
 #: By the name of the number, the variant's id, and the seed.
 ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
+
+
+class Table(Protocol):
+    """What is measured of a table: `frames.TableFrames` says what each is."""
+
+    @property
+    def plan(self) -> PlannedTable: ...  # noqa: D102
+    @property
+    def experiment(self) -> Experiment: ...  # noqa: D102
+    @property
+    def split(self) -> str: ...  # noqa: D102
+    @property
+    def runs(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def ranked(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def metrics(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def answers(self) -> ByItem: ...  # noqa: D102
+    def text_errors(self) -> dict[str, TextError]: ...  # noqa: D102
 
 
 def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
@@ -72,7 +91,7 @@ def error(answers: ByItem, name: str, variant: str, against: str) -> TextError |
     return item_error([own[seed].scores - other[seed].scores for seed in seeds], least=least)
 
 
-def other_items(table: "TableFrames") -> list[str]:
+def other_items(table: Table) -> list[str]:
     """Name the tasks that runs of a table have answered with different items."""
     rows = table.metrics[table.metrics["quantity"] == "items"]
     of_task: dict[str, set[Any]] = {}
@@ -82,7 +101,7 @@ def other_items(table: "TableFrames") -> list[str]:
     return [task for task, prints in of_task.items() if len(prints) > 1]
 
 
-def accuracies(table: "TableFrames") -> pd.DataFrame:
+def accuracies(table: Table) -> pd.DataFrame:
     """Return one row for each task and variant: its accuracy, and the difference from the baseline.
 
     Columns: `task, label, baseline, role, n, accuracy, difference, low, high, verdict,
@@ -124,7 +143,7 @@ def accuracies(table: "TableFrames") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _intervals(table: "TableFrames", name: str, family: int) -> dict[str, Interval]:
+def _intervals(table: Table, name: str, family: int) -> dict[str, Interval]:
     """Return the interval of each variant's difference in a task, by id."""
     base = table.plan.baseline.id
     differences: dict[str, Sequence[float]] = {}
@@ -147,7 +166,7 @@ def _intervals(table: "TableFrames", name: str, family: int) -> dict[str, Interv
     return found
 
 
-def _means(table: "TableFrames", task: str) -> dict[tuple[str, str], float]:
+def _means(table: Table, task: str) -> dict[tuple[str, str], float]:
     """Return the means over runs of what stands beside a task's accuracy."""
     rows = table.metrics[
         table.metrics["quantity"].isin(_BESIDE) & table.metrics["run"].isin(table.ranked["id"])

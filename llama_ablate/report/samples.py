@@ -2,18 +2,15 @@
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING
 
+from llama_ablate.report.items import Table
 from llama_ablate.report.stability import UNSTABLE
-
-if TYPE_CHECKING:
-    from llama_ablate.report.frames import TableFrames
 
 #: Numbers by seed, or medians by process of an interleaved pass.
 Samples = dict[int, float]
 
 
-def samples(table: "TableFrames", label: str, name: str | None) -> Samples:
+def samples(table: Table, label: str, name: str | None) -> Samples:
     """Return a number of a variant: by seed if of its runs, by process if of the variant.
 
     Empty where nothing of that name was measured, and where the variant was not tried at every
