@@ -14,6 +14,7 @@ _OTHER_WORDS = {
     # sections and keys of a file
     "axes": "factors",
     "data": "dataset text",
+    "guard": "guards guardrail guardrails constraint constraints",
     "hypotheses": "hypothesis claims predictions",
     "margin": "tolerance equivalence",
     "measure": "metrics metric measures evaluate",
@@ -81,6 +82,7 @@ _OTHER_WORDS = {
     "weight_decay": "wd",
     # what is matched, measured and read
     "active_parameters": "active",
+    "cloze": "task tasks downstream accuracy blimp lambada multiplechoice",
     "decode_speed": "speed inference generation latency throughput",
     "files": "file local folder txt",
     "flops": "compute",

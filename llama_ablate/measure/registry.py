@@ -83,7 +83,7 @@ class Metrics(Registry):
 
     def worse(self, name: str) -> Mapping[str, Worse]:
         """Return which is worse of a metric's quantities, as far as it says so."""
-        return self._worse[name]
+        return self._worse.get(name, {})
 
     def timed(self, name: str) -> bool:
         """Return whether a per-variant metric is a speed, which differs from call to call."""
