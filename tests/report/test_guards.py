@@ -109,12 +109,15 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
 
 
 def test_a_guard_is_broken_only_where_the_whole_interval_lies_beyond_it(frames):
-    """The difference is some -0.2: by more than 0.05 for sure, not for sure by more than 0.19."""
+    """The difference is -0.18: by more than 0.05 for sure, perhaps by more than 0.17 or 0.2."""
     results = {
         allowed: guards.results(frames(guard=[{**GUARD, "worse_by": allowed}]).table)["result"][0]
-        for allowed in ("0.05 points", "0.2 points", "0.4 points", "1%", "60%")
+        for allowed in ("0.05 points", "0.17 points", "0.2 points", "0.4 points", "1%", "60%")
     }
-    assert list(results.values()) == ["worse", "undecided", "holds", "worse", "holds"]
+    assert list(results.values()) == [
+        *("worse", "undecided", "undecided", "holds"),
+        *("worse", "holds"),
+    ]
 
 
 def test_a_guard_of_a_quantity_that_grows_worse_looks_at_the_other_side(frames):
