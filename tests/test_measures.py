@@ -307,6 +307,28 @@ def test_names_and_coordinates_of_every_metric_say_the_same(subject):
                     assert str(coordinate) in value.name, value
 
 
+@pytest.mark.parametrize(("lag", "accuracy"), [(2, 1.0), (3, 1 / 8)])
+def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, lag, accuracy):
+    """A model that copies from the right place, or from one beside it."""
+    entry = {"name": "lag-copy", "vocab": 8, "lag": 2, "noise": 0.5, "tokens": 40_000}
+    tokens = store.prepare(CORPORA.resolve(entry), TOKENIZERS.resolve("chars"))
+    copies = COMPUTE.prepare(init_weights(build(spec(vocab=8, attention="mha")), 0))
+
+    def copied(tokens_BT):
+        return torch.nn.functional.one_hot(tokens_BT.roll(lag - 1, 1), 8).float()
+
+    copies.hidden, copies.logits = copied, lambda hidden: hidden
+    values = measure("excess_loss", Subject(copies, tokens, TRAIN, COMPUTE))
+    # The stretch has 2,000 tokens, of which half are copies: of another lag, few more than chance.
+    assert values["test_skill_accuracy"] == pytest.approx(accuracy, abs=0.05 * (lag != 2))
+    plain = store.prepare(
+        CORPORA.resolve({"name": "markov", "vocab": 8, "tokens": 20_000}),
+        TOKENIZERS.resolve("chars"),
+    )
+    values = measure("excess_loss", Subject(copies, plain, TRAIN, COMPUTE))
+    assert "test_skill_accuracy" not in values
+
+
 def test_peak_memory_sees_what_was_taken_and_given_back():
     peak = PeakMemory("cpu")
     size = 600 * 2**20  # more than anything before it in this process can hide

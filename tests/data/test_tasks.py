@@ -177,6 +177,15 @@ def test_a_target_of_the_harness_may_be_a_template_of_digits_or_a_choice(harness
         assert [item.answer for item in task(harness(doc_to_target=target)).items] == [1, 1]
 
 
+def test_a_data_set_of_the_harness_may_be_a_folder_in_the_hubs_layout(harness, file, tmp_path):
+    (tmp_path / "folder").mkdir()
+    file(*ROWS, name="folder/test.jsonl")
+    folder = {"dataset_path": str(tmp_path / "folder"), "test_split": "test"}
+    assert len(task(harness(without=("dataset_kwargs",), **folder)).items) == 2
+    with pytest.raises(ConfigError, match="'nobody/nothing' could not be loaded: "):
+        task(harness(dataset_path="nobody/nothing", without=("dataset_kwargs",)))
+
+
 def test_a_last_word_of_the_harness_is_scored_as_it_is_written(harness):
     lambada = {
         "output_type": "loglikelihood",

@@ -1,18 +1,22 @@
 """Tasks and guards in a report: differences of answers, and what is worse whatever the loss."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.items import item_error, least_error
 from llama_ablate.report import cells, guards, hypotheses, items
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.warnings import warnings
+from llama_ablate.results import Results
 from tests import tables
+from tests.in_process import in_process, run_in_process
 
 GUARD = {"metric": "cloze", "quantity": "accuracy", "worse": "lower", "worse_by": "0.05 points"}
 #: Both are better in loss; one of them answers worse.
@@ -164,3 +168,35 @@ def test_without_guards_and_tasks_there_are_no_sections_of_them():
     plain = tables.frames({"": LOSSES})
     assert SECTIONS["guards"](plain) is None
     assert SECTIONS["tasks"](plain) is None
+
+
+def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_path, capsys):
+    lines = [
+        {"context": "the", "choices": [" cat", " dog", "m"], "answer": i % 3} for i in range(9)
+    ]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    file = experiment_file(
+        guard="{metric: cloze, worse_by: 1 points}",
+        measure=f"[perplexity, {{name: cloze, task: '{tmp_path}/own.jsonl'}}]",
+    )
+    assert run_in_process(file, tmp_path / "results") == 0
+    capsys.readouterr()
+    results = tmp_path / "results" / "tiny"
+    (record, *_) = Results.open(results).records.values()
+    (accuracy,) = (r for r in record.metrics["cloze"].rows if r.name == "own_accuracy")
+    assert len(accuracy.samples) == 9
+    assert sum(accuracy.samples) / 9 == pytest.approx(accuracy.value)
+    with in_process():
+        assert main(["report", str(results), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert [(row["label"], row["items"]) for row in values["tasks"]] == [
+        ("baseline", 9),
+        ("layernorm", 9),
+    ]
+    assert [row["result"] for row in values["guards"]] == ["holds"]
+    assert values["comparison"][1]["guard"] == ""
+    for name in ("tasks.csv", "guards.md", "metrics.csv"):
+        assert "own" in (results / "report" / "tables" / name).read_text("utf-8")
+    assert "own_accuracy" in (results / "report" / "report.html").read_text("utf-8")
+    assert main(["show", str(results)]) == 0
+    assert "own_accuracy_per_token" in capsys.readouterr().out
