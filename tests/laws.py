@@ -195,6 +195,10 @@ def padding_changes_nothing(model):
     obeys(model, "padding_changes_nothing", close=1e-5)
 
 
+def documents_apart(model):
+    obeys(model.double(), "documents_apart", close=1e-9)
+
+
 def rewound_equals_full(model):
     obeys(model, "rewound_equals_full", close=1e-5)
 

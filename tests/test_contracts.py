@@ -31,6 +31,8 @@ from .laws import (
 
 #: Every mixer, and every option of one.
 MIXERS = [c for c in ALONE if c == LLAMA or c["attention"] != LLAMA["attention"]]
+#: And every position scheme: with them a sequence may hold several documents.
+ORDERED = MIXERS + [c for c in ALONE if c["position"] != LLAMA["position"]]
 
 
 def test_all_240_combinations_of_the_first_components_can_be_built_and_are_counted_right():
@@ -70,6 +72,20 @@ def test_cached_decoding_equals_the_full_forward_pass(combination):
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)
 def test_left_padding_changes_nothing(combination):
     laws.padding_changes_nothing(model_of(combination))
+
+
+@pytest.mark.parametrize("kernel", ["math", "fused"])
+@pytest.mark.parametrize("combination", ORDERED, ids=name_of)
+def test_documents_in_one_sequence_have_the_logits_and_gradients_of_each_alone(combination, kernel):
+    model = model_of(combination, separator=7, init_std=32**-0.5)
+    model.kernel = kernel
+    laws.documents_apart(model)
+
+
+@pytest.mark.parametrize("combination", MIXERS, ids=name_of)
+def test_a_state_of_several_documents_goes_back_to_where_it_was_kept(combination):
+    model = model_of(combination, separator=int(TOKENS[0, 6]), init_std=32**-0.5)
+    laws.rewound_equals_full(model)
 
 
 @pytest.mark.parametrize("combination", MIXERS, ids=name_of)

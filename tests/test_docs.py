@@ -165,7 +165,8 @@ def test_the_worked_components_of_contributing_pass_their_tests_and_the_laws(mon
     assert len(new) == len(worked_examples())
     for slot, name in new:
         if slot in SLOTS:
-            laws.check(make_spec(**{slot: name}), slot)
+            for separator in (None, 3):  # where documents continue each other, and where not
+                laws.check(make_spec(**{slot: name}, separator=separator), slot)
         elif slot == "optimizer":
             optimizer_laws.check(OPTIMIZERS.resolve(name))
         elif slot == "init":

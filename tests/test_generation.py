@@ -56,6 +56,15 @@ def test_greedy_output_is_the_same_with_and_without_cache_alone_and_in_a_batch(c
         assert continued(model, prompt, use_cache=False)[0] == [expected]
 
 
+@pytest.mark.parametrize("changes", [*VARIED, {"attention": "gated_delta"}], ids=str)
+def test_a_continuation_knows_no_document_before_its_own(changes):
+    model = model_of(**changes, separator=9)
+    prompts = [[44, 3, 9, 2], [7, 9, 9, 11, 60, 1], [9, 5]]
+    expected = [by_full_passes(model, own, 12) for own in ([9, 2], [9, 11, 60, 1], [9, 5])]
+    assert continued(model, *prompts)[0] == expected
+    assert continued(model, *prompts, use_cache=False)[0] == expected
+
+
 def test_sampled_output_depends_on_seed_and_prompt_and_not_on_the_batch():
     model = model_of()
     sampling = Sampling(temperature=1.0, top_p=0.9, seed=3)

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count, skeleton, states
 from llama_ablate.model.decoder import build
 from llama_ablate.results.plan import CONTEXTS
+from llama_ablate.results.record import Settings
 from llama_ablate.training import compute
 
 from .conftest import make_spec
@@ -42,6 +44,63 @@ def planned(experiment_file):
 
 def by_label(table):
     return {variant.label: variant for variant in table.variants}
+
+
+SEVERAL = "{corpus: {name: files, path: '%s'}, tokenizer: %s, documents: %s}"
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A file of 40 documents."""
+    file = tmp_path / "several.jsonl"
+    texts = (f"the cat {i} sat on the mat, and the dog {i * i} ran. " * 9 for i in range(40))
+    file.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts), "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "{name: bpe, vocab: 300}"])
+def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_none(
+    planned, several, tokenizer
+):
+    plain, said, masked = (
+        planned(data=SEVERAL.replace(", documents: %s", "") % (several, tokenizer)),
+        planned(data=SEVERAL % (several, tokenizer, "continue")),
+        planned(data=SEVERAL % (several, tokenizer, "mask")),
+    )
+    ids = [run.id for run in plain.runs]
+    assert [run.id for run in said.runs] == ids
+    assert "separator" not in plain.baseline.spec.identity()
+    assert not {run.id for run in masked.runs} & set(ids)
+    (table,) = masked.tables
+    (separator,) = {v.spec.separator for v in table.variants}
+    assert table.tokens.tokenizer.decode([separator]) == "\0"
+    assert table.text.fingerprint == plain.tables[0].text.fingerprint  # the tokens are the same
+    assert masked.document(None, Settings()).tables[0].baseline.model["separator"] == separator
+
+
+def test_one_text_read_both_ways_makes_two_tables_that_share_no_run(planned, several):
+    both = f"[{SEVERAL % (several, 'bytes', 'mask')}, {SEVERAL % (several, 'bytes', 'continue')}]"
+    plan = planned(texts=both)
+    assert [table.name for table in plan.tables] == ["files documents=mask", "files"]
+    assert len(plan.runs) == 2 * 2 * 2
+    order, other = (table.runs[0].planned(0) for table in plan.tables)
+    assert (order.init_seed, order.order_seed) == (other.init_seed, other.order_seed)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_what_is_one_document_cannot_be_kept_apart(planned, book, texts):
+    one = SEVERAL % (book, "bytes", "mask")
+    with pytest.raises(ConfigError) as caught:
+        planned(**({"texts": f"[{one}]"} if texts else {"data": one}))
+    place = "texts[0].documents" if texts else "data.documents"
+    assert f"{place}: 'mask' keeps documents apart, and these tokens are one" in str(caught.value)
+    assert "tiny.yaml:" in str(caught.value)
+
+
+def test_a_source_of_known_entropy_is_one_document(planned):
+    text = "{corpus: {name: markov, tokens: 20_000}, tokenizer: chars, documents: mask}"
+    with pytest.raises(ConfigError, match=r"documents: 'mask' keeps documents apart"):
+        planned(data=text)
 
 
 def test_several_budgets_are_several_tables_that_share_their_runs(planned):
@@ -487,3 +546,18 @@ def test_skeletons_share_parts_with_each_other_and_none_within_a_model():
     assert again.blocks[0].attn is one.blocks[0].attn
     assert again.blocks[0].ffn is not one.blocks[0].ffn
     assert other.blocks[0].attn is not one.blocks[0].attn  # of other sizes
+
+
+def test_the_experiment_on_documents_asks_the_same_of_both_ways_to_read_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split, size in (("train", 200), ("valid", 40), ("test", 40)):
+        rows = (f'{{"text": "the {i} cats {"sat " * (i % 7)}on the mat"}}\n' for i in range(size))
+        (tmp_path / f"{split}.jsonl").write_text("".join(rows) * 20, "utf-8")
+    file = Path(__file__).parents[1] / "experiments" / "documents.yaml"
+    plan = make(experiment.load(file))
+    one, other = plan.tables
+    assert one.baseline.spec.separator is None
+    assert other.baseline.spec.separator == other.tokens.tokenizer.separator is not None
+    assert [v.label for v in one.variants] == [v.label for v in other.variants]
+    assert one.text.fingerprint == other.text.fingerprint
+    assert len(plan.runs) == 2 * 4 * 5

@@ -197,6 +197,9 @@ GATED_DELTA = LLAMA | {"attention": "gated_delta"}
 MOE = LLAMA | {"feedforward": "moe"}
 WINDOWS = LLAMA | {"attention": {"pattern": [{"name": "mha", "window": w} for w in (3, 5)]}}
 SCHEMES = LLAMA | {"position": {"pattern": ["rope", {"name": "rope", "theta": 100.0}]}}
+#: A model that keeps documents apart, and positions by which one could tell.
+APART = {"separator": 7}
+SINES = LLAMA | {"position": "sinusoidal"}
 KINDS = LLAMA | {"attention": {"pattern": ["mha", "mqa"]}}
 
 
@@ -256,6 +259,36 @@ def padding_counts(self, *arguments, _real=Context.__init__, **options):
     """Say nothing of padding to those that ask for it."""
     _real(self, *arguments, **options)
     self.valid_BT = None
+
+
+def nothing_ends(self, *arguments, _real=Context.__init__, **options):
+    """Say nothing of documents to those that keep a state."""
+    _real(self, *arguments, **options)
+    self.begins_BT = None
+
+
+def all_is_seen(self, *arguments, _real=Context.__init__, **options):
+    """Mask as if a text were one document."""
+    _real(self, *arguments, **options)
+    self._seen_BT = None
+
+
+def positions_run_on(self, *arguments, _real=Context.__init__, **options):
+    """Count positions over documents."""
+    _real(self, *arguments, **options)
+    self.pos_T = torch.arange(self.start, self.start + self.new)
+
+
+def from_the_pieces_start(self, tokens_BT, start, state, pad_B, _real=decoder.Decoder._first):
+    """Forget where the document of a state began."""
+    del state
+    return _real(self, tokens_BT, start, None, pad_B)
+
+
+def over_the_edge(self, x_BTD, tail=None, pos_BT=None, _real=convolution.ShortConvolution.forward):
+    """Convolve over the beginning of a document."""
+    del pos_BT
+    return _real(self, x_BTD, tail)
 
 
 def any_window(self, window, visible, _real=Context.mask):
@@ -361,6 +394,26 @@ FAULTS = {
     "a window is kept by reference": (
         (KVState, "keep", held_by_reference),
         (laws.rewound_equals_full, WINDOWS, "kept and rewound to other logits"),
+    ),
+    "a recurrence goes on into the next document": (
+        (Context, "__init__", nothing_ends),
+        (laws.documents_apart, GATED_DELTA | APART, "lets a document see the one before it"),
+    ),
+    "a convolution reaches into the document before": (
+        (convolution.ShortConvolution, "forward", over_the_edge),
+        (laws.documents_apart, GATED_DELTA | APART, "lets a document see the one before it"),
+    ),
+    "attention sees the document before": (
+        (Context, "__init__", all_is_seen),
+        (laws.documents_apart, LLAMA | APART, "lets a document see the one before it"),
+    ),
+    "positions run on over documents": (
+        (Context, "__init__", positions_run_on),
+        (laws.documents_apart, SINES | APART, "lets a document see the one before it"),
+    ),
+    "a state forgets where its document began": (
+        (decoder.Decoder, "_first", from_the_pieces_start),
+        (laws.documents_apart, LLAMA | APART, "lets a document see the one before it"),
     ),
     "the bytes of a state lack a convolution's tail": (
         (Recurrent, "state_bytes", without_its_tail),

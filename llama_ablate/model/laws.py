@@ -100,7 +100,9 @@ def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) ->
     """
     if (separator := model.spec.separator) is None:
         return None
-    tokens_BT = tokens_BT[:2].masked_fill(tokens_BT[:2] == separator, (separator + 1) % _VOCAB)
+    tokens_BT = tokens_BT[:2].masked_fill(
+        tokens_BT[:2] == separator, (separator + 1) % model.spec.vocab
+    )
     alone: list[list[Tensor]] = []
     for tokens_T, begins in zip(tokens_BT, _BEGINS, strict=True):
         tokens_T[list(begins)] = separator

@@ -22,7 +22,8 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
-            f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}",
+            f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}"
+            + ("; documents are kept apart" if table.text.source.documents == "mask" else ""),
             *warnings.covered(table),
             *warnings.lossy(table.text),
             *warnings.few_documents(table.text),

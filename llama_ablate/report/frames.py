@@ -281,11 +281,11 @@ class Frames:
         if not self.plan.experiment.sizes:
             return []
         first = self.table.plan
-        of_first = (first.match, first.budget, first.text.fingerprint)
+        of_first = (first.match, first.budget, first.text.identity)
         return [
             table
             for table in self.tables
-            if (table.plan.match, table.plan.budget, table.plan.text.fingerprint) == of_first
+            if (table.plan.match, table.plan.budget, table.plan.text.identity) == of_first
         ]
 
     @cached_property

@@ -246,9 +246,9 @@ def _controls(frames: Frames) -> Section | None:
 
 @SECTIONS.register("heldout")
 def _heldout(frames: Frames) -> Section | None:
-    of_text: dict[str, list[TableFrames]] = {}
+    of_text: dict[tuple[str, str], list[TableFrames]] = {}
     for table in frames.tables:
-        of_text.setdefault(table.plan.text.fingerprint, []).append(table)
+        of_text.setdefault(table.plan.text.identity, []).append(table)
     splits = [
         heldout.splits(of[0].plan, of[0].metrics, pd.concat([table.comparison for table in of]))
         for of in of_text.values()

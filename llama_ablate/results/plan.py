@@ -90,6 +90,11 @@ class PlannedText(_Part):
     lost: str = ""
     source: Data
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Which tokens it is, and whether a model reads their documents as one text."""
+        return self.fingerprint, self.source.documents
+
 
 class PlannedTable(_Part):
     """One table of an experiment: variants that share text, size, matching and budget."""

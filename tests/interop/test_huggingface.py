@@ -48,6 +48,19 @@ def test_export_then_import_is_bit_identical(name, tmp_path):
         assert torch.equal(tensor, second.state_dict()[key]), key
 
 
+@torch.no_grad()
+def test_a_model_that_keeps_documents_apart_is_exported_as_a_reader_of_one(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = init_weights(build(make_spec(bias=False, separator=5, init_std=0.3)), 0)
+    huggingface.write(model, tmp_path / "x")
+    document = torch.tensor([[5, 3, 8, 30, 2, 44]])
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
+    torch.testing.assert_close(theirs(document).logits, model(document), rtol=0, atol=1e-4)
+    several = torch.tensor([[17, 21, 4, *document[0]]])
+    torch.testing.assert_close(theirs(document).logits, model(several)[:, 3:], rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_weights_keep_the_precision_in_which_they_are_stored_unless_asked(dtype, tmp_path):
     transformers_model("llama-2").to(dtype).save_pretrained(tmp_path / "x")

@@ -1,5 +1,7 @@
 """What a recurrent mixer does over sequences longer than its chunks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -44,6 +46,24 @@ def padding_enters_neither_matrix_nor_convolution(model):
 
 
 @torch.no_grad()
+def keeps_documents_apart_within_chunks_and_across(model):
+    """Each has the logits that it has alone, in one pass and in pieces that cross both."""
+    model.spec = replace(model.spec, separator=0)
+    texts = TOKENS.clamp(min=1)
+    begins = [20, 31, 32, 100], [64, 65, 128]
+    for text, cuts in zip(texts, begins, strict=True):
+        text[cuts] = 0
+    alone = [
+        torch.cat([model(document[None])[0] for document in text.tensor_split(cuts)])
+        for text, cuts in zip(texts, begins, strict=True)
+    ]
+    state = model.new_state(batch=2, capacity=T)
+    pieces = [model(piece, state) for piece in texts.split([70, 61, *[1] * 19], 1)]
+    for logits in (model(texts), torch.cat(pieces, 1)):
+        torch.testing.assert_close(logits, torch.stack(alone), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
 def comes_back_to_what_was_kept_and_nowhere_else(model):
     state = model.new_state(batch=2, capacity=T)
     model(TOKENS[:, :40], state)
@@ -84,6 +104,7 @@ def half_precision_stays_near(model):
 LAWS = (
     goes_on_from_a_state,
     padding_enters_neither_matrix_nor_convolution,
+    keeps_documents_apart_within_chunks_and_across,
     comes_back_to_what_was_kept_and_nowhere_else,
     is_as_large_for_one_token_as_for_many,
     half_precision_stays_near,

@@ -37,6 +37,27 @@ def test_pieces_that_hand_on_the_tail_give_the_whole(width):
     torch.testing.assert_close(tail, last)
 
 
+@pytest.mark.parametrize("width", [1, 2, 4, 12])
+def test_it_reaches_into_no_document_before(width):
+    given = [x.requires_grad_() for x in inputs(width)]
+    x, weight, bias = given
+    pos = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
+    ours, tail = causal_convolution(x, weight, bias, pos_BT=pos)
+    alone = [
+        torch.cat([causal_convolution(part[None], weight, bias)[0][0] for part in row])
+        for row in (x[0].tensor_split([3, 4]), x[1].tensor_split([1]))
+    ]
+    torch.testing.assert_close(ours, torch.stack(alone))
+    grads = [torch.autograd.grad(y.square().sum(), given) for y in (ours, torch.stack(alone))]
+    torch.testing.assert_close(*grads)
+    pieces, kept = [], None
+    for part, at in zip(x.split([2, 1, 2, 4], 1), pos.split([2, 1, 2, 4], 1), strict=True):
+        y, kept = causal_convolution(part, weight, bias, kept, at)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), ours)
+    torch.testing.assert_close(kept, tail)
+
+
 def test_a_layer_starts_as_torchs_does_and_takes_no_decay():
     torch.manual_seed(0)
     layer = ShortConvolution(4000, 4, bias=True)

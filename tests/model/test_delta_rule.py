@@ -52,6 +52,29 @@ def test_the_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(lambda *x: gated_delta_rule(*x, chunk=3), given)
 
 
+@pytest.mark.parametrize("cuts", [[1], [16], [5, 6, 20], [15, 16, 17, 48]], ids=str)
+def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
+    """The first goes on from a state; with gradients, which reach no document from another."""
+    given = [x.requires_grad_() for x in (*inputs(50), state())]
+    begins = torch.zeros(2, 50, dtype=torch.bool)
+    begins[:, cuts] = True
+    chunked = gated_delta_rule(*given, begins_BT=begins, chunk=16)
+    start, reads = given[-1], []
+    for part in zip(*(x.tensor_split(cuts, 1) for x in given[:-1]), strict=True):
+        read, last = by_steps(*part, start)
+        reads, start = [*reads, read], torch.zeros_like(start)
+    stepped = torch.cat(reads, 1), last
+    weights = [torch.randn_like(x) for x in stepped]
+    grads = [
+        torch.autograd.grad(
+            sum((w * x).sum() for w, x in zip(weights, results, strict=True)), given
+        )
+        for results in (chunked, stepped)
+    ]
+    torch.testing.assert_close(chunked, stepped, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+
+
 def test_pieces_that_hand_on_the_state_compute_the_whole():
     given = inputs(41)
     whole, last = gated_delta_rule(*given, chunk=8)

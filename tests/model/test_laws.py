@@ -173,6 +173,26 @@ class Mean(nn.Module):
         return self.out(sum_BTD / count_BT1.clamp(min=1))
 
 
+class Apart(Mean):
+    """Count from the beginning of each document: one token at a time, as if it were decoded."""
+
+    def forward(self, x_BTD, ctx, state=None):
+        valid_BT1 = self.valid(x_BTD, ctx)
+        sum_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state["sum"].clone()
+        count_B1 = torch.zeros_like(valid_BT1[:, 0]) if state is None else state["count"].clone()
+        means = []
+        for t in range(x_BTD.shape[1]):
+            if ctx.begins_BT is not None:
+                begins_B1 = ctx.begins_BT[:, t, None]
+                sum_BD, count_B1 = (x.masked_fill(begins_B1, 0) for x in (sum_BD, count_B1))
+            sum_BD = sum_BD + x_BTD[:, t] * valid_BT1[:, t]
+            count_B1 = count_B1 + valid_BT1[:, t]
+            means.append(sum_BD / count_B1.clamp(min=1))
+        if state is not None:
+            state.advance(x_BTD.shape[1], sum=sum_BD, count=count_B1)
+        return self.out(torch.stack(means, 1))
+
+
 class Leaking(Mean):
     """Let padding into the recurrence."""
 
@@ -285,6 +305,18 @@ def test_an_output_that_starts_at_zero_needs_no_scale(check):
 
 def test_a_recurrence_that_obeys_every_law_is_let_in(check):
     check("attention", Mean)
+
+
+def test_a_mixer_that_knows_of_no_documents_is_refused_where_they_are_kept_apart(check):
+    """And nowhere else: it is let in above."""
+    check("attention", Apart, separator=3)
+    REGISTRIES["attention"]._components.pop("theirs")
+    with pytest.raises(ConfigError) as caught:
+        check("attention", Mean, separator=3)
+    assert caught.value.message == (
+        "the attention 'theirs' lets a document see the one before it, and 'documents: mask' keeps "
+        "them apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so"
+    )
 
 
 @pytest.mark.parametrize("rule", list(INITS))

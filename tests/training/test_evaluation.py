@@ -14,7 +14,14 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import evaluation
 from llama_ablate.training.compute import Compute
-from llama_ablate.training.evaluation import losses, predictions, unigram_loss, windows
+from llama_ablate.training.evaluation import (
+    losses,
+    positions_of,
+    predictions,
+    targets_of,
+    unigram_loss,
+    windows,
+)
 from llama_ablate.training.loop import train
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
@@ -48,6 +55,58 @@ def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monk
     made = [logits.shape for logits, _ in predictions(model, cut, COMPUTE)]
     assert max(rows for rows, _ in made) == 7
     np.testing.assert_allclose(losses(model, cut, COMPUTE), whole, rtol=1e-6)
+
+
+#: Documents of 5, 0, 3, 30, 12 and 2 tokens, 0 between them: the first has none before it.
+LENGTHS = (5, 0, 3, 30, 12, 2)
+
+
+def joined(lengths=LENGTHS):
+    generator = np.random.default_rng(0)
+    documents = [generator.integers(1, 61, length) for length in lengths]
+    return np.concatenate([np.append(document, 0) for document in documents])[:-1]
+
+
+def test_windows_begin_with_documents_and_cut_those_alone_that_are_longer_than_the_context():
+    text = joined()
+    (cut,) = windows(text, 12, separator=0)
+    first = [0, 10, 22, 34, 41, 53, 56]  # token of each window
+    for row, start, end in zip(cut, first[:-1], first[1:], strict=True):
+        assert row[row >= 0].tolist() == text[start : end + 1].tolist()
+        assert (row[end + 1 - start :] == -1).all()
+    # Three documents fit the first; the fourth is cut twice, and the fifth once, by its last token,
+    # beside which the last document fits.
+    assert np.flatnonzero(text == 0).tolist() == [5, 6, 10, 41, 54]
+
+
+@pytest.mark.parametrize("context", [1, 2, 7, 24, 100])
+@pytest.mark.parametrize("most", [None, 1, 20])
+def test_every_token_but_the_first_is_predicted_once_however_documents_are_cut(context, most):
+    text = joined()
+    cut = windows(text, context, most, separator=0)
+    assert max(part.shape[1] for part in cut) <= context + 1
+    assert targets_of(cut).tolist() == text[1:][:most].tolist()
+
+
+def test_documents_are_scored_whole_each_as_if_alone(spec):
+    """One at a time in float64: its first token from nothing but the separator before it."""
+    model = init_weights(build(spec(init_std=0.3, separator=0)), 0)
+    text = joined((40, 7, 0, 9, 3, 24, 60, 1))
+    cut = windows(text, 24, separator=0)
+    found, position = losses(model, cut, COMPUTE), positions_of(cut, 0)
+    model.double()
+    expected, places = [], []
+    begins = [0, *np.flatnonzero(text == 0)]
+    for start, end in zip(begins, [*begins[1:], len(text) - 1], strict=True):
+        for at in range(start, end, 24):
+            piece = torch.from_numpy(text[at : min(at + 24, end) + 1])
+            with torch.no_grad():
+                logs = model(piece[None, :-1])[0].log_softmax(-1)
+            expected += (-logs.gather(1, piece[1:, None])[:, 0]).tolist()
+            places += range(len(piece) - 1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert position.tolist() == places
+    assert positions_of(windows(text, 24), None).tolist() == [i % 24 for i in range(len(text) - 1)]
 
 
 def test_a_unigram_loss_is_that_of_counted_frequencies(tokens):

@@ -14,9 +14,10 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training import losses
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.loop import train
-from llama_ablate.training.losses import LOSSES, Objective, z_loss
+from llama_ablate.training.losses import LOSSES, Objective, cross_entropy, z_loss
 from llama_ablate.training.optimizers import make_optimizer
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
@@ -134,6 +135,46 @@ def test_independent_layers_predict_further_tokens_from_the_hidden_state_alone(s
         means.append(sum(own) / len(own))
     expected = sum(means) / 2
     torch.testing.assert_close(loss(TOKENS)[1]["multi_token"], expected, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", ["sequential", "independent"])
+def test_further_tokens_are_predicted_within_a_document_as_in_each_alone(spec, heads):
+    """A target in the next document counts nothing, and no extra layer sees another document."""
+    entry = {"name": "multi_token", "weight": 0.5, "heads": heads}
+    loss = objective(spec, entry, separator=0).double()
+    text, cuts = TOKENS[:1].clamp(min=1), (5, 7)
+    text[:, cuts] = 0
+    assert text.shape[1] == 13
+    alone = [text[:, first : last + 1] for first, last in ((0, 5), (5, 7), (7, 12))]
+    sums = [loss(one)[1]["multi_token"] * (one.shape[1] - 2) for one in alone]
+    torch.testing.assert_close(loss(text)[1]["multi_token"], sum(sums) / (12 - 1))
+
+
+@torch.no_grad()
+def test_a_target_counts_where_no_document_begins_up_to_it(spec, monkeypatch):
+    loss = objective(spec, {"name": "multi_token", "depth": 3}, separator=0)
+    text = TOKENS.clamp(min=1)
+    text[0, [0, 4, 5]] = text[1, [12]] = text[2, [1, 11]] = 0
+    seen = []
+
+    def counted(logits, targets, counts):
+        seen.append(counts)
+        return cross_entropy(logits, targets, counts)
+
+    monkeypatch.setattr(losses, "cross_entropy", counted)
+    loss.losses["multi_token"](**asked_of(loss, text))
+    for k, counts in enumerate(seen, start=1):
+        for row, one in zip(text.tolist(), counts.tolist(), strict=True):
+            assert one == [0 not in row[t + 1 : t + k + 1] for t in range(12 - k)]
+
+
+def asked_of(loss, text):
+    """Return what a loss of further tokens asks for."""
+    tokens, targets = text[:, :-1], text[:, 1:]
+    hidden = loss.model.hidden(tokens)
+    given = {"hidden": hidden, "targets": targets, "tokens": tokens, "model": loss.model}
+    return given | {"losses": None, "dropout": None}
 
 
 @pytest.mark.parametrize("heads", ["sequential", "independent"])
