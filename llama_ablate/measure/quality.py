@@ -25,7 +25,8 @@ def perplexity(subject: Subject) -> Iterator[Value]:
     """Held-out loss, perplexity and bits per byte on whole splits, in non-overlapping windows.
 
     Validation is for choosing, test for reporting. `_se_nats` is the standard error over windows:
-    the uncertainty from the text's finite length, not from the seed. Bits per byte divide by the
+    the uncertainty from the text's finite length, not from the seed. Where a model keeps documents
+    apart, windows begin where they do, and each is scored whole. Bits per byte divide by the
     text's UTF-8 bytes, so they compare across tokenizers; a tokenizer that loses text has none.
     The samples of `_nats_by_document` and `_tokens_by_document` are sums over the clusters that the
     text's own error is computed by; the coordinate `cluster` says what those are.

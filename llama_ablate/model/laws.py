@@ -112,7 +112,7 @@ def documents_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) ->
     T = tokens_BT.shape[1]
     for padding in (0, _PADDED):
         text_BT = F.pad(tokens_BT[:, : T - padding], (padding, 0), value=separator)
-        pad_B = torch.full((2,), padding) if padding else None
+        pad_B = torch.full((2,), padding, device=text_BT.device) if padding else None
         state = model.new_state(batch=2, capacity=T)
         pieces = [model(part, state, pad_B=pad_B) for part in _pieces(text_BT, 7, 11)]
         for logits_BTV in (model(text_BT, pad_B=pad_B), torch.cat(pieces, 1)):
