@@ -16,6 +16,7 @@ from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.files.strict_json import read_json
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model import laws as model_laws
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
@@ -53,6 +54,18 @@ def compute_name(compute):
 def text(book):
     corpus = CORPORA.resolve({"name": "files", "path": str(book)})
     return store.prepare(corpus, TOKENIZERS.resolve("bytes"))
+
+
+@pytest.mark.parametrize("compute", COMPUTES[:2], ids=compute_name)
+@pytest.mark.parametrize(
+    "attention", ["mha", {"name": "mha", "window": 5}, "gated_delta", "mamba2"]
+)
+def test_documents_are_kept_apart_on_a_gpu(compute, attention):
+    model = model_of(LLAMA | {"attention": attention}, separator=7, init_std=32**-0.5)
+    model = compute.prepare(model).double()
+    with torch.no_grad():
+        broken = model_laws.documents_apart(model, TOKENS.to("cuda"), close=1e-9)
+    assert broken is None, broken
 
 
 @pytest.mark.parametrize("combination", ALONE, ids=name_of)
