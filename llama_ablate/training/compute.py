@@ -27,7 +27,7 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
-from llama_ablate.training.losses import Objective, cross_entropy, losses_of
+from llama_ablate.training.losses import Objective, losses_of, predicted
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
 from llama_ablate.training.ranks import ALONE, Ranks
 from llama_ablate.training.timing import interleave, seconds_of
@@ -134,9 +134,10 @@ def pick_device(requested: str) -> str:
     return requested
 
 
-def loss_of(model: nn.Module, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
+def loss_of(model: Decoder, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
-    return cross_entropy(model(tokens_BT1[:, :-1], dropout=dropout), tokens_BT1[:, 1:])
+    hidden_BTD = model.hidden(tokens_BT1[:, :-1], dropout=dropout)
+    return predicted(model, hidden_BTD, tokens_BT1[:, 1:])
 
 
 def update(

@@ -12,7 +12,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training import evaluation
+from llama_ablate.training import token_losses
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, predictions, unigram_loss, windows
 from llama_ablate.training.loop import train
@@ -44,7 +44,7 @@ def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monk
     model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
     cut = windows(np.random.default_rng(0).integers(0, 61, 400), 24)
     whole = losses(model, cut, COMPUTE)
-    monkeypatch.setattr(evaluation, "LOGITS", 61 * 7)
+    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7)
     made = [logits.shape for logits, _ in predictions(model, cut, COMPUTE)]
     assert max(rows for rows, _ in made) == 7
     np.testing.assert_allclose(losses(model, cut, COMPUTE), whole, rtol=1e-6)
