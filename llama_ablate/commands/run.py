@@ -281,7 +281,8 @@ def _write_plan(
         )
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
+    parallel = plan.experiment.parallel
+    compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
     document = plan.document(compute, settings)

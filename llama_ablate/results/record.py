@@ -70,6 +70,8 @@ class ComputeSettings:
     kernel: str = "fused"
     #: Processes that share the batches of one run.
     ranks: int = 1
+    #: Whether each of them keeps only a part of weights, gradients and the optimizer's state.
+    shards: bool = False
     #: The precision in which held-out text is predicted.
     evaluation: str = "float32"
     #: FLOP/s of a training step of one layer, measured when this was chosen.

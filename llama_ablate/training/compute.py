@@ -30,6 +30,7 @@ from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.losses import Objective, losses_of, predicted
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
 from llama_ablate.training.ranks import ALONE, Ranks
+from llama_ablate.training.shards import joined
 from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -80,11 +81,14 @@ class Compute(ComputeSettings):
         """Return the context in which a forward pass runs in this precision."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def prepare(self, model: Decoder) -> Decoder:
-        """Set up this process, move a model to the device, and give it the kernel."""
+    def prepare(self, model: Decoder, *, move: bool = True) -> Decoder:
+        """Set up this process, move a model to the device, and give it the kernel.
+
+        One that is not to `move` is cut over several devices, part by part.
+        """
         settle(self.threads, self.device)
         model.kernel = self.kernel
-        return model.to(self.device)
+        return model.to(self.device) if move else model
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         """Return what trains: compiled where that was chosen, with the same parameters."""
@@ -169,7 +173,7 @@ def update(
             before = means.get(name, torch.zeros((), device=compute.device))
             means[name] = before + value.detach() / len(parts)
     means = {name: ranks.mean(value) for name, value in means.items()}
-    norm = nn.utils.clip_grad_norm_(objective.parameters(), train.clip or math.inf)
+    norm = _clip([p for p in objective.parameters() if p.grad is not None], train.clip)
     optimizer.step()
     optimizer.zero_grad()
     for module in objective.modules():
@@ -177,6 +181,13 @@ def update(
         if after_step is not None:
             after_step(ranks.mean)
     return means, norm
+
+
+def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
+    """Scale gradients down to a norm of at most so much, 0 for any; return their norm before."""
+    norm = joined(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
+    return norm
 
 
 def choose(
