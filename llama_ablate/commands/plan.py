@@ -1,6 +1,7 @@
 """The command `plan`: what `run` would do, without training."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from llama_ablate.commands import options as shared
@@ -52,10 +53,11 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
-    from llama_ablate.design import grid
+    from llama_ablate.design import grid, memory
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
+    from llama_ablate.model.memory import free_bytes
     from llama_ablate.report import forecast, forecast_tables
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results, Settings
@@ -71,7 +73,13 @@ def run(options: Namespace) -> Answer:
     # A forecast: FLOPs stand in for measured seconds.
     plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
     workers = local.default_workers(device, plan.experiment.parallel.data)
-    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers)
+    parallel = plan.experiment.parallel
+    compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
+    say("forecasting memory")
+    need = memory.needed(plan, compute)
+    if need:
+        workers = min(workers, memory.fitting(need, free_bytes(device), compute))
+    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers, need)
     shown, values = forecast_tables.shown(predicted), predicted.to_dict()
     resets = [
         str(source.locate(error))

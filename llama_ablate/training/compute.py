@@ -34,6 +34,7 @@ from llama_ablate.training.shards import joined
 from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
 _FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
 #: Of a probe's batch, at most. A GPU that is given less than it can do at once takes the same time
 #: for it in either precision, and is three times faster in one of them once it is filled.
@@ -125,7 +126,7 @@ def settle(threads: int, device: str = "cpu") -> None:
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
         if mallopt is not None:
-            mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc accepts
+            mallopt(_MMAP_THRESHOLD, KEPT_BLOCK)
             mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

@@ -12,6 +12,7 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.token_losses import rows_at_once
 
+BATCH_TOKENS = 8192  # that a model reads at once, if they are of several windows
 _COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
 
 
@@ -80,7 +81,7 @@ def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray
 
 
 def losses(
-    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = BATCH_TOKENS
 ) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
     parts = [
@@ -92,7 +93,7 @@ def losses(
 
 @torch.no_grad()
 def predictions(
-    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = BATCH_TOKENS
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield logits (N, V) and targets (N,), some tokens at a time, in reading order.
 

@@ -18,6 +18,7 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results import Outcome
 from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import CURVE_TOKENS
 from llama_ablate.training import checkpoint, shards
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss
@@ -32,7 +33,6 @@ _POINTS = 100  # of a learning curve
 #: observed within 0.013 of it.
 _PLATEAU = 0.05
 _VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
-_CURVE_TOKENS = 8_192  # of the validation split, for the losses of the curve
 
 Point = dict[str, float]
 #: Told after every step: the step, the loss of late, and the curve so far.
@@ -154,7 +154,7 @@ class _Run:
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.sample = heldout_windows(self.model, tokens, "validation", _CURVE_TOKENS)
+        self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
         """Do one optimizer step; record its losses and its gradient norm before clipping."""
@@ -294,8 +294,7 @@ def _numerics(compute: Compute) -> dict[str, Any]:
 
     Another number of ranks goes on from a checkpoint, and sums gradients in another order.
     """
-    alone = replace(compute, ranks=1).to_dict()
-    del alone["shards"]
+    alone = replace(compute, ranks=1, shards=False).to_dict()
     return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **alone}
 
 
