@@ -131,7 +131,7 @@ def _run(
     variant = table.variant(planned.variant)
     train_config = planned.train_config(plan.experiment.train)
     compute = Compute.of(plan.compute)
-    settle(compute.threads, compute.device)
+    settle(compute.threads, compute.device, keep=not compute.shards)
     peak = PeakMemory(compute.device)
     weights: dict[str, torch.Tensor] = {}
     metrics: dict[str, Measurement] = {}

@@ -35,6 +35,7 @@ from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
+_GIVEN_BACK = 64 << 10  # bytes, from which on blocks are given back where none is kept
 _FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
 #: Of a probe's batch, at most. A GPU that is given less than it can do at once takes the same time
 #: for it in either precision, and is three times faster in one of them once it is filled.
@@ -87,13 +88,13 @@ class Compute(ComputeSettings):
 
         One that is not to `move` is cut over several devices, part by part.
         """
-        settle(self.threads, self.device)
+        settle(self.threads, self.device, keep=not self.shards)
         model.kernel = self.kernel
         return model.to(self.device) if move else model
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         """Return what trains: compiled where that was chosen, with the same parameters."""
-        if not self.compiled:
+        if not self.compiled or self.shards:  # the hooks that gather weights are not compiled
             return objective
         # A process of its own for each of many cores would take them from other workers.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
@@ -105,7 +106,7 @@ class Compute(ComputeSettings):
             torch.cuda.synchronize()
 
 
-def settle(threads: int, device: str = "cpu") -> None:
+def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
     Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
@@ -113,7 +114,8 @@ def settle(threads: int, device: str = "cpu") -> None:
     RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
-    page by page, for the next one: up to a third of a small model's step. Here it keeps them.
+    page by page, for the next one: up to a third of a small model's step. Here it keeps them. Ranks
+    that cut a model to save memory do not `keep` them: they would hold twice as much in gaps.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -126,8 +128,8 @@ def settle(threads: int, device: str = "cpu") -> None:
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
         if mallopt is not None:
-            mallopt(_MMAP_THRESHOLD, KEPT_BLOCK)
-            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+            mallopt(_MMAP_THRESHOLD, KEPT_BLOCK if keep else _GIVEN_BACK)
+            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1 if keep else _GIVEN_BACK)
 
 
 def pick_device(requested: str) -> str:

@@ -40,6 +40,8 @@ _GAPS = 1.15
 def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     """Return the most bytes that a run takes at once on its device, beside the program itself.
 
+    Of ranks that cut a model no more than that: their gradients are counted whole.
+
     On a CPU that is what the resident set grows by, on a GPU what torch allocates. Cached, as it
     takes a second or two. None where the shapes of tensors depend on their values, as in mixtures
     of experts.
@@ -66,7 +68,11 @@ def _peak(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     )
 
     try:
-        with FakeTensorMode(), _Alive(compute.device) as alive, torch.device(compute.device):
+        with (
+            FakeTensorMode(),
+            _Alive(keeps=compute.device == "cpu" and not compute.shards) as alive,
+            torch.device(compute.device),
+        ):
             model = Decoder(spec)
             model.kernel = compute.kernel
             objective = Objective(model, losses_of(train))
@@ -117,9 +123,9 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     and the most of the others are held together, whenever either was.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, *, keeps: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._kept = KEPT_BLOCK if device == "cpu" else 0
+        self._kept = KEPT_BLOCK if keeps else 0
         self._sizes: dict[Any, int] = {}
         self._alive, self._most = [0, 0], [0, 0]
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -236,3 +237,61 @@ def test_rows_that_cannot_be_shared_evenly_are_refused(experiment_file, capsys):
     assert main(["plan", str(file)]) == 2
     said = capsys.readouterr().err
     assert "parallel.data: 3 processes cannot share 4 rows of a batch evenly" in said
+
+
+def test_an_optimizer_that_steps_whole_matrices_is_refused_with_shards(experiment_file, capsys):
+    train = TRAIN.replace("}", ", optimizer: muon}")
+    file = experiment_file("{}", train=train, parallel="{data: 2, shard: true}")
+    assert main(["plan", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "train.optimizer: 'muon' steps whole matrices, which parallel.shard cuts" in said
+    assert "allowed with it: adamw, lion, sgd" in said
+    one = experiment_file("{}", train=TRAIN, parallel="{shard: true}")
+    assert main(["plan", str(one)]) == 2
+    assert "parallel.shard: one process has nothing to share" in capsys.readouterr().err
+
+
+MEMORY = """
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+import numpy as np
+import torch.distributed.fsdp, torch.distributed.tensor  # not of what a rank takes to train
+from llama_ablate.config.experiment import Train
+from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.compute import Compute, settle
+from llama_ablate.training.loop import train
+from llama_ablate.training.ranks import join
+from tests.conftest import make_spec
+ranks = replace(join(), shards=sys.argv[1] == "shards")
+settle(1, keep=not ranks.shards)
+peak = PeakMemory("cpu")
+some = np.random.default_rng(0)
+tokens = SimpleNamespace(
+    source=None, heldout=["validation"], vocab=61, split=lambda _: some.integers(0, 61, 500),
+    batch=lambda _s, k, rows, context: np.random.default_rng(k).integers(0, 61, (rows, context + 1)),
+)
+train(
+    init_weights(build(make_spec(dim=640, layers=10, head_dim=160)), 0), tokens,
+    Train.check({"steps": 2, "batch": 4, "evals": 1}), steps=2, seed=0, ranks=ranks,
+    compute=Compute("cpu", 1, "float32", "math", shards=ranks.shards),
+)
+if ranks.first:
+    print(peak.read())
+"""
+
+
+@pytest.mark.full
+def test_a_rank_that_keeps_a_part_takes_much_less_memory(tmp_path):
+    """49M parameters; of 16 bytes for each, it has half, the weights before they are cut, a layer."""
+    script = tmp_path / "memory.py"
+    script.write_text(MEMORY, "utf-8")
+    took = {}
+    for how in ("whole", "shards"):
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [PYTHON, *words, str(script), how], capture_output=True, text=True, check=True
+        )
+        took[how] = int(done.stdout)
+    assert took["shards"] < 0.6 * took["whole"]
