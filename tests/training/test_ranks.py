@@ -270,7 +270,7 @@ peak = PeakMemory("cpu")
 some = np.random.default_rng(0)
 tokens = SimpleNamespace(
     source=None, heldout=["validation"], vocab=61, split=lambda _: some.integers(0, 61, 500),
-    batch=lambda _s, k, rows, context: np.random.default_rng(k).integers(0, 61, (rows, context + 1)),
+    batch=lambda _s, k, rows, context: some.integers(0, 61, (rows, context + 1)),
 )
 train(
     init_weights(build(make_spec(dim=640, layers=10, head_dim=160)), 0), tokens,
@@ -284,7 +284,7 @@ if ranks.first:
 
 @pytest.mark.full
 def test_a_rank_that_keeps_a_part_takes_much_less_memory(tmp_path):
-    """49M parameters; of 16 bytes for each, it has half, the weights before they are cut, a layer."""
+    """49M parameters: half of 16 bytes for each, the weights before they are cut, and a layer."""
     script = tmp_path / "memory.py"
     script.write_text(MEMORY, "utf-8")
     took = {}
