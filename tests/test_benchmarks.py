@@ -1,11 +1,15 @@
 """The benchmarks are run by hand; that they still fit the package is seen here."""
 
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 
 from llama_ablate.config import experiment
+from tests.commands import PYTHON
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -49,3 +53,39 @@ def test_the_plain_loop_trains_what_the_plan_says(experiment_file, monkeypatch):
     sizes = "{dim: 16, layers: 1, heads: 4, context: 16}"
     module.plain_loop(experiment_file(variants, model=sizes))
     assert seen == [2 * 2 * 6]
+
+
+def gpu(*words):
+    """Run the script that is left ready for a GPU; return its exit code, and what it says."""
+    known = {**os.environ, "PYTHON": PYTHON, "CUDA_VISIBLE_DEVICES": ""}
+    script = ["bash", str(FOLDER / "gpu.sh"), *words]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, env=known)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_script_for_a_gpu_refuses_what_it_does_not_know_in_one_line(tmp_path):
+    for words, said in (
+        (["--part", "stepp"], "no part 'stepp'; allowed: tests resume"),
+        (["--device", "tpu"], "--device tpu; allowed: cuda, cpu"),
+        (["--out"], "--out needs a value"),
+        (["--fast"], "unknown argument '--fast'; allowed: --device"),
+    ):
+        code, output = gpu("--out", str(tmp_path / "out"), *words)
+        assert code == 2
+        assert len(output.splitlines()) == 1
+        assert said in output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_dry_run_of_the_script_for_a_gpu_does_every_part_once(tmp_path):
+    dry = "--device", "cpu", "--tiny", "--out", str(tmp_path)
+    code, output = gpu(*dry)
+    logs = {file.name: file.read_text()[-1000:] for file in tmp_path.glob("*.log")}
+    assert code == 0, (output, logs)
+    parts = [line.split(":")[0] for line in output.splitlines()]
+    assert {f"{part}.done" for part in parts} == {file.name for file in tmp_path.glob("*.done")}
+    assert len(parts) == 9
+    assert "stopped in the middle" in (tmp_path / "resume.log").read_text()
+    assert gpu(*dry) == (0, "".join(f"{part}: done before\n" for part in parts))

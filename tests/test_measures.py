@@ -82,6 +82,24 @@ def test_there_are_no_bits_per_byte_where_the_tokenizer_loses_text(subject, toke
     }
 
 
+MIXTURE = {"name": "moe", "experts": 4, "width": 16}
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if METRICS.per(name) == "run"])
+def test_a_run_in_bfloat16_is_measured_in_float32(spec, tokens, name):
+    """The same weights give the same numbers: autocast moves losses by as much as variants do."""
+    model = init_weights(build(spec(vocab=256, init_std=0.3, feedforward=MIXTURE)), 0)
+    model.kernel = "math"
+    train = Train.check({"steps": 1, "batch": 4})
+    computes = [Compute("cpu", 1, precision, "math") for precision in ("float32", "bfloat16")]
+    full, half = (
+        METRICS.measure_all([METRICS.resolve(name)], Subject(model, tokens, train, compute))[name]
+        for compute in computes
+    )
+    assert full.rows == half.rows
+    assert full.error == half.error
+
+
 def test_the_standard_error_is_that_of_window_means(subject):
     from llama_ablate.training.evaluation import losses, windows
 

@@ -1,11 +1,18 @@
 """The command `plan`: what `run` would do, without training."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llama_ablate.report.forecast import Forecast
 
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
 EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
@@ -52,13 +59,13 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
-    from llama_ablate.design import grid
+    from llama_ablate.design import grid, memory
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
+    from llama_ablate.model.memory import free_bytes
     from llama_ablate.report import forecast, forecast_tables
-    from llama_ablate.report.frames import Frames
-    from llama_ablate.results import Results, Settings
+    from llama_ablate.results import Settings
     from llama_ablate.training.compute import Work, choose, pick_device
 
     device = pick_device(options.device)
@@ -71,7 +78,15 @@ def run(options: Namespace) -> Answer:
     # A forecast: FLOPs stand in for measured seconds.
     plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
     workers = local.default_workers(device, plan.experiment.parallel.data)
-    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers)
+    parallel = plan.experiment.parallel
+    compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
+    say("forecasting memory")
+    need = memory.needed(plan, compute)
+    if need:
+        workers = min(
+            workers, memory.fitting(need, free_bytes(device), compute) * local.devices(device)
+        )
+    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers, need)
     shown, values = forecast_tables.shown(predicted), predicted.to_dict()
     resets = [
         str(source.locate(error))
@@ -81,20 +96,34 @@ def run(options: Namespace) -> Answer:
     if resets:
         shown.append("\n".join(f"note: {line}" for line in resets))
     if options.power is not None:
-        pilot = options.pilot or Path("results") / plan.experiment.slug
-        try:
-            frames = Frames.of(Results.open(pilot))
-        except ConfigError as error:
-            raise ConfigError(
-                f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
-            ) from None
-        values["power"] = forecast.power(frames, options.power, predicted)
-        seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
-        shown += [f"from the noise of {pilot}, with a power of 0.8:", seeds]
-        if expected := forecast.expected_runs(frames, options.power, predicted.plan):
-            values["expected_runs"] = expected
-            shown.append(
-                f"expected runs with these looks, without controls: {expected:.0f} of at most "
-                f"{predicted.most.runs}"
-            )
+        of_power, said = _power(options, predicted)
+        values |= of_power
+        shown += said
     return Answer(shown, values)
+
+
+def _power(
+    options: Namespace, predicted: "Forecast"
+) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
+    """Return what `--power` asks for, as values and for a terminal."""
+    from llama_ablate.report import forecast, forecast_tables
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results
+
+    pilot = options.pilot or Path("results") / predicted.plan.experiment.slug
+    try:
+        frames = Frames.of(Results.open(pilot))
+    except ConfigError as error:
+        raise ConfigError(
+            f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
+        ) from None
+    values: dict[str, Any] = {"power": forecast.power(frames, options.power, predicted)}
+    seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
+    shown: list[str | pd.DataFrame] = [f"from the noise of {pilot}, with a power of 0.8:", seeds]
+    if expected := forecast.expected_runs(frames, options.power, predicted.plan):
+        values["expected_runs"] = expected
+        shown.append(
+            f"expected runs with these looks, without controls: {expected:.0f} of at most "
+            f"{predicted.most.runs}"
+        )
+    return values, shown

@@ -187,9 +187,10 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
+    workers = _fitting(options, plan, compute)
     with beside(store.root, sinks):
         with (
-            _launcher(options, store, device, compute.ranks, _workers(options, plan)) as launcher,
+            _launcher(options, store, device, compute.ranks, workers) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
             _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
@@ -256,6 +257,36 @@ def _workers(options: Namespace, plan: "Plan") -> int | None:
     return workers and min(workers, len(plan.runs))
 
 
+def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> int | None:
+    """Return the number of workers: no more on this machine than its memory has room for."""
+    from llama_ablate.commands.notes import note
+    from llama_ablate.design import memory
+    from llama_ablate.launch import local
+    from llama_ablate.model.memory import free_bytes
+    from llama_ablate.report.tables import size
+
+    asked = _workers(options, plan)
+    if options.launcher == "slurm" or options.ray_address:
+        return asked
+    workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
+    devices = local.devices(compute.device)
+    if workers <= devices // compute.ranks and compute.device == "cuda":
+        return asked  # none shares a device
+    say("forecasting memory")
+    need = memory.needed(plan, compute)
+    if need is None:
+        return asked
+    free = free_bytes(compute.device)
+    most = memory.fitting(need, free, compute) * devices
+    if most >= workers:
+        return asked
+    note(
+        f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
+        f"('{need.variant}'), and {size(free)} are free"
+    )
+    return most
+
+
 def _write_plan(
     options: Namespace, source: "Source", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
@@ -281,7 +312,8 @@ def _write_plan(
         )
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
-    compute = replace(Compute.from_dict(chosen), ranks=plan.experiment.parallel.data)
+    parallel = plan.experiment.parallel
+    compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
     document = plan.document(compute, settings)

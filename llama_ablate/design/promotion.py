@@ -109,7 +109,7 @@ def experiment(
         "measure": [*first.measure, *(["perplexity"] if _unscored(first) else [])],
     }
     if first.parallel.data > 1:
-        values["parallel"] = {"data": first.parallel.data}
+        values["parallel"] = first.parallel.model_dump(exclude_defaults=True)
     return values
 
 

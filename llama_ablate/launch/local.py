@@ -23,8 +23,13 @@ _GRACE_S = 8.0  # to write a checkpoint in, when asked to stop
 
 def default_workers(device: str, ranks: int = 1) -> int:
     """Return one worker per GPU, or per core that this process may use, or per so many of them."""
-    devices = torch.cuda.device_count() if device == "cuda" else cores()
-    return max(1, devices // ranks)
+    units = devices(device) if device == "cuda" else cores()
+    return max(1, units // ranks)
+
+
+def devices(device: str) -> int:
+    """Return the number of GPUs, or one for all cores: of what has a memory of its own."""
+    return torch.cuda.device_count() if device == "cuda" else 1
 
 
 @dataclass

@@ -13,6 +13,7 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
 from llama_ablate.measure.memory import PeakMemory
-from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
+from llama_ablate.model.decoder import build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, lease_timeout
@@ -42,6 +43,7 @@ from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, settle
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
+from llama_ablate.training.shards import whole
 
 _STOPPED = 75  # "try again" in sysexits.h
 _REPORT_S = 0.2  # between two reports to the launcher
@@ -59,10 +61,10 @@ def run(root: Path, run_id: str, report: Report = lambda _step, _loss: None) -> 
     store.table_of(run_id)  # refuses a run that is not planned
     plan = store.plan
     plugins.again(plan.settings.plugins)
-    ranks = join()
-    wanted = Compute.of(plan.compute).ranks
-    if wanted > ranks.count:
-        return _spread(store, run_id, wanted)
+    compute = Compute.of(plan.compute)
+    ranks = replace(join(), shards=compute.shards)
+    if compute.ranks > ranks.count:
+        return _spread(store, run_id, compute.ranks)
     lease = store.lease(run_id) if ranks.first else None
     if not ranks.agreed(lease is not None)[0]:
         return None
@@ -129,9 +131,9 @@ def _run(
     variant = table.variant(planned.variant)
     train_config = planned.train_config(plan.experiment.train)
     compute = Compute.of(plan.compute)
-    settle(compute.threads, compute.device)
+    settle(compute.threads, compute.device, keep=not compute.shards)
     peak = PeakMemory(compute.device)
-    model: Decoder | None = None
+    weights: dict[str, torch.Tensor] = {}
     metrics: dict[str, Measurement] = {}
     per_step = train_config.batch * variant.model["context"]
     working = store.working(run_id)
@@ -154,7 +156,7 @@ def _run(
                 stop=stop,
                 ranks=ranks,
             )
-            if lease is None or trained.outcome == "cancelled":
+            if trained.outcome == "cancelled" or not (lease or ranks.shards):
                 return trained.outcome  # the first rank, or the next process, does the rest
             memory = peak.read()
             if trained.outcome in ("ok", "collapsed"):  # the weights are finite
@@ -163,6 +165,9 @@ def _run(
                 metrics |= METRICS.measure_all(
                     [c for c in choices if METRICS.per(c.name) == "run"], subject
                 )
+            weights = whole(model.state_dict(), keep=ranks.first)
+        if lease is None:
+            return trained.outcome  # the first rank writes what all have measured together
         metrics["training"] = Measurement(tuple(trained.values))
         tokens.check()
     except _TakenOver:
@@ -190,8 +195,8 @@ def _run(
         environment=environment(),
         metrics=metrics,
     )
-    keep = model is not None and trained.outcome == "ok" and plan.settings.keep_weights != "none"
-    kept = partial(save_weights, model) if model is not None and keep else None
+    keep = trained.outcome == "ok" and plan.settings.keep_weights != "none"
+    kept = partial(save_weights, weights, tied=variant.model["tie"]) if keep else None
     return trained.outcome if store.commit(record, trained.curve, kept, lease) else None
 
 

@@ -9,7 +9,7 @@ import torch
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.training.evaluation import LOGITS
+from llama_ablate.training.token_losses import rows_at_once
 
 _BATCH = 8192  # tokens
 
@@ -83,7 +83,7 @@ def likelihoods(
 
 def _likelihood(model: Decoder, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> Likelihood:
     nats, is_greedy = 0.0, True
-    some = max(1, LOGITS // model.spec.vocab)
+    some = rows_at_once(model, len(targets_N)) or 1
     for at in range(0, len(targets_N), some):
         logits_NV = model.logits(hidden_ND[at : at + some]).float()
         targets = targets_N[at : at + some]

@@ -33,7 +33,7 @@ def kv_cache(subject: Subject, *, context: int | None = None) -> list[Value]:
     tokens = torch.from_numpy(subject.tokens.split("train")[:length].astype("int64"))
     cache = model.new_state(1, length)
     with torch.inference_mode():
-        model(tokens[None].to(subject.compute.device), cache)
+        model.hidden(tokens[None].to(subject.compute.device), cache)
     bytes_per_token = cache.nbytes / length
     return [
         row("kv_cache_context_tokens", length, "tokens"),

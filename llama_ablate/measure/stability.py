@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from llama_ablate.measure.registry import METRICS, Subject, Unmeasured
 from llama_ablate.results.metrics import Value, row
 from llama_ablate.training.compute import loss_of
-from llama_ablate.training.evaluation import LOGITS, windows
+from llama_ablate.training.evaluation import windows
 
 _TOKENS = 16_384  # of held-out text
 
@@ -37,7 +37,7 @@ def activations(subject: Subject) -> Iterator[Value]:
         active = (h_BTF != 0).flatten(0, -2).any(0)
         alive[layer][name] = alive[layer].get(name, active) | active
 
-    with _hooked(_activation_hooks(model, stream, units)), subject.compute.autocast():
+    with _hooked(_activation_hooks(model, stream, units)):
         _read(subject)
     for i, means in enumerate(squares):
         rms = (sum(means) / len(means)) ** 0.5
@@ -71,7 +71,7 @@ def expert_load(subject: Subject) -> Iterator[Value]:
     def count(layer: int, x_BTD: Tensor) -> None:
         loads[layer] = loads.get(layer, 0) + model.blocks[layer].ffn.load(x_BTD)
 
-    with _hooked(_load_hooks(model, count)), subject.compute.autocast():
+    with _hooked(_load_hooks(model, count)):
         _read(subject)
     if not loads:
         raise Unmeasured("no layer has experts")
@@ -99,10 +99,7 @@ def gradients(subject: Subject) -> Iterator[Value]:
     model = subject.model
     tokens = next(_batches(subject))
     model.zero_grad()
-    rows = max(1, LOGITS // model.spec.vocab // tokens.shape[1])
-    for part in tokens.split(rows):  # type: ignore[no-untyped-call]
-        loss = loss_of(model, part) * (len(part) / len(tokens))
-        loss.backward()  # type: ignore[no-untyped-call]
+    loss_of(model, tokens).backward()  # type: ignore[no-untyped-call]
     norms = [
         torch.stack([p.grad.norm() for p in block.parameters() if p.grad is not None]).norm().item()
         for block in model.blocks
@@ -123,7 +120,7 @@ def _batches(subject: Subject) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _read(subject: Subject) -> None:
-    """Let the model read held-out text."""
+    """Let the model read held-out text, in float32 as all evaluation."""
     for tokens in _batches(subject):
         subject.model.hidden(tokens[:, :-1])
 

@@ -1,17 +1,19 @@
 """A model's weights in a file: our own names, safetensors, no code."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from llama_ablate.files.disk import Writer
 from llama_ablate.model.decoder import Decoder
 
 
-def save_weights(model: Decoder, file: Writer) -> None:
+def save_weights(weights: Mapping[str, Tensor], file: Writer, *, tied: bool) -> None:
     """Write a model's parameters and saved buffers to an open file; a tied head is written once."""
-    state = {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
-    if model.spec.tie:
+    state = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
+    if tied:
         del state["head.weight"]
     file.write(save(state))
 

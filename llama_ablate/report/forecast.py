@@ -14,7 +14,7 @@ from llama_ablate.evidence.sequential import simulated_stops, spending
 from llama_ablate.report import stages
 from llama_ablate.report.frames import Frames
 from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable
-from llama_ablate.results.record import ComputeSettings
+from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 
 _BYTES = 4  # of a parameter: weights are kept in float32
 _RECORD = 32 << 10  # a record, its curve and metrics, with room to spare
@@ -33,7 +33,8 @@ class Cost:
 class Forecast:
     """How much a plan computes, and how long that takes at the rate of a measured probe step.
 
-    The probe is a training step of one layer; real runs also evaluate and save, so the time is an
+    Evaluation is counted: the points of the curve, and the metrics of each run over held-out text.
+    The probe is a training step of one layer; real runs also start and save, so the time is an
     order of magnitude, not a promise.
     """
 
@@ -45,6 +46,8 @@ class Forecast:
     most: Cost
     #: The most bytes that the runs will take, by what weights are kept.
     disk_bytes: dict[str, int]
+    #: Of the worker that needs most; None where that cannot be forecast.
+    memory: Memory | None = None
 
     @property
     def seeds(self) -> int:
@@ -63,28 +66,54 @@ class Forecast:
             "seeds": self.seeds,
             "workers": self.workers,
             "disk_bytes": self.disk_bytes,
+            "memory": self.memory and asdict(self.memory),
             "compute": self.compute.to_dict(),
             "tables": tables,
             **{key: tables[0][key] for key in first},
         }
 
 
-def forecast(plan: PlanDocument, compute: ComputeSettings, workers: int) -> Forecast:
+def forecast(
+    plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory | None = None
+) -> Forecast:
     """Return the forecast of a plan whose runs compute in a way that has been probed."""
     train, context = plan.experiment.train, plan.experiment.model.context
     flops: dict[str, float] = {}
+    evaluation: dict[str, float] = {}
     for table in plan.tables:
-        per_token = {variant.id: 3 * variant.flops_per_token for variant in table.variants}
+        per_token = {variant.id: variant.flops_per_token for variant in table.variants}
+        tokens = evaluated(plan, table)
         for run in table.runs:
-            flops[run.id] = per_token[run.variant] * run.steps * train.batch * context
+            flops[run.id] = 3 * per_token[run.variant] * run.steps * train.batch * context
+            evaluation[run.id] = per_token[run.variant] * tokens
+    slower = _float32_times(compute)
 
     def cost(runs: Collection[str]) -> Cost:
         total = sum(flops[run] for run in runs)
-        seconds = total / compute.flops_per_s / max(1, min(workers, len(runs)))
+        whole = total + slower * sum(evaluation[run] for run in runs)
+        seconds = whole / compute.flops_per_s / max(1, min(workers, len(runs)))
         return Cost(len(runs), total, seconds)
 
     least, most = map(cost, stages.bounds(plan))
-    return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers))
+    return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
+
+
+def evaluated(plan: PlanDocument, table: PlannedTable) -> int:
+    """Return how many held-out tokens a run reads: for its curve, and for its metrics."""
+    *_, last = heldout = [n for name, n in table.text.tokens.items() if name != "train"]
+    points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
+    names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
+    reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
+    reads |= {"loss_by_position": last}
+    return points + sum(reads.get(name, 0) for name in names)
+
+
+def _float32_times(compute: ComputeSettings) -> float:
+    """Return how much slower float32 is, in which held-out text is read; 1 where not measured."""
+    tried = dict(compute.tried_s)
+    chosen = tried.get(f"{compute.precision} {compute.kernel}")
+    whole = tried.get(f"float32 {compute.kernel}")
+    return whole / chosen if whole and chosen else 1.0
 
 
 def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> dict[str, int]:

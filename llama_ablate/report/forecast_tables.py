@@ -41,8 +41,17 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         f"{', compiled' * compute.compiled} "
         f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured)",
         f"disk: up to {', '.join(sizes)}",
+        f"memory: {_memory(forecast)}",
     ]
     return [*parts, "\n".join(lines)]
+
+
+def _memory(forecast: Forecast) -> str:
+    if forecast.memory is None:
+        return "not known before: the sizes of tensors depend on their values"
+    where = "of the GPU " if forecast.compute.device == "cuda" else ""
+    who = f"a worker, most for '{forecast.memory.variant}'"
+    return f"up to {tables.size(forecast.memory.bytes)} {where}{who}"
 
 
 def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> pd.DataFrame:

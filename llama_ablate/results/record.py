@@ -9,6 +9,8 @@ from llama_ablate.results.metrics import Measurement
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
 FINAL = ("ok", "diverged", "collapsed")
+#: Tokens of the validation split that the losses of a learning curve are taken from.
+CURVE_TOKENS = 8_192
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
 
@@ -70,6 +72,8 @@ class ComputeSettings:
     kernel: str = "fused"
     #: Processes that share the batches of one run.
     ranks: int = 1
+    #: Whether each of them keeps only a part of weights, gradients and the optimizer's state.
+    shards: bool = False
     #: The precision in which held-out text is predicted.
     evaluation: str = "float32"
     #: FLOP/s of a training step of one layer, measured when this was chosen.
@@ -83,11 +87,21 @@ class ComputeSettings:
     compile_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; of compiling only where it was tried or done."""
+        """Return plain values; of compiling and of shards only where there are any."""
         values = asdict(self)
         if not (self.compiled or self.compile_s):
             del values["compiled"], values["compile_s"]
+        if not self.shards:
+            del values["shards"]
         return values
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The most that a worker is forecast to take at once, and the label of whose run does."""
+
+    bytes: int
+    variant: str
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,15 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
-from llama_ablate.training.losses import Objective, cross_entropy, losses_of
+from llama_ablate.training.losses import Objective, losses_of, predicted
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
 from llama_ablate.training.ranks import ALONE, Ranks
+from llama_ablate.training.shards import joined
 from llama_ablate.training.timing import interleave, seconds_of
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
+_GIVEN_BACK = 64 << 10  # bytes, from which on blocks are given back where none is kept
 _FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
 #: Of a probe's batch, at most. A GPU that is given less than it can do at once takes the same time
 #: for it in either precision, and is three times faster in one of them once it is filled.
@@ -80,15 +83,18 @@ class Compute(ComputeSettings):
         """Return the context in which a forward pass runs in this precision."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")
 
-    def prepare(self, model: Decoder) -> Decoder:
-        """Set up this process, move a model to the device, and give it the kernel."""
-        settle(self.threads, self.device)
+    def prepare(self, model: Decoder, *, move: bool = True) -> Decoder:
+        """Set up this process, move a model to the device, and give it the kernel.
+
+        One that is not to `move` is cut over several devices, part by part.
+        """
+        settle(self.threads, self.device, keep=not self.shards)
         model.kernel = self.kernel
-        return model.to(self.device)
+        return model.to(self.device) if move else model
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         """Return what trains: compiled where that was chosen, with the same parameters."""
-        if not self.compiled:
+        if not self.compiled or self.shards:  # the hooks that gather weights are not compiled
             return objective
         # A process of its own for each of many cores would take them from other workers.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
@@ -100,7 +106,7 @@ class Compute(ComputeSettings):
             torch.cuda.synchronize()
 
 
-def settle(threads: int, device: str = "cpu") -> None:
+def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
     """Configure this process for steady speed: its threads, no denormals, freed memory kept.
 
     Products of float32 are exact to float32, also where the environment asks GPUs for TF32. On a
@@ -108,7 +114,8 @@ def settle(threads: int, device: str = "cpu") -> None:
     RuntimeError, which names it.
 
     glibc gives every freed block of a few megabytes back to the system and faults it in again,
-    page by page, for the next one: up to a third of a small model's step. Here it keeps them.
+    page by page, for the next one: up to a third of a small model's step. Here it keeps them. Ranks
+    that cut a model to save memory do not `keep` them: they would hold twice as much in gaps.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -121,8 +128,8 @@ def settle(threads: int, device: str = "cpu") -> None:
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
         if mallopt is not None:
-            mallopt(_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc accepts
-            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+            mallopt(_MMAP_THRESHOLD, KEPT_BLOCK if keep else _GIVEN_BACK)
+            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1 if keep else _GIVEN_BACK)
 
 
 def pick_device(requested: str) -> str:
@@ -134,9 +141,10 @@ def pick_device(requested: str) -> str:
     return requested
 
 
-def loss_of(model: nn.Module, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
+def loss_of(model: Decoder, tokens_BT1: Tensor, dropout: Dropout | None = None) -> Tensor:
     """Return the mean cross-entropy in nats of predicting each token from those before it."""
-    return cross_entropy(model(tokens_BT1[:, :-1], dropout=dropout), tokens_BT1[:, 1:])
+    hidden_BTD = model.hidden(tokens_BT1[:, :-1], dropout=dropout)
+    return predicted(model, hidden_BTD, tokens_BT1[:, 1:])
 
 
 def update(
@@ -168,7 +176,7 @@ def update(
             before = means.get(name, torch.zeros((), device=compute.device))
             means[name] = before + value.detach() / len(parts)
     means = {name: ranks.mean(value) for name, value in means.items()}
-    norm = nn.utils.clip_grad_norm_(objective.parameters(), train.clip or math.inf)
+    norm = _clip([p for p in objective.parameters() if p.grad is not None], train.clip)
     optimizer.step()
     optimizer.zero_grad()
     for module in objective.modules():
@@ -176,6 +184,13 @@ def update(
         if after_step is not None:
             after_step(ranks.mean)
     return means, norm
+
+
+def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
+    """Scale gradients down to a norm of at most so much, 0 for any; return their norm before."""
+    norm = joined(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
+    return norm
 
 
 def choose(

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.compute import Compute
+from llama_ablate.training.token_losses import rows_at_once
 
-#: Elements of the logits computed at once: 64 MiB in float32. With a vocabulary of 128,000, 2,048
-#: tokens would take a gigabyte.
-LOGITS = 1 << 24
+BATCH_TOKENS = 8192  # that a model reads at once, if they are of several windows
 _COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
 
 
@@ -82,7 +81,7 @@ def positions_of(cut: list[NDArray[np.int64]], separator: int | None) -> NDArray
 
 
 def losses(
-    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = BATCH_TOKENS
 ) -> NDArray[np.float64]:
     """Return the loss in nats of every prediction of `windows`, in reading order."""
     parts = [
@@ -94,14 +93,13 @@ def losses(
 
 @torch.no_grad()
 def predictions(
-    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = 8192
+    model: Decoder, cut: list[NDArray[np.int64]], compute: Compute, batch_tokens: int = BATCH_TOKENS
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield logits (N, V) and targets (N,), some tokens at a time, in reading order.
 
     Computed in float32, in which the weights are: in bfloat16 a loss is off by up to 1.5e-4 nats,
     as much as some variants differ.
     """
-    some = max(1, LOGITS // model.spec.vocab)
     for part in cut:
         rows = max(1, batch_tokens // part.shape[1])
         for start in range(0, len(part), rows):
@@ -111,6 +109,7 @@ def predictions(
             if (part[start : start + rows] < 0).any():
                 known_N = targets_N >= 0
                 hidden_ND, targets_N = hidden_ND[known_N], targets_N[known_N]
+            some = rows_at_once(model, len(targets_N))
             for at in range(0, len(targets_N), some):
                 yield model.logits(hidden_ND[at : at + some]).float(), targets_N[at : at + some]
 

@@ -27,6 +27,23 @@ _RATE, _STEPS = 1e-2, 3
 Law = Callable[[Choice], str | None]
 
 
+def check_shards(choice: Choice) -> None:
+    """Raise ConfigError for an optimizer whose state does not follow single parameters.
+
+    Such a state cannot be cut as the parameters are. Muon is one: it turns whole matrices.
+    """
+
+    def able(choice: Choice) -> bool:
+        return "state" in _optimizer(choice)[1].state_dict()
+
+    if not able(choice):
+        names = sorted(name for name in OPTIMIZERS if able(OPTIMIZERS.resolve(name)))
+        raise ConfigError(
+            f"'{choice.name}' steps whole matrices, which parallel.shard cuts; allowed with it: "
+            f"{', '.join(names)}"
+        )
+
+
 def groups_hold_every_weight(choice: Choice) -> str | None:
     """Hold that each weight is in one group, and that each group states `scale` and `moments`."""
     weights, optimizer = _optimizer(choice)

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results import Outcome
 from llama_ablate.results.metrics import Value, row
-from llama_ablate.training import checkpoint
+from llama_ablate.results.record import CURVE_TOKENS
+from llama_ablate.training import checkpoint, shards
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
@@ -32,7 +33,6 @@ _POINTS = 100  # of a learning curve
 #: observed within 0.013 of it.
 _PLATEAU = 0.05
 _VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
-_CURVE_TOKENS = 8_192  # of the validation split, for the losses of the curve
 
 Point = dict[str, float]
 #: Told after every step: the step, the loss of late, and the curve so far.
@@ -98,8 +98,10 @@ def train(
     run. With `ranks`, every rank calls this with the same arguments.
     A loss or gradient that is not finite ends the run as `diverged`, at the step of the next row.
     """
-    compute.prepare(model)
+    compute.prepare(model, move=not ranks.shards)
     objective = Objective(model, losses_of(config), seed if init_seed is None else init_seed)
+    if ranks.shards:
+        shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
     run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks)
@@ -107,8 +109,9 @@ def train(
     while state.step < steps:
         now = time.perf_counter()
         late = config.timeout_s is not None and now - began > config.timeout_s
-        stopping, late = ranks.agreed(ranks.first and stop(), late)
-        if saved and ranks.first and (stopping or late or now - last_saved > checkpoint_s):
+        due = now - last_saved > checkpoint_s
+        stopping, late, due = ranks.agreed(ranks.first and stop(), late, due)
+        if saved and (stopping or late or due):
             run.save(saved, state)
             last_saved = now
         if stopping:
@@ -151,7 +154,7 @@ class _Run:
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.sample = heldout_windows(self.model, tokens, "validation", _CURVE_TOKENS)
+        self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
 
     def step(self, state: _State) -> None:
         """Do one optimizer step; record its losses and its gradient norm before clipping."""
@@ -277,16 +280,22 @@ class _Run:
         self.optimizer.load_state_dict(optimizer)
 
     def save(self, folder: Path, state: _State) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint: the first rank does, of what all of them have."""
         values: dict[str, Any] = dict(vars(state))
         values |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         values |= {"objective": self.objective.losses.state_dict()}
-        checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
+        values = shards.whole(values, keep=self.ranks.first)
+        if self.ranks.first:
+            checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
 def _numerics(compute: Compute) -> dict[str, Any]:
-    """Return what the exact numbers of a step depend on, apart from run and processor."""
-    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **compute.to_dict()}
+    """Return what the exact numbers of a step depend on, apart from run, processor and ranks.
+
+    Another number of ranks goes on from a checkpoint, and sums gradients in another order.
+    """
+    alone = replace(compute, ranks=1, shards=False).to_dict()
+    return {"torch": str(torch.__version__), "plugins": plugins.loaded(), **alone}
 
 
 def _resume(
@@ -304,7 +313,11 @@ def _resume(
         if ranks.first:
             checkpoint.forget(saved)
         return _State()
-    objective.model.load_state_dict(values.pop("model"))
-    objective.losses.load_state_dict(values.pop("objective", {}))
-    optimizer.load_state_dict(values.pop("optimizer"))
-    return _State(**values)
+    weights, kept = objective.model.state_dict(), values.pop("optimizer")
+    losses = shards.parts(values.pop("objective", {}), objective.losses.state_dict())
+    objective.model.load_state_dict(shards.parts(values.pop("model"), weights))
+    objective.losses.load_state_dict(losses)
+    if "state" in kept:  # as torch has it, by parameter: no other is cut
+        kept = shards.optimizer_parts(kept, optimizer.param_groups)
+    optimizer.load_state_dict(kept)
+    return _State(**{**values, "summed": shards.parts(values["summed"], weights)})

@@ -25,11 +25,14 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import drawing_from, fill
 from llama_ablate.model.linear import Linear
 from llama_ablate.model.norms import RMSNorm
+from llama_ablate.training.token_losses import TokenLoss, rows_at_once, token_means
 
 #: What a loss may ask for: `logits` (B, T, V) in float32, `targets` (B, T), `hidden` (B, T, D) that
 #: the output head reads, `tokens` (B, T) that the model reads, the `model`; and, to run layers of
-#: its own, the `losses` that components add to, by name, and `dropout`.
-ASKED = ("logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
+#: its own, the `losses` that components add to, by name, and `dropout`. A loss that is a mean over
+#: tokens asks for `token_logits` instead of `logits`, and for nothing else but `targets`: where the
+#: logits of a batch are large, it is given those of some tokens after others.
+ASKED = ("logits", "token_logits", "targets", "hidden", "tokens", "model", "losses", "dropout")
 
 
 class LossModule(Protocol):
@@ -43,6 +46,7 @@ LOSSES = Registry("loss", sizes=ASKED, interface=LossModule)
 
 #: The name of the part that is not in the registry.
 CROSS_ENTROPY = "cross_entropy"
+_IGNORED = -100  # by torch, among targets
 #: What a loss is multiplied with before it is added to cross-entropy.
 LossWeight = Annotated[float, Field(ge=0, le=1e6)]
 #: Called with what its positional parameters name; returns a number with its weight in it.
@@ -50,12 +54,12 @@ Loss = Callable[..., Tensor]
 
 
 @LOSSES.register("z_loss")
-def z_loss(logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
+def z_loss(token_logits: Tensor, *, weight: LossWeight = 1e-4) -> Tensor:
     """Keep the softmax's normalizer near one: weight x mean (log Z)^2 (PaLM 2022, 2204.02311).
 
     Z is the sum of the exponentials of a token's logits.
     """
-    return weight * logits.logsumexp(-1).square().mean()
+    return weight * token_logits.logsumexp(-1).square().mean()
 
 
 @LOSSES.register("multi_token")
@@ -112,7 +116,7 @@ class MultiToken(nn.Module):
             ctx = ctx.at(model.spec.layers + k - 1, scheme)
             x_BTD, read_BTD = layer(x_BTD, known_BTD, ctx)
             same_BT = None if first_BT is None else first_BT[:, k:] == first_BT[:, : T - k]
-            total = total + cross_entropy(model.logits(read_BTD), targets[:, k:], same_BT)
+            total = total + predicted(model, read_BTD, targets[:, k:], same_BT)
         return self.weight / len(self.depths) * total
 
 
@@ -164,6 +168,13 @@ class Objective(nn.Module):
             self._calls[choice.name] = loss, _positional(loss)
             if isinstance(loss, nn.Module):
                 self.losses[choice.name] = loss
+        asked = [wanted for _, wanted in self._calls.values()]
+        #: Whether the logits of a batch may be made some at a time: no loss needs all of them.
+        self._cuts = not any("logits" in wanted for wanted in asked)
+        self._by_token: dict[str, TokenLoss] = {CROSS_ENTROPY: cross_entropy}
+        for name, (loss, wanted) in self._calls.items():
+            if "token_logits" in wanted:
+                self._by_token[name] = _of_tokens(name, loss, wanted)
         if self.losses and device.type != "meta":
             own = nn.Module()  # so that names begin as they do in this module's state
             own.losses = self.losses
@@ -181,19 +192,48 @@ class Objective(nn.Module):
         tokens_BT, targets_BT = tokens_BT1[:, :-1], tokens_BT1[:, 1:]
         parts: dict[str, Tensor] = {}
         hidden_BTD = self.model.hidden(tokens_BT, losses=parts, dropout=dropout)
-        logits_BTV = self.model.logits(hidden_BTD).float()
-        total = cross_entropy(logits_BTV, targets_BT)
-        values = logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts, dropout
-        asked = dict(zip(ASKED, values, strict=True))
+        if self._cuts and rows_at_once(self.model, targets_BT.numel()) < targets_BT.numel():
+            trained = self.losses.parameters()
+            total, means = token_means(
+                self.model, hidden_BTD, targets_BT, self._by_token, [*trained]
+            )
+            logits_BTV = None
+        else:
+            logits_BTV = self.model.logits(hidden_BTD).float()
+            total = cross_entropy(logits_BTV, targets_BT)
+            means = {CROSS_ENTROPY: total}
+        values = logits_BTV, logits_BTV, targets_BT, hidden_BTD, tokens_BT, self.model, parts
+        asked = dict(zip(ASKED, (*values, dropout), strict=True))
         for name, (loss, wanted) in self._calls.items():
-            value = loss(**{key: asked[key] for key in wanted})
-            parts[name] = parts[name] + value if name in parts else value
-        return sum(parts.values(), start=total), {CROSS_ENTROPY: total, **parts}
+            if name not in means:
+                value = loss(**{key: asked[key] for key in wanted})
+                parts[name] = parts[name] + value if name in parts else value
+        total = sum(parts.values(), start=total)
+        return total, means | {k: v + means[k] if k in means else v for k, v in parts.items()}
 
 
 def losses_of(train: Train) -> list[Choice]:
     """Return the losses that a train config names. Raises ConfigError, at the key."""
     return [LOSSES.resolve(entry, ("train", "losses", i)) for i, entry in enumerate(train.losses)]
+
+
+def predicted(
+    model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor, counts_BT: Tensor | None = None
+) -> Tensor:
+    """Return the mean cross-entropy in nats of what the output head makes of hidden states.
+
+    Those that do not count are zeros in it.
+    """
+    if rows_at_once(model, targets_BT.numel()) == targets_BT.numel():
+        return cross_entropy(model.logits(hidden_BTD), targets_BT, counts_BT)
+    if counts_BT is not None:
+        targets_BT = targets_BT.where(counts_BT, _IGNORED)
+
+    def mean(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        nats = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="sum")
+        return nats / targets_BT.numel()
+
+    return token_means(model, hidden_BTD, targets_BT, {CROSS_ENTROPY: mean})[0]
 
 
 def cross_entropy(
@@ -219,6 +259,21 @@ def _loss(choice: Choice, model: Decoder, seed: int) -> Loss:
             f"the loss '{choice.name}' asks for '{unknown[0]}'{nearest(unknown[0], ASKED)}"
         )
     return loss
+
+
+def _of_tokens(name: str, loss: Loss, wanted: Sequence[str]) -> TokenLoss:
+    """Return a loss that asks for `token_logits` as one of logits and targets."""
+    if other := [key for key in wanted if key not in ("token_logits", "targets")]:
+        raise ConfigError(
+            f"the loss '{name}' asks for 'token_logits' and '{other[0]}': beside some tokens' "
+            "logits there are their 'targets' alone; 'logits' are those of all tokens"
+        )
+
+    def mean(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        given = {"token_logits": logits_BTV, "targets": targets_BT}
+        return loss(**{key: given[key] for key in wanted})
+
+    return mean
 
 
 def _positional(loss: Loss) -> list[str]:

@@ -23,6 +23,7 @@ from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.linear import decayed, kinds
 from llama_ablate.model.parametrization import Scale, Update
 from llama_ablate.training.losses import Objective
+from llama_ablate.training.shards import is_part
 
 Group = dict[str, Any]
 
@@ -230,7 +231,9 @@ def sgd(
     if nesterov and not momentum:
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
     of_all = groups(weights, weight_decay, moments=1 if momentum else 0, update="gradient")
-    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
+    # torch has no fused step for weights that are cut over ranks.
+    fused = not any(is_part(weight.parameter) for weight in weights)
+    made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=fused)
     return Deferred(made, of_all)
 
 

@@ -12,7 +12,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.training import evaluation
+from llama_ablate.training import token_losses
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import (
     losses,
@@ -47,11 +47,28 @@ def test_the_loss_of_a_run_in_bfloat16_is_its_weights_loss_in_float32(spec, toke
     assert half.dtype == torch.bfloat16  # what it would have been
 
 
+def test_points_of_a_curve_and_ends_of_branches_are_evaluated_in_float32(spec, tokens):
+    """A run in bfloat16, whose last point is the float32 loss of the weights that it ends with."""
+    model = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
+    keys = {"steps": 10, "batch": 8, "lr": 3e-3, "warmup": 0.0}
+    keys |= {"schedule": "wsd", "branches": [0.5]}
+    half = replace(COMPUTE, precision="bfloat16")
+    given = {"steps": 10, "seed": 0, "compute": half}
+    done = train(model, tokens, Train.check(keys), **given)
+    whole = windows(tokens.split("validation"), 24, 8_192)
+    assert done.curve[-1]["validation_loss_nats"] == losses(model, whole, COMPUTE).mean()
+    (branch,) = [v.value for v in done.values if v.name.startswith("test_loss_at")]
+    again = init_weights(build(spec(vocab=256, init_std=0.3)), 0)
+    train(again, tokens, Train.check({**keys, "steps": 5, "branches": []}), **{**given, "steps": 5})
+    cut = windows(tokens.split("test"), 24)
+    assert branch == losses(again, cut, COMPUTE).mean()
+
+
 def test_logits_are_made_some_at_a_time_and_their_losses_are_the_same(spec, monkeypatch):
     model = init_weights(build(spec(init_std=0.3, logit_softcap=3.0)), 0)
     cut = windows(np.random.default_rng(0).integers(0, 61, 400), 24)
     whole = losses(model, cut, COMPUTE)
-    monkeypatch.setattr(evaluation, "LOGITS", 61 * 7)
+    monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7)
     made = [logits.shape for logits, _ in predictions(model, cut, COMPUTE)]
     assert max(rows for rows, _ in made) == 7
     np.testing.assert_allclose(losses(model, cut, COMPUTE), whole, rtol=1e-6)

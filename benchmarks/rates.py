@@ -1,0 +1,130 @@
+"""Training steps beside a device's matrix products, and decoding beside its memory's bandwidth.
+
+    python benchmarks/rates.py --device cuda
+    python benchmarks/rates.py --device cpu --tiny
+
+Model FLOPs utilisation (MFU) is here the matrix products of a training step, three times those of a
+forward pass, over what one large product of the same precision reaches on the same device: not over
+a data sheet. Decoding one sequence reads every weight once a token: its bytes a second stand beside
+those of a copy.
+"""
+
+import argparse
+import json
+import statistics
+from functools import partial
+
+import torch
+
+from llama_ablate.config.experiment import Model, Train
+from llama_ablate.design.grid import resolve
+from llama_ablate.model.counts import count
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.training.compute import Compute, update
+from llama_ablate.training.losses import Objective
+from llama_ablate.training.optimizers import make_optimizer
+from llama_ablate.training.timing import seconds_of
+
+#: Dim, layers, heads, vocabulary, context, rows of a batch: 10M, 125M, 350M and 1.2B parameters.
+SHAPES = {
+    "10M": (384, 6, 6, 256, 512, 64),
+    "125M": (768, 12, 12, 32_000, 1024, 16),
+    "350M": (1024, 24, 16, 32_000, 1024, 16),
+    "1.2B": (2048, 22, 16, 32_000, 1024, 8),
+}
+TINY = {"tiny": (32, 2, 2, 256, 32, 2)}
+
+
+def main() -> None:
+    """Measure products, copies and every shape; print a table, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a shape of seconds, to try it out")
+    parser.add_argument("--rounds", type=int, default=10)
+    options = parser.parse_args()
+    compute = Compute(options.device, 1, "bfloat16", "fused")
+    products, copies = _products(compute, options), _copies(compute, options)
+    print(f"one product: {products / 1e12:.2f} TFLOP/s; a copy: {copies / 1e9:.1f} GB/s")
+    shapes = [
+        _shape(name, sizes, compute, options.rounds, products, copies)
+        for name, sizes in (TINY if options.tiny else SHAPES).items()
+    ]
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    values = {"device": device, "torch": torch.__version__, "shapes": shapes}
+    print(json.dumps({**values, "product_flops_per_s": products, "copy_bytes_per_s": copies}))
+
+
+def _shape(
+    name: str,
+    sizes: tuple[int, ...],
+    compute: Compute,
+    rounds: int,
+    products: float,
+    copies: float,
+) -> dict[str, object]:
+    """Time training steps and decoding of a model in turn with nothing; return what they reach."""
+    keys = ("dim", "layers", "heads", "vocab", "context")
+    spec = resolve(Model.check(dict(zip(keys, sizes, strict=False))), REGISTRIES)
+    rows = sizes[-1]
+    model = compute.prepare(init_weights(build(spec), 0))
+    train = Train.check({"steps": 1, "batch": rows})
+    objective = Objective(model)
+    optimizer = make_optimizer(objective, train)
+    tokens = torch.randint(0, spec.vocab, (rows, spec.context + 1), device=compute.device)
+    step = partial(update, objective, optimizer, [tokens], train, compute)
+    seconds = _median(step, compute, rounds)
+    counts = count(spec)
+    reached = counts.train_flops_per_token * rows * spec.context / seconds
+    peak = torch.cuda.max_memory_allocated() if compute.device == "cuda" else None
+    optimizer.zero_grad()
+    model.to(torch.bfloat16).requires_grad_(requires_grad=False)
+    state = model.new_state(1, spec.context)
+    model(tokens[:1, : spec.context // 2], state)
+    kept = state.length
+
+    def decode() -> None:
+        state.rewind(kept)
+        model(tokens[:1, :1], state)
+
+    token_s = _median(decode, compute, rounds)
+    read = sum(p.nbytes for p in model.parameters()) - model.embedding.weight.nbytes
+    print(
+        f"{name:6s} {counts.parameters:13,} parameters  {rows * spec.context / seconds:12,.0f} "
+        f"tokens/s  MFU {reached / products:6.1%}  decoding {1 / token_s:8,.1f} tokens/s, "
+        f"{read / token_s / copies:6.1%} of a copy"
+    )
+    return {
+        "shape": name,
+        "parameters": counts.parameters,
+        "tokens_per_s": rows * spec.context / seconds,
+        "flops_per_s": reached,
+        "mfu": reached / products,
+        "decode_tokens_per_s": 1 / token_s,
+        "decode_bytes_per_s": read / token_s,
+        "peak_memory_bytes": peak,
+    }
+
+
+def _products(compute: Compute, options: argparse.Namespace) -> float:
+    size = 256 if options.tiny else 8192
+    a, b = (torch.randn(size, size, device=compute.device, dtype=torch.bfloat16) for _ in "ab")
+    return 2 * size**3 / _median(lambda: a @ b, compute, options.rounds)
+
+
+def _copies(compute: Compute, options: argparse.Namespace) -> float:
+    """Return the bytes that a copy reads a second; it writes as many."""
+    a = torch.zeros(1 << (20 if options.tiny else 30), dtype=torch.uint8, device=compute.device)
+    b = torch.empty_like(a)
+    return a.nbytes / _median(lambda: b.copy_(a), compute, options.rounds)
+
+
+@torch.enable_grad()
+def _median(call: object, compute: Compute, rounds: int) -> float:
+    for _ in range(3):
+        call()
+    compute.synchronize()
+    return statistics.median(seconds_of(call, compute.synchronize) for _ in range(rounds))
+
+
+if __name__ == "__main__":
+    main()

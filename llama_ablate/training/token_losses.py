@@ -1,0 +1,91 @@
+"""Means over tokens of what logits say, in little memory: the logits are made some at a time.
+
+With a vocabulary of 128,000, the logits of 4,096 tokens take 2 GiB in float32, and so do their
+softmax and their gradient. The gradient of a mean over tokens is a sum over tokens: it is computed
+with the loss, some tokens after others, and no logits wait for the backward pass. As in Wijmans et
+al. 2024 (arXiv:2411.09009) and Hsu et al. 2024 (arXiv:2410.10989), without a kernel of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from llama_ablate.model.decoder import Decoder
+
+#: Numbers of logits that are made at once: 64 MiB in float32 on a CPU. A GPU has more memory, and
+#: needs larger products to be filled.
+LOGITS = {"cpu": 1 << 24, "cuda": 1 << 27}
+
+
+class TokenLoss(Protocol):
+    """A mean over tokens of what their logits (B, T, V) and their targets (B, T) say."""
+
+    def __call__(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the mean."""
+
+
+def rows_at_once(model: Decoder, tokens: int) -> int:
+    """Return of how many tokens the logits are made at once: of all, where they are few enough."""
+    device = model.embedding.weight.device.type
+    return min(tokens, max(1, LOGITS.get(device, LOGITS["cpu"]) // model.spec.vocab))
+
+
+def token_means(
+    model: Decoder,
+    hidden_BTD: Tensor,
+    targets_BT: Tensor,
+    losses: Mapping[str, TokenLoss],
+    trained: Sequence[nn.Parameter] = (),
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the sum of several means over tokens, and each of them by name.
+
+    `hidden_BTD` is what the output head reads; `trained` are the parameters of the losses. The
+    means are numbers to look at: gradients flow through the sum alone.
+    """
+    parameters = [p for p in (*model.head.parameters(), *trained) if p.requires_grad]
+    hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
+
+    def means(some_ND: Tensor, targets_N: Tensor) -> Tensor:
+        logits_1NV, targets_1N = model.logits(some_ND).float()[None], targets_N[None]
+        return torch.stack([loss(logits_1NV, targets_1N) for loss in losses.values()])
+
+    rows = rows_at_once(model, len(targets_N))
+    given = means, rows, hidden_ND, targets_N, *parameters
+    total, means_K = _Means.apply(*given)  # type: ignore[no-untyped-call]
+    return total, dict(zip(losses, means_K, strict=True))
+
+
+class _Means(torch.autograd.Function):
+    """The gradients of a sum of means, computed with it and kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, means: Any, rows: int, hidden_ND: Tensor, targets_N: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        own = torch.empty_like(hidden_ND)
+        gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        total_K: Tensor | float = 0.0
+        for at in range(0, len(hidden_ND), rows):
+            with torch.enable_grad():
+                some_ND = hidden_ND[at : at + rows].detach().requires_grad_()
+                share = len(some_ND) / len(hidden_ND)
+                means_K = share * means(some_ND, targets_N[at : at + rows])
+                first, *others = torch.autograd.grad(
+                    means_K.sum(), [some_ND, *parameters], materialize_grads=True
+                )
+            own[at : at + rows] = first
+            for gradient, more in zip(gradients, others, strict=True):
+                gradient.add_(more)
+            total_K = total_K + means_K.detach()
+        ctx.gradients = [own, *gradients]
+        assert isinstance(total_K, Tensor), "there is a token"
+        ctx.mark_non_differentiable(total_K)
+        return total_K.sum(), total_K
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _unused: Any) -> Any:
+        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so good for one time
+        own, *others = (kept.mul_(gradient) for kept in gradients)
+        return None, None, own, None, *others

@@ -1,0 +1,156 @@
+"""The peak memory of a run, before it has any: what weights, state and activations take."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from llama_ablate.commands.cli import main
+from llama_ablate.config.experiment import Train
+from llama_ablate.design import memory
+from llama_ablate.model.counts import count
+from llama_ablate.results.record import Memory
+from llama_ablate.training import peak
+from llama_ablate.training.compute import KEPT_BLOCK, Compute
+from llama_ablate.training.peak import peak_bytes
+from tests.in_process import run_in_process
+
+COMPUTE = Compute("cpu", 1, "float32", "math")
+
+
+def forecast(spec, compute=COMPUTE, **keys):
+    return peak_bytes(spec, Train.check({"steps": 1, "batch": 4, **keys}), compute)
+
+
+def test_what_an_optimizer_keeps_is_in_the_forecast_to_the_byte(spec):
+    model = spec(dim=64, vocab=512)
+    sgd = forecast(model, optimizer={"name": "sgd", "momentum": 0.0})
+    assert forecast(model) - sgd == 8 * count(model).parameters
+
+
+def test_a_copy_that_branches_go_back_to_and_an_average_are_in_the_forecast(spec):
+    model, plain = spec(dim=64, vocab=512), forecast(spec(dim=64, vocab=512))
+    assert forecast(model, average=3) - plain == 4 * count(model).parameters
+    branched = forecast(model, schedule="wsd", branches=[0.5])
+    assert branched - plain == 12 * count(model).parameters
+
+
+def test_activations_grow_with_the_rows_of_a_micro_batch(spec):
+    model = spec(dim=64, context=128)
+    few, many = (forecast(model, batch=batch) for batch in (256, 512))
+    assert many > few + (1 << 20)
+    assert forecast(model, batch=512, accumulate=2) == pytest.approx(few, rel=0.02)
+    shared = Compute("cpu", 1, "float32", "math", ranks=2)
+    assert forecast(model, shared, batch=512) == few
+
+
+def test_shards_divide_weights_and_state(spec):
+    model = spec(dim=64, vocab=512)
+    cut = Compute("cpu", 1, "float32", "math", ranks=2, shards=True)
+    apart = Compute("cpu", 1, "float32", "math", ranks=2)
+    saved = forecast(model, apart) - forecast(model, cut)
+    assert saved >= 12 * count(model).parameters / 2
+    more = Compute("cpu", 1, "float32", "math", ranks=4, shards=True)
+    some = forecast(model, more, batch=8)  # the rows of a rank are the same
+    saved = forecast(model, cut) - some
+    assert saved == pytest.approx(12 * count(model).parameters / 4, abs=2)
+
+
+def test_where_sizes_depend_on_values_nothing_is_forecast(spec):
+    assert forecast(spec(feedforward={"name": "moe", "experts": 4, "width": 8})) is None
+
+
+def test_small_blocks_stay_held_and_large_ones_are_given_back():
+    with peak._Alive(keeps=True) as alive:
+        small = torch.empty(KEPT_BLOCK, dtype=torch.uint8)
+        del small
+        large = torch.empty(KEPT_BLOCK + 1, dtype=torch.uint8)
+        del large
+        again = torch.empty(KEPT_BLOCK + 1, dtype=torch.uint8)
+        view = again[1:]
+        del again
+        assert view.numel() == KEPT_BLOCK
+    assert alive.held == round(1.15 * KEPT_BLOCK) + KEPT_BLOCK + 1
+    with peak._Alive(keeps=False) as alive:
+        for _ in range(3):
+            torch.empty(1000, dtype=torch.uint8)
+    assert alive.held == 1000
+
+
+def test_as_many_workers_start_as_fit_and_one_at_least():
+    need = Memory(1000, "x")
+    assert [memory.fitting(need, free, COMPUTE) for free in (100, 1999, 5000)] == [1, 1, 5]
+    two = Compute("cpu", 1, "float32", "math", ranks=2)
+    assert memory.fitting(need, 5000, two) == 2
+
+
+def test_a_run_says_that_it_starts_fewer_workers_than_asked_for(
+    experiment_file, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("llama_ablate.model.memory.free_bytes", lambda _device: 500 << 20)
+    file = experiment_file(measure="[perplexity]")
+    assert run_in_process(file, tmp_path / "out", "--workers", "4") == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "instead of" in line]
+    assert len(said) == 1
+    assert "2 worker(s) instead of 4: each needs up to" in said[0]
+    assert "500 MiB are free" in said[0]
+
+
+def test_a_plan_says_how_much_memory_a_worker_needs_and_for_which_variant(experiment_file, capsys):
+    file = experiment_file("{axes: {feedforward: [{name: swiglu, width: 3000}]}}")
+    assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
+    need = json.loads(capsys.readouterr().out)["memory"]
+    assert need["variant"] == "swiglu-width=3000"
+    assert need["bytes"] > 100 << 20
+
+
+#: Vocabulary, dim, layers, context, batch, precision, kernel.
+SHAPES = [
+    (256, 128, 4, 256, 32, "bfloat16", "math"),
+    (8192, 256, 6, 256, 16, "bfloat16", "fused"),
+    (32000, 192, 2, 128, 16, "float32", "math"),
+    (256, 512, 8, 64, 4, "float32", "fused"),
+    (128_000, 16, 1, 256, 8, "float32", "fused"),
+]
+TRAINED = """
+import json, sys
+import numpy as np
+from types import SimpleNamespace
+from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.training.compute import settle
+from llama_ablate.training.loop import train
+from tests.training.test_peak import setup
+from llama_ablate.launch import worker  # as a worker has it
+spec, config, compute = setup(*json.loads(sys.argv[1]))
+settle(1)
+peak = PeakMemory("cpu")
+some = np.random.default_rng(0)
+tokens = SimpleNamespace(
+    source=None, heldout=["validation"], vocab=spec.vocab,
+    split=lambda _: some.integers(0, spec.vocab, 20_000),
+    batch=lambda _s, _k, rows, context: some.integers(0, spec.vocab, (rows, context + 1)),
+)
+train(init_weights(build(spec), 0), tokens, config, steps=2, seed=0, compute=compute)
+print(peak.read())
+"""
+
+
+def setup(vocab, dim, layers, context, batch, precision, kernel):
+    """Return spec, train config and compute of a shape."""
+    from tests.conftest import make_spec
+
+    sizes = {"vocab": vocab, "dim": dim, "layers": layers, "context": context}
+    spec = make_spec(**sizes, heads=4, head_dim=dim // 4)
+    keys = {"steps": 2, "batch": batch, "evals": 1, "precision": precision, "kernel": kernel}
+    return spec, Train.check(keys), Compute("cpu", 1, precision, kernel)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_the_forecast_is_within_15_percent_of_what_a_run_takes(shape):
+    words = [sys.executable, "-c", TRAINED, json.dumps(shape)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert peak_bytes(*setup(*shape)) == pytest.approx(int(done.stdout), rel=0.15)
