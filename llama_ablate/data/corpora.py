@@ -125,7 +125,7 @@ def files(
             for document in documents.limited(documents.read(of, column), most):
                 yield replace(document, split=split)
 
-    size = sum(file.stat().st_size for file in of_all)
+    size = sum(documents.size(file, column) for file in of_all)
     return Corpus(read, splits, documents.state(of_all), min(size, most or size))
 
 

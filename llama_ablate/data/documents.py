@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,8 @@ _BLOCK = 1 << 20  # bytes of a file that are read at a time
 _ROWS_READ = 256  # rows of a table that are read at a time
 _RECENT_S = 2.0  # a file system's clock may not tell changes apart that follow so soon
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
+#: Endings of the names of files that hold data, as the hub knows them too.
+ENDINGS = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".tsv", ".txt")
 #: What files of rows begin with, and the ending that their names have.
 _OF_ROWS = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
 _HEAD = 8  # bytes: as long as the longest of them
@@ -105,6 +108,19 @@ def look(files: Iterable[Path]) -> None:
             raise _unreadable(file, error) from None
 
 
+def size(file: Path, column: str) -> int:
+    """Return how many bytes of text a file holds, about: of Parquet, unpacked."""
+    if file.suffix == ".parquet":
+        from pyarrow import ArrowException, parquet
+
+        with suppress(ArrowException, OSError):
+            found = parquet.read_metadata(file)
+            groups = map(found.row_group, range(found.num_row_groups))
+            chunks = (group.column(i) for group in groups for i in range(group.num_columns))
+            return sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == column)
+    return file.stat().st_size
+
+
 def check_alike(files: Iterable[Path], named: str, *where: str) -> None:
     """Raise ConfigError where files that a folder or a pattern names are of several kinds."""
     kinds: dict[str, Path] = {}
@@ -169,8 +185,10 @@ def _head(file: Path) -> bytes:
 
 
 def _check_ending(file: Path) -> None:
-    """Raise ConfigError for a file of rows whose name says otherwise."""
+    """Raise ConfigError for a file of rows whose name says otherwise, and for the reverse."""
     head = _head(file)
+    if file.suffix == ".parquet" and not head.startswith(b"PAR1"):
+        raise ConfigError(f"the file '{file}' is not parquet: it does not begin with PAR1")
     for magic, ending in _OF_ROWS.items():
         if head.startswith(magic) and file.suffix != ending:
             kind = ending[1:].capitalize()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import datasets
 
 _ROWS = 256  # that are read at a time
+_BUFFER = 1 << 20  # bytes of a file that are read at a time
 _SHUFFLED = 1000  # rows of a stream that are held to draw the next one from
 _COMPRESSED = (".gz", ".zip", ".xz", ".zst", ".bz2", ".lz4")
 _NO_DATA = (".md", ".py")
@@ -65,15 +66,14 @@ def hub(
                 ("streaming",),
             )
         builder = _builder(dataset, subset, revision, data_files)
-        _look(builder, dataset, "data_files" if data_files else "dataset")
-        size = most or sum(file.stat().st_size for file in files)
+        _look(builder, files, dataset, "data_files" if data_files else "dataset")
+        size = most or sum(documents.size(file, column) for file in files)
         state = documents.state(files)
 
     def read() -> Iterator[Document]:
         loaded = _loaded(builder, dataset, as_stream=streaming or files is not None)
         for name, rows in _chosen(loaded, dataset, split).items():
-            drawn = rows if shuffle is None else _shuffled(rows, shuffle)
-            texts = documents.of_column(_values(drawn, column, dataset), column, f"'{dataset}'")
+            texts = _texts(rows, column, dataset, shuffle)
             yield from documents.limited((Document((text,), name) for text in texts), most)
 
     return Corpus(read, splits, state, size)
@@ -85,12 +85,19 @@ def _refuse(error: ConfigError) -> Iterator[Document]:
     yield
 
 
-def _look(builder: "datasets.DatasetBuilder", dataset: str, key: str) -> None:
+def _look(
+    builder: "datasets.DatasetBuilder", files: Sequence[Path], dataset: str, key: str
+) -> None:
     """Raise ConfigError for local files that are of several kinds, or not what their names say."""
     named = (builder.config.data_files or {}).values()
-    files = [Path(str(file)) for of in named for file in of]
-    documents.check_alike(files, dataset, key)
-    documents.look(file for file in files if file.suffix not in _COMPRESSED)
+    used = [Path(str(file)) for of in named for file in of]
+    # Of a folder whose card names no files, the library takes the kind that most of them have.
+    guessed = key == "dataset" and builder.config.name == "default"
+    alike = [file for file in files if file.suffix in documents.ENDINGS] if guessed else used
+    documents.check_alike(
+        (file for file in alike if not file.name.startswith("dataset_info")), dataset, key
+    )
+    documents.look(file for file in used if file.suffix not in _COMPRESSED)
 
 
 def _files(folder: Path) -> list[Path] | None:
@@ -115,9 +122,12 @@ def _builder(
     """Return what reads a data set; for a name of the hub, that asks the hub or its cache."""
     import datasets
 
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what fails is told below
     chosen = list(data_files) if isinstance(data_files, tuple) else data_files
     try:
-        return datasets.load_dataset_builder(dataset, subset, revision=revision, data_files=chosen)
+        builder = datasets.load_dataset_builder(
+            dataset, subset, revision=revision, data_files=chosen
+        )
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "OfflineMode" in reason:
@@ -126,7 +136,22 @@ def _builder(
             given = "needs 'subset'" if subset is None else f"has no subset '{subset}'"
             message = f"the data set '{dataset}' {given}{nearest(subset or '', names)}"
             raise ConfigError(message, ("subset",) if subset else ("dataset",)) from error
-        raise ConfigError(f"the data set '{dataset}' could not be loaded: {reason}") from error
+        where = ("data_files",) if chosen and "data files" in reason else ()
+        raise ConfigError(
+            f"the data set '{dataset}' could not be loaded: {reason}", where
+        ) from error
+    if hasattr(builder.config, "fragment_scan_options"):
+        # What is read ahead of Parquet files would fill the memory.
+        builder.config.fragment_scan_options = _in_buffers()
+    return builder
+
+
+def _in_buffers() -> Any:
+    from pyarrow.dataset import ParquetFragmentScanOptions
+
+    return ParquetFragmentScanOptions(
+        use_buffered_stream=True, buffer_size=_BUFFER, pre_buffer=False
+    )
 
 
 def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
@@ -177,31 +202,39 @@ def _chosen(loaded: dict[str, Any], dataset: str, split: str | None) -> dict[str
     )
 
 
-def _shuffled(rows: Any, seed: int) -> Any:
-    """Return rows in an order that is drawn; of a stream, that of files and of close rows."""
+def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterator[str]:
+    """Yield the texts of a column, in an order that is drawn from a seed, if there is one.
+
+    Of a stream, the order of its files is drawn, and that of rows which stand close together.
+    """
     import datasets
 
-    if isinstance(rows, datasets.IterableDataset):
-        return rows.shuffle(seed=seed, buffer_size=_SHUFFLED)
-    return rows.shuffle(seed=seed)
+    name = f"'{dataset}'"
+    known = rows.column_names  # of a stream, they may be known only when it is read
+    if known and column not in known:
+        raise documents.no_column(column, name, known)
+    is_stream = isinstance(rows, datasets.IterableDataset)
+    if shuffle is not None:
+        more = {"buffer_size": _SHUFFLED} if is_stream else {}
+        rows = rows.shuffle(seed=shuffle, **more)
+    elif not is_stream:  # its files: mapped into memory, they would count as held
+        files = [Path(file["filename"]) for file in rows.cache_files]
+        return (piece for document in documents.read(files, column) for piece in document.pieces)
+    return documents.of_column(_values(rows, column, dataset), column, name)
 
 
 def _values(rows: Any, column: str, dataset: str) -> Iterator[Any]:
     """Yield the values of a column. Raises ConfigError where there is none, or reading fails."""
-    name = f"'{dataset}'"
     try:
         batches: Iterable[dict[str, list[Any]]] = rows.iter(_ROWS)
         for batch in batches:
-            yield from batch[column] if column in batch else _none(column, name, batch)
+            if column not in batch:
+                raise documents.no_column(column, f"'{dataset}'", batch)  # noqa: TRY301
+            yield from batch[column]
     except ConfigError:
         raise
     except Exception as error:
         raise _failed(dataset, error) from error
-
-
-def _none(column: str, name: str, known: Iterable[str]) -> Iterator[Any]:
-    raise documents.no_column(column, name, known)
-    yield
 
 
 def _failed(dataset: str, error: Exception) -> ConfigError:

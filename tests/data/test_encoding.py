@@ -17,8 +17,8 @@ from llama_ablate.data.tokenizers import _SPLITS, BPE, TOKENIZERS, Bytes
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
-WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t", ","]
-WORDS += [".\n", " (x", "\r\n", "\u00a0", "\u3000", "_", "I'm", "/", "a\u0301", "٣", "🙂", " \u0085"]
+WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t"]
+WORDS += [",", ".\n", " (x", "\r\n", "\u00a0", "\u3000", "_", "I'm", "/", "a\u0301", "٣", "🙂"]
 
 
 def trained(before):
