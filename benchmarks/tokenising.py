@@ -62,7 +62,9 @@ def make(source: Path, folder: Path, size: int) -> None:
 
 def watched(words: list[str], environment: dict[str, str]) -> tuple[dict[str, float], float]:
     """Run a command; return what it printed, and the most memory that all its processes had."""
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(  # noqa: S603  this Python
+        words, stdout=subprocess.PIPE, env=environment
+    )
     root, peak = psutil.Process(process.pid), 0
     while process.poll() is None:
         resident = 0
