@@ -108,6 +108,11 @@ def look(files: Iterable[Path]) -> None:
             raise _unreadable(file, error) from None
 
 
+def holds_rows(file: Path) -> bool:
+    """Return whether a file is one of rows that are read here, by the ending of its name."""
+    return file.suffix in _ROWS
+
+
 def size(file: Path, column: str) -> int:
     """Return how many bytes of text a file holds, about: of Parquet, unpacked."""
     if file.suffix == ".parquet":

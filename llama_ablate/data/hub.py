@@ -71,7 +71,8 @@ def hub(
         state = documents.state(files)
 
     def read() -> Iterator[Document]:
-        loaded = _loaded(builder, dataset, as_stream=streaming or files is not None)
+        loaded = _local(builder) if files is not None and shuffle is None else {}
+        loaded = loaded or _loaded(builder, dataset, as_stream=streaming or files is not None)
         for name, rows in _chosen(loaded, dataset, split).items():
             texts = _texts(rows, column, dataset, shuffle)
             yield from documents.limited((Document((text,), name) for text in texts), most)
@@ -166,6 +167,15 @@ def _subsets(dataset: str, revision: str | None, reason: str) -> list[str]:
         return []
 
 
+def _local(builder: "datasets.DatasetBuilder") -> dict[str, Any]:
+    """Return the local files of each split; none where some of them are not read here."""
+    named = {
+        str(split): [Path(str(file)) for file in of]
+        for split, of in (builder.config.data_files or {}).items()
+    }
+    return named if all(documents.holds_rows(file) for of in named.values() for file in of) else {}
+
+
 def _loaded(
     builder: "datasets.DatasetBuilder", dataset: str, *, as_stream: bool
 ) -> "dict[str, Any]":
@@ -210,6 +220,8 @@ def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterato
     import datasets
 
     name = f"'{dataset}'"
+    if isinstance(rows, list):
+        return (piece for document in documents.read(rows, column) for piece in document.pieces)
     known = rows.column_names  # of a stream, they may be known only when it is read
     if known and column not in known:
         raise documents.no_column(column, name, known)
@@ -219,7 +231,7 @@ def _texts(rows: Any, column: str, dataset: str, shuffle: int | None) -> Iterato
         rows = rows.shuffle(seed=shuffle, **more)
     elif not is_stream:  # its files: mapped into memory, they would count as held
         files = [Path(file["filename"]) for file in rows.cache_files]
-        return (piece for document in documents.read(files, column) for piece in document.pieces)
+        return _texts(files, column, dataset, None)
     return documents.of_column(_values(rows, column, dataset), column, name)
 
 
