@@ -50,7 +50,7 @@ def hub(
     most, files = size_of(limit), _files(Path(dataset))
     if files is None:
         try:
-            _reach(dataset)
+            reach(dataset)
             builder = _builder(dataset, subset, revision, data_files)
         except ConfigError as error:
             if error.where:
@@ -254,7 +254,7 @@ def _failed(dataset: str, error: Exception) -> ConfigError:
     return ConfigError(f"the data set '{dataset}' could not be loaded: {reason}")
 
 
-def _reach(dataset: str) -> None:
+def reach(dataset: str) -> None:
     """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
     from datasets.config import HF_HUB_OFFLINE
     from huggingface_hub import constants, get_session
