@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from math import isfinite
+from typing import Any
 
 _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 #: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
@@ -109,6 +110,39 @@ def small_curve(values: Sequence[float], most: int = 16) -> str:
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     step = (high - low) / (len(bars) - 1) or 1.0
     return "".join(bars[round((m - low) / step)] if isfinite(m) else " " for m in means)
+
+
+class Bar:
+    """One bar for work that is counted in turns, shown from the first update on.
+
+    `unit` is that of a size, such as bytes; without one, turns are counted.
+    """
+
+    def __init__(self, name: str, unit: str = "") -> None:
+        self._name, self._unit = name, unit
+        self._bar: Any = None
+
+    def __enter__(self) -> "Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, done: int, total: int | None) -> None:
+        """Show `done` of `total`, which may be unknown."""
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total,
+                desc=self._name,
+                delay=1,  # what is quickly done needs no bar
+                mininterval=0.1 if sys.stderr.isatty() else 10,
+                unit=self._unit or "it",
+                unit_scale=bool(self._unit),
+            )
+        self._bar.update(done - self._bar.n)
 
 
 @contextmanager

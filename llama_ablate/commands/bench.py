@@ -39,8 +39,8 @@ def run(options: Namespace) -> Answer:
 
     from llama_ablate import bench
     from llama_ablate.launch.environment import environment
-    from llama_ablate.launch.progress import Bar
     from llama_ablate.report import bench_tables
+    from llama_ablate.terminal import Bar
     from llama_ablate.training.compute import pick_device
 
     setup = bench.Setup(

@@ -61,9 +61,9 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.design import plan, widths
     from llama_ablate.evidence.widths import GROWS, SHRINKS
     from llama_ablate.files import disk
-    from llama_ablate.launch.progress import Bar
     from llama_ablate.measure.coordinates import over_widths
     from llama_ablate.report import coordinates, drawing, tables
+    from llama_ablate.terminal import Bar
 
     source = experiment.load(options.file, tuple(options.sets))
     try:

@@ -30,8 +30,8 @@ def run(options: Namespace) -> Answer:
     say(f"reading {options.folder}")
     from llama_ablate.commands import notes, report
     from llama_ablate.launch import measurement
-    from llama_ablate.launch.progress import Bar
     from llama_ablate.results import Results, Store
+    from llama_ablate.terminal import Bar
 
     store = Store.open(options.folder)
     notes.mend(store)

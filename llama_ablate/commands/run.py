@@ -153,8 +153,9 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     processes.warm()  # before the imports below, which take as long as the server's own
     from llama_ablate.design.plan import make
     from llama_ablate.launch import measurement
-    from llama_ablate.launch.progress import Bar, Progress
+    from llama_ablate.launch.progress import Progress
     from llama_ablate.launch.queue import Queue
+    from llama_ablate.terminal import Bar
     from llama_ablate.training.compute import pick_device
 
     device = pick_device(options.device)

@@ -1,52 +1,63 @@
-"""Corpora: sources of text, split into train, validation and test."""
+"""Corpora: sources of text, whose documents are split into train, validation and test."""
 
-import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.data import documents
-from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.documents import SEPARATOR, Document
+from llama_ablate.data.sizes import Size, size_of
 from llama_ablate.errors import ConfigError
 
 CORPORA = Registry("corpus")
+#: The state of a corpus that cannot be read now: what is known of it from earlier still holds.
+UNCHANGED = ""
 SPLITS = ("train", "validation", "test")
-_COMPRESSED = (".gz", ".zip", ".xz", ".zst")
 _ENTRIES = 200_000  # files and folders a pattern may visit: a few seconds, more than data sets have
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The text of each split: documents joined by SEPARATOR. A split may be empty, but not train.
+    """A source of text: documents, which are read anew, in the same order, at each call."""
 
-    `fingerprint` stands for the exact text of all splits; it is part of every run's identity.
-    """
+    documents: Callable[[], Iterable[Document]]
+    #: Shares of training, validation and test text, for documents that belong to no split: one
+    #: document is split by position, several by the hash of their keys.
+    splits: Sequence[float] = (0.8, 0.1, 0.1)
+    #: Changes whenever the documents do, and is known without reading them; None where there is
+    #: no such thing, or it cannot be known.
+    state: str | None = None
+    #: How many bytes there are to read, about; None where that is not known.
+    size: int | None = None
 
-    train: str
-    validation: str
-    test: str
+    def __post_init__(self) -> None:
+        """Raise ConfigError for shares that are none."""
+        shares = self.splits
+        if len(shares) != 3 or sum(shares) > 1 + 1e-9 or min(shares) < 0 or shares[0] == 0:
+            raise ConfigError(
+                f"splits {list(shares)}: must be three shares (train, validation, test) that add "
+                "to 1, or to less",
+                ("splits",),
+            )
 
-    @property
-    def splits(self) -> dict[str, str]:
-        """The splits that hold text."""
-        return {name: getattr(self, name) for name in SPLITS if getattr(self, name)}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of the SHA-256 of all splits."""
-        digest = hashlib.sha256()
-        for name in SPLITS:
-            text = getattr(self, name).encode()
-            digest.update(f"{name} {len(text)}\n".encode())
-            digest.update(text)
-        return digest.hexdigest()[:16]
+    @classmethod
+    def of(cls, train: str, validation: str, test: str = "") -> "Corpus":
+        """Return the corpus of three texts: one document each, or several between SEPARATORs."""
+        texts = dict(zip(SPLITS, (train, validation, test), strict=True))
+        documents = [
+            Document((text,), split)
+            for split, whole in texts.items()
+            if whole
+            for text in whole.split(SEPARATOR)
+        ]
+        return cls(lambda: documents)
 
 
 @CORPORA.register("python-stdlib")
@@ -71,17 +82,19 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
         "lib2to3",
     }
     names = []
-    for folder, inside, files in os.walk(root):
+    for folder, inside, found in os.walk(root):
         inside[:] = set(inside) - left_out  # not gone into: a half of all there is
-        names += [Path(folder, file).relative_to(root) for file in files if file.endswith(".py")]
-    documents = [
-        (name.as_posix(), (root / name).read_text("utf-8", "replace"))
-        for name in sorted(names)
-        if not name.name.startswith("_sysconfigdata")
-    ]
-    if len(documents) < 100:
+        names += [Path(folder, file).relative_to(root) for file in found if file.endswith(".py")]
+    names = sorted(name for name in names if not name.name.startswith("_sysconfigdata"))
+    if len(names) < 100:
         raise ConfigError(f"Python {sys.version.split()[0]} has its library's text not at {root}")
-    return _split(_without_repeats(documents), splits)
+    return Corpus(
+        lambda: _without_repeats(
+            (name.as_posix(), (root / name).read_text("utf-8", "replace")) for name in names
+        ),
+        splits,
+        documents.state(root / name for name in names),
+    )
 
 
 @CORPORA.register("files")
@@ -92,27 +105,38 @@ def files(
     validation: str | None = None,
     test: str | None = None,
     splits: Sequence[float] = (0.8, 0.1, 0.1),
-    field: str = "text",
+    column: str = "text",
+    limit: Size = None,
 ) -> Corpus:
-    """Read local files: plain text, JSON lines (`.jsonl`, `.json`) or `.parquet`, by `field`.
+    """Read local files: plain text, JSON lines, Parquet or Arrow, by `column`.
 
     With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
     `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
-    document by position, several by the hash of their text.
+    document by position, several by the hash of their text. Of each split, or of all that is to be
+    split, the first `limit` bytes are taken (`200MB`).
     """
     named = _named(path, train, validation, test)
-    if "" in named:
-        return _split([(text, text) for text in documents.read(named[""], field)], splits)
-    texts = {split: SEPARATOR.join(documents.read(of, field)) for split, of in named.items()}
-    return Corpus(**texts)
+    of_all = [file for of in named.values() for file in of]
+    documents.look(of_all)
+    most = size_of(limit)
+
+    def read() -> Iterator[Document]:
+        for split, of in named.items():
+            for document in documents.limited(documents.read(of, column), most):
+                yield replace(document, split=split)
+
+    size = sum(documents.size(file, column) for file in of_all)
+    return Corpus(read, splits, documents.state(of_all), min(size, most or size))
 
 
 def _named(
     path: str, train: str | None, validation: str | None, test: str | None
-) -> dict[str, list[Path]]:
-    """Return the files of each split, or under "" those that are to be split."""
+) -> dict[str | None, list[Path]]:
+    """Return the files of each split, or under None those that are to be split."""
     if train is None and validation is None and test is None:
-        return {"": _expand(path)}
+        found = _expand(path)
+        documents.check_alike(found, path, "path")
+        return {None: found}
     if train is None or validation is None:
         raise ConfigError("needs 'train' and 'validation' together ('test' may be left out)")
     named = {"train": train, "validation": validation, "test": test}
@@ -124,69 +148,7 @@ def look(choice: Choice) -> None:
     if choice.name == "files":
         named = _named(*(choice[option] for option in ("path", *SPLITS)))
         documents.look([file for of in named.values() for file in of])
-
-
-@CORPORA.register("hub")
-def hub(
-    *,
-    dataset: str = "",
-    config: str | None = None,
-    revision: str | None = None,
-    field: str = "text",
-    splits: Sequence[float] = (0.9, 0.05, 0.05),
-) -> Corpus:
-    """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
-
-    Its own train, validation and test splits are used; where it has only train, that is split.
-    """
-    import datasets
-
-    if not dataset:
-        raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
-    datasets.disable_progress_bars()
-    local = Path(dataset).is_dir()
-    if local:
-        for file in Path(dataset).rglob("*"):
-            if file.is_file() and file.suffix not in _COMPRESSED:
-                documents.refuse_compressed(file)
-    else:
-        reach(dataset)
-    # The library knows a local file by its time alone, so its cache may hold an older text.
-    mode = "reuse_cache_if_exists" if local else "reuse_dataset_if_exists"
-    try:
-        loaded = datasets.load_dataset(dataset, config, revision=revision, download_mode=mode)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "OfflineMode" in reason:
-            reason = "it was not loaded before, and HF_HUB_OFFLINE is set"
-        raise ConfigError(f"the data set '{dataset}' could not be loaded: {reason}") from error
-    texts = {}
-    for name, rows in loaded.items():
-        if field not in rows.column_names:
-            raise documents.no_field(field, f"'{dataset}'", rows.column_names)
-        texts[name] = list(documents.column(rows[field], field, f"'{dataset}'"))
-    if "validation" in texts and "train" in texts:
-        return Corpus(**{name: SEPARATOR.join(texts.get(name, [])) for name in SPLITS})
-    return _split([(t, t) for rows in texts.values() for t in rows], splits)
-
-
-def reach(dataset: str) -> None:
-    """Raise ConfigError where the hub cannot be reached: its library would retry for 30 s."""
-    from datasets.config import HF_HUB_OFFLINE
-    from huggingface_hub import constants, get_session
-
-    if dataset.startswith((".", "/", "~")) or dataset.count("/") > 1:
-        raise ConfigError(f"there is no folder '{dataset}'")
-    if HF_HUB_OFFLINE:
-        return  # the library reads its cache
-    try:
-        get_session().head(constants.ENDPOINT, timeout=10)
-    except Exception as error:  # noqa: BLE001  its type depends on the library's version
-        raise ConfigError(
-            f"the data set '{dataset}' could not be loaded: {constants.ENDPOINT} "
-            f"cannot be reached ({error}); HF_HUB_OFFLINE=1 takes what was loaded "
-            "before"
-        ) from None
+        size_of(choice["limit"])
 
 
 def _expand(path: str) -> list[Path]:
@@ -251,38 +213,10 @@ def _steps(
                 yield folder / entry.name, rest
 
 
-def _split(documents: Sequence[tuple[str, str]], splits: Sequence[float]) -> Corpus:
-    """Split (key, text) pairs by the hash of their keys; a single document by position.
-
-    Where the shares add to less than 1, the rest is left out.
-    """
-    bad = len(splits) != 3 or sum(splits) > 1 + 1e-9 or min(splits) < 0 or splits[0] == 0
-    if bad:
-        raise ConfigError(
-            f"splits {list(splits)}: must be three shares (train, validation, test) that add to 1, "
-            "or to less"
-        )
-    end = sum(splits) if sum(splits) < 1 - 1e-9 else 1.0
-    if len(documents) == 1:
-        text = documents[0][1]
-        first, second = int(len(text) * splits[0]), int(len(text) * (splits[0] + splits[1]) + 1e-6)
-        last = int(len(text) * end) if splits[2] else second
-        return Corpus(text[:first], text[first:second], text[second:last])
-    texts: dict[str, list[str]] = {name: [] for name in SPLITS}
-    for key, text in documents:
-        share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "little") / 2**48
-        if share >= end:
-            continue
-        name = SPLITS[(share >= splits[0]) + (share >= splits[0] + splits[1])]
-        texts[name if splits[SPLITS.index(name)] else "train"].append(text)
-    return Corpus(**{name: SEPARATOR.join(parts) for name, parts in texts.items()})
-
-
-def _without_repeats(documents: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_repeats(texts: Iterable[tuple[str, str]]) -> Iterator[Document]:
     """Drop repeated paragraphs of 80 characters or more, in and across documents."""
     seen: set[str] = set()
-    kept = []
-    for name, text in documents:
+    for name, text in texts:
         paragraphs = []
         for paragraph in text.split("\n\n"):
             key = " ".join(paragraph.split())
@@ -291,5 +225,4 @@ def _without_repeats(documents: Sequence[tuple[str, str]]) -> list[tuple[str, st
             seen.add(key)
             paragraphs.append(paragraph)
         if (rest := "\n\n".join(paragraphs)).strip():
-            kept.append((name, rest.replace(SEPARATOR, "")))
-    return kept
+            yield Document((rest.replace(SEPARATOR, ""),), key=name)

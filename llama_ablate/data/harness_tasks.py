@@ -12,7 +12,7 @@ from typing import Any
 from llama_ablate.config import marked_yaml
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.validation import shown
-from llama_ablate.data import corpora
+from llama_ablate.data import hub
 from llama_ablate.data.items import Item, Kind, Task, checked_answer, checked_choices, text_of
 from llama_ablate.errors import ConfigError, nearest
 
@@ -98,7 +98,7 @@ def _rows(values: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
         raise ConfigError("takes 'data_files' or 'data_dir'", ("dataset_kwargs",))
     datasets.disable_progress_bars()
     if path not in ("json", "csv", "parquet", "text") and not Path(path).is_dir():
-        corpora.reach(path)
+        hub.reach(path)
     try:
         loaded = datasets.load_dataset(
             path,

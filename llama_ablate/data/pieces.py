@@ -36,6 +36,8 @@ class SentencePiece(Tokenizer):
         self.special = {self._model.id_to_piece(i): i for i in control}
         first = self._model.bos_id()
         self.bos = first if first >= 0 else None
+        unknown = self._model.unk_id()
+        self.unknown = unknown if unknown >= 0 else None
 
     @property
     def vocab(self) -> int:

@@ -1,14 +1,16 @@
 """Synthetic corpora of known entropy: a source's symbols as text, one character each."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.config.registry import Choice
+from llama_ablate.config.registry import Entry
 from llama_ablate.data.chains import HiddenMarkov, Markov
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data.documents import Document
 from llama_ablate.data.skills import Counting, Induction
 from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least, within
 
@@ -24,11 +26,12 @@ _SOURCES: dict[str, type[Any]] = {
 }
 
 
-def source_of(choice: Choice) -> Source | None:
+def source_of(entry: Entry) -> Source | None:
     """Return the source of a synthetic corpus, or None for ordinary text."""
-    cls = _SOURCES.get(choice.name)
+    cls = _SOURCES.get(entry if isinstance(entry, str) else entry["name"])
     if cls is None:
         return None
+    choice = CORPORA.resolve(entry)
     source: Source = cls(**{field.name: choice[field.name] for field in fields(cls)})
     return source
 
@@ -106,11 +109,13 @@ def _stream(source: Source, tokens: int, seed: int) -> Corpus:
     within(1000, _TOKENS, tokens=tokens)
     at_least(0, seed=seed)
     lengths = (tokens, tokens // _HELD_OUT, tokens // _HELD_OUT)
-    texts = {
-        split: _text(source.sample(np.random.default_rng([seed, i]), length))
-        for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True))
-    }
-    return Corpus(**texts)
+
+    def sample() -> Iterator[Document]:
+        for i, (split, length) in enumerate(zip(SPLITS, lengths, strict=True)):
+            drawn = source.sample(np.random.default_rng([seed, i]), length)
+            yield Document((_text(drawn),), split)
+
+    return Corpus(sample, state=np.__version__)
 
 
 def _text(symbols: Symbols) -> str:

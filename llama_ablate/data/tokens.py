@@ -5,11 +5,10 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,25 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import Source as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import corpora, named_tokenizers  # noqa: F401  registers them
+from llama_ablate.data import corpora, hub, named_tokenizers, working  # noqa: F401  registers
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
-from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.encoding import difference, encode
 from llama_ablate.data.skills import answers_of
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
+from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizer_files import from_json
 from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
+from llama_ablate.data.working import Appended, Done, Progress
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
+from llama_ablate.terminal import Bar, say
 
 _FORMAT = 1  # part of the store's key: raise it when the layout or a tokenizer changes
 _SUMS = "sums.json"
 _PIECES, _PIECE = 64, 4000  # sample of a text for the round trip: takes up to a second
-_TRIES = 3  # to write tokens: other processes may write them at the same time
+_SCANNED = 1 << 22  # tokens that are looked through at a time
+_TRIES = 3  # to write tokens: other processes may remove them as damaged at the same time
 
 
 class DamagedError(ConfigError):
@@ -112,9 +115,12 @@ class Tokens:
         A corpus of known entropy is one document, and so is a text whose tokenizer has no token
         for what stands between documents.
         """
-        if self.separator is None:
-            return np.zeros(1, np.int64)
-        return np.append(0, np.flatnonzero(self.split(name) == self.separator) + 1)
+        ids = self.split(name) if self.separator is not None else np.zeros(0)
+        ends = (
+            np.flatnonzero(ids[at : at + _SCANNED] == self.separator) + at
+            for at in range(0, len(ids), _SCANNED)
+        )
+        return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
     @cached_property
     def separator(self) -> int | None:
@@ -134,7 +140,7 @@ class Tokens:
         """
         if not self.entry or not isinstance(self.tokenizer, Chars):
             return None
-        return source_of(CORPORA.resolve(self.entry))
+        return source_of(self.entry)
 
     def floor(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the best possible loss in nats of windows (N, T), prediction by prediction."""
@@ -195,28 +201,57 @@ def look(source: Experiment) -> None:
 def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:
     """Return the tokens of a corpus, encoding them on the first call only.
 
-    The folder is written beside its place and renamed, so it is never seen half written. Of two
-    processes that encode at once, the first to finish wins.
+    Of processes that ask for the same tokens at once, one makes them and the others wait. What a
+    killed one had done is taken up by the next. Tokens are placed by a renaming, so they are never
+    seen half written. A text that has not changed since it was last read is not read again.
     """
-    text: Corpus = _built(CORPORA, corpus, "corpus")
+    source: Corpus = _built(CORPORA, corpus, "corpus")
     maker: Maker = _built(TOKENIZERS, tokenizer, "tokenizer")
-    for split in SPLITS[:2]:
-        if not getattr(text, split).strip():
-            where = ("data", "corpus")
-            raise ConfigError(f"the {split} split of '{corpus.name}' would be empty", where)
+    root, entry = cache or cache_folder(), corpus.identity()
+    disk.sweep(root / "tokens")
     # A tokenizer from a file is known by the file's content, not by its path.
-    key = digest([_FORMAT, text.fingerprint, maker.identity or tokenizer.entry()], 16)
-    folder = (cache or cache_folder()) / "tokens" / key
-    disk.sweep(folder.parent)
+    made_by = maker.identity or tokenizer.entry()
+    known = working.recall(root, entry, source.state)
+    if known and (tokens := _opened(root, _key(known, maker, made_by))):
+        return tokens
     for _ in range(_TRIES):
-        with contextlib.suppress(DamagedError):
-            tokens = load(folder)
-            if tokens.lost is not None:
+        with working.folder(root, digest([entry, made_by], 16)) as folder:
+            with _at("data", "corpus"):
+                text = working.read(source, folder)
+            _check_splits(text, corpus.name)
+            working.remember(root, entry, source.state, text)
+            key = _key(text, maker, made_by)
+            if tokens := _opened(root, key):
                 return tokens
-        if folder.exists():  # damaged, or of an older version
-            disk.remove_tree(folder)
-        _write(folder, text, _made(maker, text), key, corpus.entry())
-    return load(folder)
+            _write(root / "tokens" / key, text, maker, folder, corpus.entry())
+        with contextlib.suppress(DamagedError):
+            return load(root / "tokens" / key)
+    return load(root / "tokens" / key)
+
+
+def _key(text: Text, maker: Maker, made_by: Entry) -> str:
+    """Return the fingerprint of a text and a tokenizer together."""
+    sampled = maker.most is not None and text.sizes["train"] > maker.most
+    parts = [_FORMAT, text.fingerprint, made_by]
+    return digest([*parts, "in parts"] if text.cuts or sampled else parts, 16)
+
+
+def _opened(root: Path, key: str) -> Tokens | None:
+    """Return the tokens that are there; None where they are missing or damaged."""
+    folder = root / "tokens" / key
+    with contextlib.suppress(DamagedError):
+        tokens = load(folder)
+        if tokens.lost is not None:
+            return tokens
+    if folder.exists():  # damaged, or of an older version
+        disk.remove_tree(folder)
+    return None
+
+
+def _check_splits(text: Text, name: str) -> None:
+    for split in SPLITS[:2]:
+        if text.is_blank(split):
+            raise ConfigError(f"the {split} split of '{name}' would be empty", ("data", "corpus"))
 
 
 def _state(file: FileIO) -> tuple[int, ...]:
@@ -225,18 +260,18 @@ def _state(file: FileIO) -> tuple[int, ...]:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _made(maker: Maker, text: Corpus) -> Tokenizer:
+@contextlib.contextmanager
+def _at(*where: str) -> Iterator[None]:
+    """Locate the mistakes that are found within at a key of the file."""
     try:
-        return maker.make(text)
-    except ConfigError as error:  # its files are not there
-        raise error.under("data", "tokenizer") from None
+        yield
+    except ConfigError as error:
+        raise error.under(*where) from None
 
 
 def _built(registry: Registry, choice: Choice, key: str) -> Any:
-    try:
+    with _at("data", key):
         return registry.build(choice)
-    except ConfigError as error:
-        raise error.under("data", key) from None
 
 
 def load(folder: Path) -> Tokens:
@@ -262,55 +297,59 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
 
 
-def first_loss(tokenizer: Tokenizer, text: str) -> str:
-    """Return the first difference of a round trip (encode, decode) over a sample, or "".
+def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
+    """Encode a text in a working folder, from where that was stopped, and place its tokens."""
+    partial, progress = folder / "tokens", Progress.of(folder, text)
+    file = partial / "tokenizer.json"
+    disk.make(partial)
+    with _at("data", "tokenizer"):
+        if not _is_file(file, progress.tokenizer):
+            say("making the tokenizer")
+            saved = maker.make(text).to_json()
+            disk.remove(file)
+            progress = Progress(folder, text.fingerprint, disk.write(file, saved.encode("utf-8")))
+        tokenizer = from_json(file.read_text("utf-8"))
+        with Bar("tokenising", "B") as bar:
+            _encode(text, partial, progress, bar)
+        samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
+        lost = (difference(tokenizer, sample) for sample in samples)
+    manifest = {
+        "fingerprint": place.name,
+        "corpus": text.fingerprint,
+        "vocab": tokenizer.vocab,
+        "counts": {split: done.tokens for split, done in progress.splits.items()},
+        "bytes": text.sizes,
+        "entry": entry,
+        "lost": progress.lost or next(filter(None, lost), ""),
+    }
+    sums = {f"{split}.bin": done.sha256 for split, done in progress.splits.items()}
+    sums["tokenizer.json"] = progress.tokenizer
+    for name in ("manifest.json", _SUMS):
+        disk.remove(partial / name)
+    sums["manifest.json"] = disk.write(partial / "manifest.json", json.dumps(manifest).encode())
+    disk.write(partial / _SUMS, json.dumps(sums).encode())
+    disk.place(partial, place)
 
-    The sample is up to 64 pieces of 4,000 characters, evenly spaced, without the separators.
-    """
-    starts = np.linspace(0, max(0, len(text) - _PIECE), _PIECES, dtype=int)
-    for start in dict.fromkeys(starts.tolist()):
-        for part in text[start : start + _PIECE].split(SEPARATOR):
-            back = tokenizer.decode(tokenizer.encode(part))
-            if back != part:
-                pairs = enumerate(zip_longest(part, back))
-                at = max(0, next(i for i, (a, b) in pairs if a != b) - 8)
-                return f"{part[at : at + 24]!r} becomes {back[at : at + 24]!r}"
-    return ""
+
+def _encode(text: Text, partial: Path, progress: Progress, bar: Bar) -> None:
+    """Write the tokens of all splits, each behind those that are there."""
+    total, before = sum(text.sizes.values()), 0
+    for split, size in text.sizes.items():
+        with Appended(partial / f"{split}.bin", progress.splits.get(split, Done())) as out:
+            for chunk in encode(text, split, out.done.read, partial / "tokenizer.json"):
+                data = chunk.ids.tobytes()
+                progress.splits[split] = out.write(data, chunk.stop, len(chunk.ids))
+                progress.lost = progress.lost or chunk.lost
+                progress.save_sometimes(out.flush)
+                bar.update(before + chunk.stop, total)
+            out.sync()
+            progress.splits[split] = out.done
+        progress.save()
+        before += size
 
 
-def _write(folder: Path, text: Corpus, tokenizer: Tokenizer, key: str, entry: Entry) -> None:
-    with contextlib.ExitStack() as stack:
-        try:
-            disk.make(folder.parent)
-            partial = stack.enter_context(disk.partial_folder(folder.parent))
-        except OSError as error:
-            raise ConfigError(
-                f"the token cache '{folder.parent}' cannot be written ({error.strerror}); "
-                "set LLAMA_ABLATE_CACHE to a folder that can"
-            ) from None
-        kind = np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
-        counts, sizes, sums = {}, {}, {}
-        for name, part in text.splits.items():
-            try:
-                ids = tokenizer.encode_documents(part).astype(kind)
-            except ConfigError as error:
-                raise error.under("data", "tokenizer") from None
-            sums[f"{name}.bin"] = disk.write(partial / f"{name}.bin", ids.tobytes())
-            counts[name], sizes[name] = len(ids), len(part.encode())
-        losses = (first_loss(tokenizer, part) for part in text.splits.values())
-        manifest = {
-            "fingerprint": key,
-            "corpus": text.fingerprint,
-            "vocab": tokenizer.vocab,
-            "counts": counts,
-            "bytes": sizes,
-            "entry": entry,
-            "lost": next(filter(None, losses), ""),
-        }
-        for name, content in (
-            ("tokenizer.json", tokenizer.to_json()),
-            ("manifest.json", json.dumps(manifest)),
-        ):
-            sums[name] = disk.write(partial / name, content.encode("utf-8"))
-        disk.write(partial / _SUMS, json.dumps(sums).encode())
-        disk.place(partial, folder)  # another process may have placed the same tokens first
+def _is_file(file: Path, sum_: str) -> bool:
+    """Whether a file is there and has a SHA-256."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(file.read_bytes()).hexdigest() == sum_
+    return False

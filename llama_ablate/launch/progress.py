@@ -94,29 +94,3 @@ class Progress:
     def _draw_grid(self) -> None:
         self._grid.n = self._done + sum(self._fractions.values())
         self._grid.refresh()
-
-
-class Bar:
-    """One bar for work that is counted in turns, shown from the first update on."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._bar: Any = None
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, done: int, total: int) -> None:
-        """Show `done` of `total`."""
-        if self._bar is None:
-            self._bar = tqdm(
-                total=total,
-                desc=self._name,
-                delay=1,  # what is quickly done needs no bar
-                mininterval=0.1 if sys.stderr.isatty() else 10,
-            )
-        self._bar.update(done - self._bar.n)

@@ -58,7 +58,8 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         shown["tuned to"] = frame["point"]
     if frame["excess_nats"].notna().any():
         shown["over the floor (nats)"] = [number(v, f"+.{places}f") for v in frame["excess_nats"]]
-    shown["bits/byte"] = [number(v, f".{places}f") for v in frame["bits_per_byte"]]
+    if frame["bits_per_byte"].notna().any():
+        shown["bits/byte"] = [number(v, f".{places}f") for v in frame["bits_per_byte"]]
     shown["perplexity"] = [_perplexity(v, places) for v in frame["perplexity"]]
     if (frame["active_parameters"] != frame["parameters"]).any():
         shown["active"] = [f"{v:,}" for v in frame["active_parameters"]]

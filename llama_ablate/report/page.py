@@ -275,7 +275,8 @@ def _runs(frames: Frames, folder: Path) -> Shown:
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
         values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
-        cells[head] = [tables.number(value / scale, form, unit) for value in values]
+        if values.notna().any():
+            cells[head] = [tables.number(value / scale, form, unit) for value in values]
     if runs["reason"].any():
         cells["reason"] = runs["reason"]
     places = [frames.folder(run) for run in runs["id"]]

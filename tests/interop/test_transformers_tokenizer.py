@@ -4,13 +4,16 @@ import base64
 import io
 import json
 import random
+import tempfile
 import unicodedata
+from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
 
 from llama_ablate.commands.cli import main
+from llama_ablate.data import texts
 from llama_ablate.data.corpora import Corpus
 from llama_ablate.data.pieces import SentencePiece, from_llama2c
 from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
@@ -147,10 +150,10 @@ def _tokenizer_json(folder, special=("<|endoftext|>", "<pad>"), template=None):
 
 
 def _trained():
-    text = "\n".join(LINES)
-    return TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 300})).make(
-        Corpus(text, text, text)
-    )
+    maker = TOKENIZERS.build(TOKENIZERS.resolve({"name": "bpe", "vocab": 300}))
+    with tempfile.TemporaryDirectory() as folder:
+        text = "\n".join(LINES)
+        return maker.make(texts.write(Corpus.of(text, text, text), Path(folder)))
 
 
 def _ranks():

@@ -1,0 +1,200 @@
+"""The text of a corpus on disk: one file for each split, written in one pass, read in pieces."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO
+
+from llama_ablate.data.corpora import SPLITS, Corpus
+from llama_ablate.data.documents import SEPARATOR, Document
+
+_END = SEPARATOR.encode()
+_BLOCK = 1 << 20  # bytes that are read at a time, and of a chunk of documents
+_WHOLE = 1 << 24  # bytes: a longer document is cut, else its tokens would fill the memory
+#: Where a long document is cut: before the end of a line that ends in a letter or a digit, at which
+#: the tokenizers of GPT-2 and Llama 3, and those that are trained here, cut it too.
+_LINE = re.compile(rb"[0-9A-Za-z](?=\n)")
+
+Update = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Text:
+    """The text of each split in a file of its own: documents with SEPARATOR between them.
+
+    `fingerprint` stands for the exact text of all splits; it is part of every run's identity.
+    """
+
+    folder: Path
+    fingerprint: str
+    sizes: dict[str, int]  # UTF-8 bytes of each split that holds text
+    longest: int  # UTF-8 bytes of the longest document
+
+    @property
+    def cuts(self) -> bool:
+        """Whether some document is so long that it is cut before it is encoded."""
+        return self.longest > _WHOLE
+
+    def file(self, split: str) -> Path:
+        """Return the file of a split."""
+        return self.folder / f"{split}.txt"
+
+    def read(self, split: str, start: int = 0, stop: int | None = None) -> str:
+        """Return a split's text, or the part between two bytes; broken characters are left out."""
+        with self.file(split).open("rb") as opened:
+            opened.seek(start)
+            data = opened.read(-1 if stop is None else stop - start)
+        return data.decode("utf-8", "ignore")
+
+    def pieces(self, split: str) -> Iterator[str]:
+        """Yield a split's text, chunk by chunk."""
+        for start, stop in self.chunks(split):
+            yield self.read(split, start, stop)
+
+    def is_blank(self, split: str) -> bool:
+        """Return whether a split holds nothing but white space."""
+        return split not in self.sizes or all(
+            not piece.replace(SEPARATOR, "").strip() for piece in self.pieces(split)
+        )
+
+    def chunks(self, split: str, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of bytes that are encoded at a time, from one of them on.
+
+        Each holds whole documents and the separators behind them; a document of more than 16 MiB
+        is cut.
+        """
+        with self.file(split).open("rb") as opened:
+            while start < self.sizes[split]:
+                stop = _chunk(opened, start)
+                yield start, stop
+                start = stop
+
+    def sample(self, split: str, pieces: int, size: int) -> Iterator[str]:
+        """Yield up to so many pieces of so many bytes, evenly spaced, without the separators."""
+        last = max(0, self.sizes[split] - size)
+        for start in sorted({last * i // max(1, pieces - 1) for i in range(pieces)}):
+            yield from self.read(split, start, start + size).split(SEPARATOR)
+
+
+def write(corpus: Corpus, folder: Path, update: Update = lambda *_: None) -> Text:
+    """Write the text of a corpus into a folder. `update` gets the bytes so far, and about how many.
+
+    Raises ConfigError where a document cannot be read.
+    """
+    sizes, longest, done = dict.fromkeys(SPLITS, 0), 0, 0
+    with ExitStack() as opened:
+        files = {
+            split: opened.enter_context((folder / f"{split}.txt").open("wb")) for split in SPLITS
+        }
+        for split, pieces in _placed(corpus):
+            length, begun = 0, sizes[split] > 0
+            for piece in chain([SEPARATOR] if begun else [], pieces):
+                length += files[split].write(piece.encode())
+                update(done + length, corpus.size)
+            sizes[split] += length
+            done += length
+            longest = max(longest, length)
+    found = {split: size for split, size in sizes.items() if size}
+    return Text(folder, _fingerprint(folder, sizes), found, longest)
+
+
+def opened(text: Text) -> Text:
+    """Return a text that was written before. Raises ValueError where its files have changed."""
+    sizes = {split: text.sizes.get(split, 0) for split in SPLITS}
+    if _fingerprint(text.folder, sizes) != text.fingerprint:
+        raise ValueError(f"the text in '{text.folder}' has changed")
+    return text
+
+
+def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the documents that are kept, with their splits.
+
+    Where the shares add to less than 1, the rest is left out; a split without a share is train.
+    """
+    shares = corpus.splits
+    end = sum(shares) if sum(shares) < 1 - 1e-9 else 1.0
+    documents = iter(corpus.documents())
+    first = list(islice(documents, 2))
+    if len(first) == 1 and first[0].split is None:
+        yield from _by_position(first[0], shares, end)
+        return
+    for document in chain(first, documents):
+        if document.split is not None:
+            yield document.split, document.pieces
+        elif (share := _share(document)) < end:
+            name = SPLITS[(share >= shares[0]) + (share >= shares[0] + shares[1])]
+            yield name if shares[SPLITS.index(name)] else "train", document.pieces
+
+
+def _share(document: Document) -> float:
+    """Return a number from 0 to 1 by the hash of a document's key."""
+    digest = sha256()
+    for piece in document.pieces if document.key is None else [document.key]:
+        digest.update(piece.encode())
+    return int.from_bytes(digest.digest()[:6], "little") / 2**48
+
+
+def _by_position(
+    document: Document, shares: Sequence[float], end: float
+) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the parts of a text that is split by position."""
+    length = sum(map(len, document.pieces))
+    first, second = int(length * shares[0]), int(length * (shares[0] + shares[1]) + 1e-6)
+    last = int(length * end) if shares[2] else second
+    bounds = (0, first), (first, second), (second, last)
+    for split, (start, stop) in zip(SPLITS, bounds, strict=True):
+        if stop > start:
+            yield split, _between(document.pieces, start, stop)
+
+
+def _between(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
+    """Yield a text from one character to another."""
+    at = 0
+    for piece in pieces:
+        if part := piece[max(0, start - at) : max(0, stop - at)]:
+            yield part
+        at += len(piece)
+
+
+def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
+    """Return sixteen hexadecimal digits of the SHA-256 of all splits."""
+    digest = sha256()
+    for split, size in sizes.items():
+        digest.update(f"{split} {size}\n".encode())
+        for block in _blocks(folder / f"{split}.txt"):
+            digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while block := opened.read(_BLOCK):
+            yield block
+
+
+def _chunk(opened: BinaryIO, start: int) -> int:
+    """Return where the chunk ends that begins at a byte."""
+    opened.seek(start)
+    block = opened.read(_BLOCK)
+    if len(block) < _BLOCK:
+        return start + len(block)
+    if (cut := block.rfind(_END)) >= 0:
+        return start + cut + 1
+    at = start + len(block)
+    while at - start <= _WHOLE and (more := opened.read(_BLOCK)):
+        if (cut := more.find(_END)) >= 0:
+            return at + cut + 1
+        at += len(more)
+    if at - start <= _WHOLE:
+        return at  # the last document
+    lines = [match.end() for match in _LINE.finditer(block)]
+    return start + (lines[-1] if lines else block.rfind(b"\n") + 1 or _character(block))
+
+
+def _character(block: bytes) -> int:
+    """Return where the last character of a block begins."""
+    return next(i for i in range(len(block) - 1, -1, -1) if block[i] & 0xC0 != 0x80)

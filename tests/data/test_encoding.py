@@ -1,0 +1,253 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+
+from llama_ablate.data import encoding, texts, working
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA, Corpus
+from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, from_json
+from llama_ablate.data.tokenizers import _SPLITS, BPE, TOKENIZERS, Bytes
+from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
+
+WORDS = ["the", " cat", " don't", "'LL", " 12345", " é", "你好", "\n", "\n\n", "  ", " \n", "\t"]
+WORDS += [",", ".\n", " (x", "\r\n", "\u00a0", "\u3000", "_", "I'm", "/", "a\u0301", "٣", "🙂"]
+
+
+def trained(before):
+    """Return byte-level BPE with a way to cut text before it."""
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = before
+    model.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600,
+        show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    drawn = random.Random(1)
+    model.train_from_iterator(("".join(drawn.choices(WORDS, k=50)) for _ in range(200)), trainer)
+    return model
+
+
+def by_split(pattern):
+    parts = tokenizers.pre_tokenizers
+    return parts.Sequence(
+        [
+            parts.Split(tokenizers.Regex(pattern), "isolated"),
+            parts.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+@pytest.mark.parametrize("pattern", [None, *_SPLITS], ids=["level", "gpt2", "qwen2", "llama3"])
+def test_words_that_are_encoded_once_give_the_tokens_of_the_whole_text(pattern):
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model = trained(level if pattern is None else by_split(pattern))
+    tokenizer, drawn = BPE(model), random.Random(0)
+    assert tokenizer._known is not None
+    some = ["".join(drawn.choices(WORDS, k=drawn.randrange(60))) for _ in range(400)]
+    some += ["".join(map(chr, drawn.choices(range(32, 127), k=200))) for _ in range(50)]
+    for _ in range(2):  # the second time from what is known
+        for text, ids in zip(some, tokenizer.encode_many(some), strict=True):
+            assert ids.tolist() == model.encode(text, add_special_tokens=False).ids, text
+
+
+def test_llama_3_cuts_text_as_we_know_it():
+    assert LLAMA3_SPLIT in _SPLITS
+
+
+@pytest.mark.parametrize("change", ["normalizer", "added", "prefix", "other pattern", "metaspace"])
+def test_a_tokenizer_that_may_cut_elsewhere_encodes_texts_whole(change):
+    level = tokenizers.pre_tokenizers.ByteLevel
+    before = {
+        "prefix": level(add_prefix_space=True),
+        "other pattern": by_split(r"\s+|\S+ \S+"),
+        "metaspace": tokenizers.pre_tokenizers.Metaspace(),
+    }
+    model = trained(before.get(change, level(add_prefix_space=False)))
+    if change == "normalizer":
+        model.normalizer = tokenizers.normalizers.Replace("a b", "c")
+    if change == "added":
+        model.add_tokens(["a b"])
+    tokenizer = BPE(model)
+    assert tokenizer._known is None
+    (ids,) = tokenizer.encode_many(["x a b the cat"])
+    assert ids.tolist() == model.encode("x a b the cat", add_special_tokens=False).ids
+
+
+def test_what_is_known_of_words_is_limited(monkeypatch):
+    monkeypatch.setattr("llama_ablate.data.tokenizers._KNOWN_UNITS", 100)
+    tokenizer = BPE(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
+    for start in range(0, 1000, 100):
+        text = " ".join(f"word{i}" for i in range(start, start + 100)) + " " + "x" * 1000
+        (ids,) = tokenizer.encode_many([text])
+        assert tokenizer.decode(ids) == text
+        assert len(tokenizer._known) <= 101
+        assert max(map(len, tokenizer._known)) < 50
+
+
+def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypatch):
+    drawn = random.Random(0)
+    model = BPE(trained(by_split(LLAMA3_SPLIT)))
+    whole = "".join(drawn.choices([*WORDS, "word\n", "9\n"], k=20_000))
+    monkeypatch.setattr(texts, "_BLOCK", 2000)
+    monkeypatch.setattr(texts, "_WHOLE", 5000)
+    text = texts.write(Corpus.of(whole, "held out"), tmp_path)
+    (tmp_path / "tokenizer.json").write_text(model.to_json(), "utf-8")
+    chunks = list(encoding.encode(text, "train", 0, tmp_path / "tokenizer.json"))
+    assert len(chunks) > 20
+    assert np.concatenate([chunk.ids for chunk in chunks]).tolist() == model.encode(whole).tolist()
+
+
+def test_processes_give_what_one_alone_gives_in_the_same_order(tmp_path, monkeypatch):
+    documents = [f"document {i} é " * (i % 50) + "the end" for i in range(2000)]
+    text = texts.write(Corpus.of("\0".join(documents), "held out"), tmp_path)
+    model = BPE(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
+    file = tmp_path / "tokenizer.json"
+    file.write_text(model.to_json(), "utf-8")
+    monkeypatch.setattr(texts, "_BLOCK", 20_000)
+    alone = list(encoding.encode(text, "train", 0, file))
+    monkeypatch.setattr(encoding, "_PER_PROCESS", 100)
+    monkeypatch.setattr(encoding, "_cores", lambda: 2)
+    together = list(encoding.encode(text, "train", 0, file))
+    assert len(alone) > 20
+    for a, b in zip(alone, together, strict=True):
+        assert (a.start, a.stop, a.ids.tolist()) == (b.start, b.stop, b.ids.tolist())
+
+
+def test_what_a_process_refuses_is_told_as_if_it_were_this_one(tmp_path, monkeypatch):
+    text = texts.write(Corpus.of("abc" * 1000, "abc"), tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"kind": "chars", "characters": "ab"}), "utf-8")
+    for per_process in (100, 10**9):
+        monkeypatch.setattr(encoding, "_PER_PROCESS", per_process)
+        with pytest.raises(ConfigError, match="the character 'c' is not in the vocabulary"):
+            list(encoding.encode(text, "train", 0, file))
+
+
+def corpus(tmp_path):
+    lines = (json.dumps({"text": f"document {i} " * 20}) for i in range(500))
+    (tmp_path / "x.jsonl").write_text("\n".join(lines), "utf-8")
+    return CORPORA.resolve({"name": "files", "path": str(tmp_path / "x.jsonl")})
+
+
+KILLED = """
+import json, os, signal, sys
+from llama_ablate.data import encoding, texts, tokens, working
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.tokenizers import TOKENIZERS
+texts._BLOCK, working._SAVE_S = 1000, 0.0
+real, left = tokens.encode, int(sys.argv[2])
+def encode(*arguments):
+    global left
+    for chunk in real(*arguments):
+        yield chunk
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+tokens.encode = encode
+tokens.prepare(CORPORA.resolve(json.loads(sys.argv[1])), TOKENIZERS.resolve("bytes"))
+"""
+
+
+def test_what_a_killed_process_had_encoded_is_not_encoded_again(tmp_path, monkeypatch):
+    entry, cache = corpus(tmp_path), tmp_path / "cache"
+    monkeypatch.setattr(texts, "_BLOCK", 1000)
+    monkeypatch.setattr(working, "_SAVE_S", 0.0)
+    expected = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path / "other")
+    words = [sys.executable, "-c", KILLED, json.dumps(entry.entry()), "50"]
+    environment = {**os.environ, "LLAMA_ABLATE_CACHE": str(cache)}
+    killed = subprocess.run(words, env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert disk.names(cache / "tokens") == []
+    first = []
+    real = store.encode
+
+    def encode(text, split, start, file):
+        first.append(start)
+        return real(text, split, start, file)
+
+    monkeypatch.setattr(store, "encode", encode)
+    found = store.prepare(entry, TOKENIZERS.resolve("bytes"), cache)
+    assert first[0] > 20_000
+    assert (found.sums, found.counts) == (expected.sums, expected.counts)
+    assert list((cache / "working").iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["tokens", "progress", "tokenizer", "shorter"])
+def test_work_that_is_not_what_it_was_is_done_again(tmp_path, monkeypatch, damage):
+    entry, cache = corpus(tmp_path), tmp_path / "cache"
+    monkeypatch.setattr(texts, "_BLOCK", 1000)
+    monkeypatch.setattr(working, "_SAVE_S", 0.0)
+    expected = store.prepare(entry, TOKENIZERS.resolve("chars"), tmp_path / "other")
+    real = store.encode
+
+    def stopped(*arguments):
+        for i, chunk in enumerate(real(*arguments)):
+            if i == 50:
+                raise KeyboardInterrupt
+            yield chunk
+
+    monkeypatch.setattr(store, "encode", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        store.prepare(entry, TOKENIZERS.resolve("chars"), cache)
+    (folder,) = (cache / "working").iterdir()
+    names = {"progress": "progress.json", "tokenizer": "tokens/tokenizer.json"}
+    file = folder / names.get(damage, "tokens/train.bin")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content[:100] if damage == "shorter" else content)
+    monkeypatch.setattr(store, "encode", real)
+    found = store.prepare(entry, TOKENIZERS.resolve("chars"), cache)
+    assert found.sums == {**expected.sums, "manifest.json": found.sums["manifest.json"]}
+
+
+def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
+    entry = corpus(tmp_path)
+    monkeypatch.setattr("llama_ablate.data.documents._RECENT_S", 0.0)
+    first = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path)
+    monkeypatch.setattr(working, "read", lambda *_: pytest.fail("it was read"))
+    assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) == first
+    monkeypatch.undo()
+    file = tmp_path / "x.jsonl"
+    before = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"document 1 ", b"dacument 1 "))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) != first
+
+
+def test_a_file_that_was_written_just_now_is_read_each_time(tmp_path):
+    assert CORPORA.build(corpus(tmp_path)).state is None
+
+
+def test_an_unknown_token_anywhere_is_found_and_one_that_stands_for_itself_is_no_loss(tmp_path):
+    vocab = {"<unk>": 0, "a": 1, "b": 2}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
+    words.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    file = tmp_path / "tokenizer.json"
+    file.write_text(BPE(words).to_json(), "utf-8")
+    rare = "a b " * 200_000 + "c" + " a b" * 200_000
+    for text, lost in ((rare, "'a b a b c a b a b a b a ' becomes 'a b a b <unk> a b a b a '"),):
+        written = texts.write(Corpus.of(text, "a"), tmp_path)
+        found = [chunk.lost for chunk in encoding.encode(written, "train", 0, file) if chunk.lost]
+        assert found == [lost]
+    written = texts.write(Corpus.of("a <unk> b", "a"), tmp_path)
+    assert [chunk.lost for chunk in encoding.encode(written, "train", 0, file)] == [""]
+
+
+def test_a_tokenizer_says_which_token_stands_for_the_unknown(llama2_tokenizer, words_tokenizer):
+    made = [
+        TOKENIZERS.build(TOKENIZERS.resolve({"name": "file", "path": str(path)})).make(None)
+        for path in (llama2_tokenizer, words_tokenizer)
+    ]
+    assert [tokenizer.unknown for tokenizer in made] == [0, 0]
+    assert Bytes().unknown is None
+    assert from_json(made[1].to_json()).unknown == 0

@@ -1,0 +1,238 @@
+import json
+import re
+
+import pytest
+
+from llama_ablate.data import tokens as store
+from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.hub import hub
+from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.errors import ConfigError
+from tests.texts import read
+
+TEXTS = [f"document {i} " + "words and words " * (i % 7 + 1) for i in range(300)]
+
+
+def jsonl(file, texts=TEXTS, column="text"):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps({column: t, "n": 1}) + "\n" for t in texts), "utf-8")
+
+
+def parquet(file, texts=TEXTS):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": texts, "n": [1] * len(texts)}), file)
+
+
+def arrow(file, texts=TEXTS):
+    import pyarrow as pa
+
+    table = pa.table({"text": texts})
+    with pa.OSFile(str(file), "wb") as out, pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+
+
+def plain(file, texts=TEXTS):
+    file.write_text("\n".join(texts), "utf-8")
+
+
+WRITERS = {"train.jsonl": jsonl, "train.parquet": parquet, "train.arrow": arrow, "train.txt": plain}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_file_in_the_hubs_layout_gives_the_same_text(tmp_path, name):
+    (tmp_path / "one").mkdir()
+    WRITERS[name](tmp_path / "one" / name)
+    jsonl(tmp_path / "two" / "train.jsonl")
+    found = [read(hub(dataset=str(tmp_path / folder))) for folder in ("one", "two")]
+    assert found[0] == found[1]
+    assert sum(len(text.split(SEPARATOR)) for text in found[0].splits.values()) == len(TEXTS)
+
+
+def test_a_split_is_split_and_subsets_and_files_are_chosen(tmp_path):
+    jsonl(tmp_path / "en" / "a.jsonl", [f"en {i}" for i in range(200)])
+    jsonl(tmp_path / "de" / "b.jsonl", [f"de {i}" for i in range(200)])
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n"
+        "- {config_name: en, data_files: [{split: train, path: en/a.jsonl},"
+        " {split: extra, path: de/b.jsonl}]}\n"
+        "- {config_name: de, data_files: de/b.jsonl}\n---\n"
+    )
+    dataset = str(tmp_path)
+    english = read(hub(dataset=dataset, subset="en", split="train"))
+    assert english.train.startswith("en ")
+    assert set(english.splits) == {"train", "validation", "test"}
+    assert read(hub(dataset=dataset, subset="en", split="extra")).train.startswith("de ")
+    assert read(hub(dataset=dataset, subset="de")).train.startswith("de ")
+    of_files = read(hub(dataset=dataset, data_files="en/*.jsonl"))
+    assert of_files == english
+    assert read(hub(dataset=dataset, data_files=("en/a.jsonl", "de/b.jsonl"))) != english
+
+
+def test_a_limit_is_of_each_split_and_a_shuffle_draws_what_it_takes(tmp_path):
+    jsonl(tmp_path / "train.jsonl")
+    jsonl(tmp_path / "validation.jsonl", TEXTS[:9])
+    dataset, small = str(tmp_path), "2kB"
+    first = read(hub(dataset=dataset, limit=small))
+    assert len(first.train.replace(SEPARATOR, "")) == 2000
+    assert first.validation == SEPARATOR.join(TEXTS[:9])
+    assert SEPARATOR.join(TEXTS).startswith(first.train)
+    drawn = [read(hub(dataset=dataset, limit=small, shuffle=seed)) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1]
+    assert len({one.train for one in [first, *drawn]}) == 3
+    assert set(drawn[0].train.split(SEPARATOR)[:-1]) < set(TEXTS)
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A data set that was loaded from the hub before, as its library keeps it."""
+    import datasets
+
+    jsonl(tmp_path / "source" / "train.jsonl")
+    jsonl(tmp_path / "source" / "validation.jsonl", TEXTS[:9])
+    cache = tmp_path / "hf"
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    builder = datasets.load_dataset_builder(str(tmp_path / "source"), cache_dir=str(cache))
+    builder.download_and_prepare()
+    for file in list((cache / "source").rglob("source-*")):
+        file.rename(file.with_name(file.name.replace("source", "stories")))
+    (cache / "source").rename(cache / "someone___stories")
+    return "someone/stories"
+
+
+def test_what_was_loaded_from_the_hub_before_is_read_without_a_network(cached, tmp_path):
+    assert read(hub(dataset=cached)) == read(hub(dataset=str(tmp_path / "source")))
+    limited = {"limit": "2kB", "shuffle": 3}
+    one, again = (read(hub(dataset=cached, **limited)) for _ in range(2))
+    assert one == again
+    assert len(one.train.replace(SEPARATOR, "")) == 2000
+
+
+def test_tokens_of_a_data_set_outlive_its_copy_and_the_network(cached, tmp_path):
+    import shutil
+
+    entry = CORPORA.resolve({"name": "hub", "dataset": cached})
+    made = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
+    shutil.rmtree(tmp_path / "hf")
+    assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path / "cache") == made
+    other = CORPORA.resolve({"name": "hub", "dataset": cached, "limit": "2kB"})
+    with pytest.raises(ConfigError, match="it was not loaded before, and HF_HUB_OFFLINE is set"):
+        store.prepare(other, TOKENIZERS.resolve("bytes"), tmp_path / "cache")
+
+
+def nothing(folder):
+    folder.mkdir()
+
+
+def only_a_card(folder):
+    folder.mkdir()
+    (folder / "README.md").write_text("# A data set")
+    (folder / ".gitattributes").write_text("x")
+
+
+def mixed(folder):
+    for name in ("a", "b"):
+        jsonl(folder / f"{name}.jsonl")
+    parquet(folder / "c.parquet")
+
+
+def named_wrong(folder):
+    folder.mkdir()
+    parquet(folder / "train.jsonl")
+
+
+def named_parquet(folder):
+    jsonl(folder / "train.parquet")
+
+
+def empty(folder):
+    jsonl(folder / "train.jsonl", [])
+
+
+def two_subsets(folder):
+    jsonl(folder / "train.jsonl")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- {config_name: sample-10BT, data_files: train.jsonl}\n"
+        "- {config_name: sample-100BT, data_files: train.jsonl}\n---\n"
+    )
+
+
+def good(folder):
+    jsonl(folder / "train.jsonl")
+
+
+def good_with_test(folder):
+    good(folder)
+    jsonl(folder / "test.jsonl")
+
+
+BAD = {
+    "an empty folder": (nothing, {}, "dataset", "' holds no data files"),
+    "a card alone": (only_a_card, {}, "dataset", "' holds no data files"),
+    "several kinds": (
+        mixed,
+        {},
+        "dataset",
+        "holds files of several kinds: JSON ('a.jsonl'), Parquet ('c.parquet'); name those",
+    ),
+    "a wrong ending": (named_wrong, {}, None, "is Parquet by its content: its name should end"),
+    "no parquet": (named_parquet, {}, None, "is not parquet: it does not begin with"),
+    "an empty file": (empty, {}, None, "train.jsonl' is empty"),
+    "a column": (good, {"column": "txt"}, "column", "; allowed: n, text; did you mean 'text'?"),
+    "numbers": (good, {"column": "n"}, None, "'n' holds int, not text"),
+    "a split": (good, {"split": "trian"}, "split", "; allowed: train; did you mean 'train'?"),
+    "no validation": (good_with_test, {}, None, "needs 'split', one of test, train"),
+    "a subset": (two_subsets, {"subset": "sample-10bt"}, "subset", "mean 'sample-10BT'?"),
+    "no subset": (two_subsets, {}, "dataset", "needs 'subset'; allowed: sample-100BT, sample-10BT"),
+    "streaming": (good, {"streaming": True}, "streaming", "is a local folder, which is always"),
+    "a seed": (good, {"shuffle": -1}, "shuffle", "must be a seed of 0 or more"),
+    "yes": (good, {"shuffle": True}, "shuffle", "True (bool) is not accepted: it should be a"),
+    "no unit": (good, {"limit": 200}, "limit", "'200' is no amount of text: write a number above"),
+    "negative": (good, {"limit": "-1MB"}, "limit", "'-1MB' is no amount of text"),
+    "files": (good, {"data_files": "no/*.jsonl"}, "data_files", "No (supported) data files found"),
+    "shares": (good, {"splits": [0.9, 0.2, 0.1]}, "splits", "must be three shares"),
+}
+
+
+def _read(entry):
+    return read(CORPORA.build(CORPORA.resolve(entry)))
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_is_one_line_at_its_key(tmp_path, case):
+    make, options, key, message = BAD[case]
+    make(tmp_path / "data")
+    entry = {"name": "hub", "dataset": str(tmp_path / "data"), **options}
+    with pytest.raises(ConfigError) as caught:
+        _read(entry)
+    assert message in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.where == (() if key is None else (key,))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("x.txt", parquet, r"is Parquet by its content: its name should end in \.parquet$"),
+        ("x.jsonl", arrow, r"is not json|is not UTF-8"),
+        ("x.arrow", parquet, r"is Parquet by its content"),
+        ("x.arrow", plain, r"is not arrow: "),
+    ],
+)
+def test_local_files_are_what_their_names_say(tmp_path, name, make, message):
+    make(tmp_path / name)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)})))
+    assert "\n" not in caught.value.message
+
+
+def test_files_of_several_kinds_are_read_only_where_each_is_named(tmp_path):
+    jsonl(tmp_path / "a.jsonl")
+    parquet(tmp_path / "b.parquet", TEXTS[:5])
+    with pytest.raises(ConfigError, match=re.escape("several kinds: JSON ('a.jsonl'), Parquet")):
+        CORPORA.build(CORPORA.resolve({"name": "files", "path": str(tmp_path)}))
+    entry = {"name": "files", "path": str(tmp_path), "train": "a.jsonl", "validation": "b.parquet"}
+    assert read(CORPORA.build(CORPORA.resolve(entry))).validation == SEPARATOR.join(TEXTS[:5])

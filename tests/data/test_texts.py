@@ -1,0 +1,115 @@
+import random
+
+import pytest
+
+from llama_ablate.data import texts
+from llama_ablate.data.corpora import Corpus, files
+from llama_ablate.data.documents import SEPARATOR, Document, limited
+from llama_ablate.errors import ConfigError
+from tests.texts import read
+
+
+def written(folder, *documents):
+    return texts.write(Corpus.of(SEPARATOR.join(documents), "held out"), folder)
+
+
+def ranges(text):
+    return [text.read("train", *bounds) for bounds in text.chunks("train")]
+
+
+def test_chunks_are_whole_documents_and_together_the_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_BLOCK", 100)
+    drawn = random.Random(0)
+    documents = ["é" * drawn.randrange(1, 150) for _ in range(200)]
+    chunks = ranges(written(tmp_path, *documents))
+    assert "".join(chunks) == SEPARATOR.join(documents)
+    assert all(chunk.endswith(SEPARATOR) for chunk in chunks[:-1])
+    assert max(map(len, chunks)) <= 150 + 1
+    assert len(chunks) > 50
+
+
+def test_a_document_up_to_16_mib_is_one_chunk_and_a_longer_one_is_cut_at_ends_of_lines(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(texts, "_BLOCK", 100)
+    monkeypatch.setattr(texts, "_WHOLE", 1000)
+    line = "a line of words\n\n"
+    short, long = line * 50, line * 100
+    text = written(tmp_path, short, long, "the end")
+    chunks = ranges(text)
+    assert text.cuts
+    assert chunks[0] == short + SEPARATOR
+    assert "".join(chunks) == short + SEPARATOR + long + SEPARATOR + "the end"
+    assert all(chunk.endswith("words") for chunk in chunks[1:-2])
+    assert not written(tmp_path, short, short).cuts
+
+
+@pytest.mark.parametrize("text", ["no space é", "\n", "a\n", "é"])
+def test_a_long_document_without_lines_is_cut_between_characters(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(texts, "_BLOCK", 101)
+    monkeypatch.setattr(texts, "_WHOLE", 300)
+    chunks = ranges(written(tmp_path, text * 1000))
+    assert "".join(chunks) == text * 1000
+    assert len(chunks) > 5
+
+
+def test_a_text_is_split_by_position_at_the_same_characters_however_it_is_read(
+    tmp_path, monkeypatch
+):
+    whole = "".join(random.Random(0).choices("aé你🙂\n", k=5000))
+    (tmp_path / "one.txt").write_text(whole, "utf-8")
+    for block in (7, 1 << 20):
+        monkeypatch.setattr("llama_ablate.data.documents._BLOCK", block)
+        found = read(files(path=str(tmp_path / "one.txt"), splits=[0.8, 0.1, 0.1]))
+        assert (found.train, found.validation, found.test) == (
+            whole[:4000],
+            whole[4000:4500],
+            whole[4500:],
+        )
+
+
+def test_large_text_files_are_split_by_the_hash_of_all_their_text(tmp_path, monkeypatch):
+    for i in range(40):
+        (tmp_path / f"{i}.txt").write_text(f"text number {i} " * 9, "utf-8")
+    found = []
+    for block in (7, 1 << 20):
+        monkeypatch.setattr("llama_ablate.data.documents._BLOCK", block)
+        found.append(read(files(path=str(tmp_path))))
+    assert found[0] == found[1]
+    assert len(found[0].splits) == 3
+
+
+def test_a_limit_takes_the_first_bytes_and_cuts_the_last_document_between_characters():
+    documents = [Document(("ab", "cd")), Document(("éé", "é")), Document(("never read",))]
+    for most, expected in ((4, ["abcd"]), (3, ["abc"]), (7, ["abcd", "é"]), (8, ["abcd", "éé"])):
+        found = ["".join(one.pieces) for one in limited(documents, most)]
+        assert found == expected
+    assert list(limited(documents, None)) == documents
+
+
+def test_each_split_has_its_limit(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name} " * 5000, "utf-8")
+    options = {"path": str(tmp_path), "train": "a", "validation": "b"}
+    assert {k: len(v) for k, v in read(files(**options, limit="3kB")).splits.items()} == {
+        "train": 3000,
+        "validation": 3000,
+    }
+
+
+@pytest.mark.parametrize("limit", ["200", "-1MB", "0MB", "1 parsec", "MB", "1e3MB", ""])
+def test_a_limit_needs_a_number_above_0_and_a_unit(tmp_path, limit):
+    (tmp_path / "a").write_text("text", "utf-8")
+    with pytest.raises(ConfigError, match=r"such as 200MB; allowed units: kB, MB, GB, TB$"):
+        files(path=str(tmp_path), limit=limit)
+
+
+def test_a_document_that_cannot_be_read_again_is_not_needed_twice_where_its_split_is_known(
+    tmp_path,
+):
+    def once():
+        yield Document(iter(["a", "b"]), "train")
+        yield Document(iter(["c"]), "validation")
+
+    text = texts.write(Corpus(once), tmp_path)
+    assert (text.read("train"), text.read("validation")) == ("ab", "c")

@@ -1,0 +1,34 @@
+"""The text of a corpus in memory, for tests."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from llama_ablate.data import texts
+
+
+@dataclass(frozen=True)
+class Read:
+    """What `texts.write` wrote."""
+
+    splits: dict[str, str]
+    fingerprint: str
+
+    @property
+    def train(self):
+        return self.splits.get("train", "")
+
+    @property
+    def validation(self):
+        return self.splits.get("validation", "")
+
+    @property
+    def test(self):
+        return self.splits.get("test", "")
+
+
+def read(corpus):
+    """Read a corpus, and return the text of its splits."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = texts.write(corpus, Path(folder))
+        return Read({split: text.read(split) for split in text.sizes}, text.fingerprint)
