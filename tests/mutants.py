@@ -141,9 +141,9 @@ STORE = (
     Mutant(
         "hashes are not looked at",
         "results/run_folder.py",
-        "_check",
-        "listed.get('sha256') != digest",
-        "listed.get('sha256') == 'never'",
+        "_compare",
+        "self.manifest.get(name, {}).get('sha256') != digest",
+        "self.manifest.get(name, {}).get('sha256') == 'never'",
         (RESULTS, DAMAGE),
     ),
     Mutant(

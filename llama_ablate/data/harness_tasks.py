@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.config import marked_yaml
-from llama_ablate.config.marked_yaml import Marked
+from llama_ablate.config.marked_yaml import Marked, load
 from llama_ablate.config.validation import shown
 from llama_ablate.data import hub
 from llama_ablate.data.items import Item, Kind, Task, checked_answer, checked_choices, text_of
@@ -38,7 +37,7 @@ _REFUSED = ("include", "process_docs", "process_results", "description", "gen_pr
 def read(path: Path) -> Task:
     """Read a task. Raises ConfigError, with file, line and column, for what cannot be done."""
     try:
-        marked = marked_yaml.load(path)
+        marked = load(path)
     except ConfigError as error:
         raise ConfigError(error.message, ("task",)) from None
     try:

@@ -55,7 +55,7 @@ class Table(Protocol):
 def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
     """Return the scores of each item in some runs, by the name of their mean."""
     rows = metrics[metrics["run"].isin(runs["id"])]
-    rows = rows[["task" in where for where in rows["coordinates"]]]
+    rows = rows[rows["coordinates"].map(lambda where: "task" in where).astype(bool)]
     seeds = dict(zip(runs["id"], runs["seed"], strict=True))
     known = {
         (run, where["task"]): where["fingerprint"]

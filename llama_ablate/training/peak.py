@@ -21,6 +21,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import cache_folder
 from llama_ablate.files import disk
+from llama_ablate.model import dropout
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.training.compute import KEPT_BLOCK, Compute
@@ -67,6 +68,7 @@ def _peak(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
         FakeTensorMode,
     )
 
+    dropout.forget()
     try:
         with (
             FakeTensorMode(),
@@ -86,6 +88,8 @@ def _peak(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
             _evaluate(model)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
+    finally:
+        dropout.forget()  # numbers that are fake here would be taken for real ones in a run
     cut = 1 / compute.ranks if compute.shards else 1
     held: float = alive.held - own + cut * (own + kept)
     return round(held) + _PROCESS[compute.device]
@@ -96,10 +100,10 @@ def _train(objective: Objective, train: Train, compute: Compute) -> None:
     spec = objective.model.spec
     rows = train.batch // train.accumulate // compute.ranks
     tokens = torch.zeros(rows, spec.context + 1, dtype=torch.long)
-    dropout = Dropout.of_step(spec, 0, 0, train.batch)
+    masks = Dropout.of_step(spec, 0, 0, train.batch)
     for _ in range(min(2, train.accumulate)):
         with compute.autocast():
-            total, _ = objective(tokens, dropout)
+            total, _ = objective(tokens, masks)
         total.backward()
         del total
     objective.zero_grad()

@@ -122,7 +122,7 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
     assert "Not measured: load of 'dense': no layer has experts." in section.note
     cells = section.cells.set_index("name")
     assert (cells.loc["entropy", "dense"], cells.loc["entropy", "mixture"]) == ("-", "2")
-    assert cells.loc["peak_memory_bytes", "base"] == "1000"
+    assert cells.loc["peak_memory_bytes", "base"] == "1,000"
 
 
 def test_one_large_effect_does_not_hide_the_small_ones(frames):

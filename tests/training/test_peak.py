@@ -11,6 +11,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
 from llama_ablate.design import memory
 from llama_ablate.model.counts import count
+from llama_ablate.model.dropout import Dropout
 from llama_ablate.results.record import Memory
 from llama_ablate.training import peak
 from llama_ablate.training.compute import KEPT_BLOCK, Compute
@@ -35,6 +36,16 @@ def test_a_copy_that_branches_go_back_to_and_an_average_are_in_the_forecast(spec
     assert forecast(model, average=3) - plain == 4 * count(model).parameters
     branched = forecast(model, schedule="wsd", branches=[0.5])
     assert branched - plain == 12 * count(model).parameters
+
+
+def test_a_forecast_takes_no_numbers_from_a_run_and_leaves_it_none(spec):
+    """Those that dropout hashes are kept over steps: of a forecast they are not there at all."""
+    model = spec(dim=64, context=32, dropout=0.5)
+    masks, x = Dropout.of_step(model, 0, 0, 4), torch.ones(4, 32, 64)
+    before = masks(x, "embedding")
+    assert forecast(model) > 0
+    assert type(masks(x, "embedding")) is torch.Tensor
+    assert torch.equal(masks(x, "embedding"), before)
 
 
 def test_activations_grow_with_the_rows_of_a_micro_batch(spec):

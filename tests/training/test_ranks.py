@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
 from llama_ablate.results import Results, Store
+from llama_ablate.results.record import ComputeSettings
 from tests import plans
 from tests.commands import PYTHON, alive, command, family, kill
 from tests.in_process import run_in_process
@@ -205,8 +206,10 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
     """As one of two, of which the other never comes: torch itself would wait for minutes."""
     store = Store(tmp_path)
     store.prepare()
-    store.create(plans.of_runs("0a"), "")
+    plan = plans.of_runs("0a").model_copy(update={"compute": ComputeSettings("cpu")})
+    store.create(plan, "")
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(120)
         second = {
             "TORCHELASTIC_RUN_ID": "x",
             "RANK": "1",
