@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.data import documents
 from tests.commands import PYTHON, command
 
 from . import crashing as crash
@@ -21,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def tiny(experiment_file):
+def tiny(experiment_file, monkeypatch):
+    """An experiment whose text is trusted to be what it was: no trial reads it a second time."""
+    monkeypatch.setattr(documents, "_RECENT_S", 0)
     train = "{steps: 3, batch: 2, lr: 1e-3, precision: float32, kernel: math, evals: 1}"
     return experiment_file(train=train, measure="[perplexity]", variants="{}")
 
