@@ -18,6 +18,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
+from llama_ablate.model import counts
 from llama_ablate.model.feedforward import FEEDFORWARDS
 from llama_ablate.model.norms import NORMS
 from llama_ablate.results import Store
@@ -81,6 +82,7 @@ def run(monkeypatch, capsys):
                 patch.setattr(registry, kind, dict(getattr(registry, kind)))
             patch.setattr(METRICS, "_per", dict(METRICS._per))
             optimizer_bytes.cache_clear()
+            counts.forget()
             environment.cache_clear()  # it has the plug-ins of the command before
             code = main([*map(str, words)])
         out, err = capsys.readouterr()
