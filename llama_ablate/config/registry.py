@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import PydanticUserError, create_model
 
+from llama_ablate.config import plugins
 from llama_ablate.config.validation import Section, shown
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files.strict_json import to_json
@@ -197,10 +198,21 @@ class Registry:
         return "-".join([f"no-{self.slot}" if choice.name == "none" else choice.name, *special])
 
     def build(self, choice: Choice, **sizes: Any) -> Any:
-        """Build the component with the sizes that its signature names."""
+        """Build the component with the sizes that its signature names.
+
+        Raises ConfigError for one of a plug-in that fails, other than for lack of memory.
+        """
         component = self._components[choice.name]
         wanted = _sizes(component)
-        part = component(*(sizes[name] for name in wanted), **dict(choice.options))
+        try:
+            part = component(*(sizes[name] for name in wanted), **dict(choice.options))
+        except (ConfigError, MemoryError, RuntimeError):
+            raise
+        except Exception as error:
+            if not plugins.code_of(component):
+                raise
+            why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            raise ConfigError(f"the {self.slot} '{choice.name}' cannot be made: {why}") from error
         interface = [*self._methods, *self._attributes]
         if missing := [name for name in interface if _lacks(part, name)]:
             raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
