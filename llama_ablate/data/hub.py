@@ -123,7 +123,7 @@ def _builder(
     """Return what reads a data set; for a name of the hub, that asks the hub or its cache."""
     import datasets
 
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what fails is told below
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # failures are reported below
     chosen = list(data_files) if isinstance(data_files, tuple) else data_files
     try:
         builder = datasets.load_dataset_builder(

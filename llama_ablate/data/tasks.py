@@ -8,7 +8,7 @@ An item is one of three kinds, told by its keys:
 - minimal pairs: `{"sentence_good": "...", "sentence_bad": "..."}` (BLiMP, Warstadt et al. 2020,
   arXiv:1912.00582).
 
-Each may have a `group`, whose accuracy is told apart. Other keys are not read.
+Accuracy is also reported for each `group` of items. Other keys are not read.
 """
 
 import json

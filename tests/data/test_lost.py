@@ -1,4 +1,4 @@
-"""A tokenizer that loses text has no bits per byte, in no table and on no page, and is told."""
+"""A tokenizer that loses text has no bits per byte in any table or page, and a note says why."""
 
 import csv
 import json

@@ -4,6 +4,8 @@ import torch.nn.functional as F
 
 from llama_ablate.model.delta_rule import gated_delta_rule, gated_delta_step, products
 
+from .stepwise import assert_same_with_gradients, by_documents
+
 
 def inputs(tokens, *, batch=2, heads=3, key=5, value=4, dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -36,15 +38,7 @@ def by_steps(q, k, v, decay, beta, start):
 def test_chunks_compute_the_recurrence_and_its_gradients(tokens):
     given = [x.requires_grad_() for x in (*inputs(tokens), state())]
     chunked, stepped = gated_delta_rule(*given, chunk=16), by_steps(*given)
-    weights = [torch.randn_like(x) for x in stepped]
-    grads = [
-        torch.autograd.grad(
-            sum((w * x).sum() for w, x in zip(weights, results, strict=True)), given
-        )
-        for results in (chunked, stepped)
-    ]
-    torch.testing.assert_close(chunked, stepped, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    assert_same_with_gradients(given, chunked, stepped)
 
 
 def test_the_gradient_is_that_of_finite_differences():
@@ -59,20 +53,8 @@ def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
     begins = torch.zeros(2, 50, dtype=torch.bool)
     begins[:, cuts] = True
     chunked = gated_delta_rule(*given, begins_BT=begins, chunk=16)
-    start, reads = given[-1], []
-    for part in zip(*(x.tensor_split(cuts, 1) for x in given[:-1]), strict=True):
-        read, last = by_steps(*part, start)
-        reads, start = [*reads, read], torch.zeros_like(start)
-    stepped = torch.cat(reads, 1), last
-    weights = [torch.randn_like(x) for x in stepped]
-    grads = [
-        torch.autograd.grad(
-            sum((w * x).sum() for w, x in zip(weights, results, strict=True)), given
-        )
-        for results in (chunked, stepped)
-    ]
-    torch.testing.assert_close(chunked, stepped, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    stepped = by_documents(by_steps, given, cuts)
+    assert_same_with_gradients(given, chunked, stepped)
 
 
 def test_pieces_that_hand_on_the_state_compute_the_whole():

@@ -3,6 +3,8 @@ import torch
 
 from llama_ablate.model.state_space import products, state_space_dual, state_space_step
 
+from .stepwise import assert_same_with_gradients, by_documents
+
 
 def inputs(tokens, *, batch=2, heads=4, groups=2, key=5, value=3, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
@@ -39,15 +41,7 @@ def by_steps(c, b, x, decay, start):
 def test_chunks_compute_the_recurrence_and_its_gradients(tokens, groups):
     given = [x.requires_grad_() for x in (*inputs(tokens, groups=groups), state())]
     chunked, stepped = state_space_dual(*given, chunk=16), by_steps(*given)
-    weights = [torch.randn_like(x) for x in stepped]
-    grads = [
-        torch.autograd.grad(
-            sum((w * x).sum() for w, x in zip(weights, results, strict=True)), given
-        )
-        for results in (chunked, stepped)
-    ]
-    torch.testing.assert_close(chunked, stepped, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    assert_same_with_gradients(given, chunked, stepped)
 
 
 def test_it_is_masked_attention_over_the_whole_sequence():
@@ -66,20 +60,8 @@ def test_a_document_starts_from_nothing_wherever_in_a_chunk_it_begins(cuts):
     begins = torch.zeros(2, 50, dtype=torch.bool)
     begins[:, cuts] = True
     chunked = state_space_dual(*given, begins_BT=begins, chunk=16)
-    start, reads = given[-1], []
-    for part in zip(*(x.tensor_split(cuts, 1) for x in given[:-1]), strict=True):
-        read, last = by_steps(*part, start)
-        reads, start = [*reads, read], torch.zeros_like(start)
-    stepped = torch.cat(reads, 1), last
-    weights = [torch.randn_like(x) for x in stepped]
-    grads = [
-        torch.autograd.grad(
-            sum((w * x).sum() for w, x in zip(weights, results, strict=True)), given
-        )
-        for results in (chunked, stepped)
-    ]
-    torch.testing.assert_close(chunked, stepped, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
+    stepped = by_documents(by_steps, given, cuts)
+    assert_same_with_gradients(given, chunked, stepped)
 
 
 def test_pieces_that_hand_on_the_state_compute_the_whole():
