@@ -97,6 +97,39 @@ def test_what_is_one_document_cannot_be_kept_apart(planned, book, texts):
     assert "tiny.yaml:" in str(caught.value)
 
 
+def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
+    data = SEVERAL.replace("documents: %s", "order: documents") % (several, "bytes")
+    (table,) = planned("{axes: {context: [8, 4]}}", data=data).tables
+    assert table.span == 16
+    assert [v.spec.context for v in table.variants] == [16, 8, 4]
+    assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
+    assert len({table.steps_of(v) for v in table.variants}) == 1
+
+
+def test_the_order_of_documents_and_the_span_of_a_step_are_part_of_a_runs_identity(
+    planned, several
+):
+    data = SEVERAL.replace("documents: %s", "order: %s")
+    plain, windows, shuffled, longer = (
+        planned(data=data % (several, "bytes", "windows")),
+        planned(data=SEVERAL % (several, "bytes", "continue")),
+        planned(data=data % (several, "bytes", "documents")),
+        planned(
+            "{axes: {context: [16]}}",
+            data=data % (several, "bytes", "documents"),
+            model="{dim: 8, layers: 1, heads: 2, context: 32}",
+        ),
+    )
+    assert {run.id for run in plain.runs} == {run.id for run in windows.runs}
+    assert not {run.id for run in plain.runs} & {run.id for run in shuffled.runs}
+    assert not {run.id for run in shuffled.runs} & {run.id for run in longer.runs}
+
+
+def test_several_contexts_need_documents_in_order(planned):
+    with pytest.raises(ConfigError, match=r"axes.context\[0\]: variants of several contexts are"):
+        planned("{axes: {context: [8]}}")
+
+
 def test_a_source_of_known_entropy_is_one_document(planned):
     text = "{corpus: {name: markov, tokens: 20_000}, tokenizer: chars, documents: mask}"
     with pytest.raises(ConfigError, match=r"documents: 'mask' keeps documents apart"):
@@ -441,6 +474,8 @@ WRONG = [
     ({"sizes": "{models: [{dim: 16}]}"}, "sizes.models"),
     ({"sizes": "{models: [{}, {dim: 16}]}"}, "a size changes dim, layers, heads or head_dim"),
     ({"sizes": "{models: [{dim: 16}, {dim: 17}]}"}, "sizes.models[1]"),
+    ({"variants": "{axes: {context: [5]}}"}, "axes.context[0]: 5 does not divide the base's"),
+    ({"variants": "{axes: {context: [32]}}"}, "which is the longest and whose text the others"),
     ({"measure": "[excess_loss]"}, "'excess_loss' needs a corpus whose floor is known"),
     ({"train": "{steps: 6, batch: 4, branches: [0.5]}"}, "'branches' need the schedule 'wsd'"),
     ({"train": "{steps: 6, batch: 4, schedule: wsd, branches: [2]}"}, "shares between 0 and 1"),

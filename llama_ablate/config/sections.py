@@ -86,6 +86,8 @@ class Data(Section):
     tokenizer: Entry = "bytes"
     #: Whether a model sees the documents before the one that it reads.
     documents: Literal["continue", "mask"] = "continue"
+    #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
+    order: Literal["windows", "documents"] = "windows"
 
     @field_validator("corpus", "tokenizer")
     @classmethod

@@ -100,6 +100,13 @@ class Tokens:
         """The state of each split's file when it was last checked."""
         return {}
 
+    @property
+    def training(self) -> NDArray[np.integer]:
+        """The training split. Raises DamagedError where it has changed since it was opened."""
+        if _state(self._files["train"]) != self._checked.get("train"):
+            self._check("train")
+        return self._train
+
     @cached_property
     def _train(self) -> NDArray[np.integer]:
         return self.split("train")
@@ -169,12 +176,11 @@ class Tokens:
         and a run that stopped at step k needs no data loader state to resume. Raises
         DamagedError where the tokens have changed since they were opened.
         """
-        if _state(self._files["train"]) != self._checked.get("train"):
-            self._check("train")
+        ids = self.training
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
-        starts = generator.integers(0, len(self._train) - context, size)
+        starts = generator.integers(0, len(ids) - context, size)
         index = starts[:, None] + np.arange(context + 1)
-        return np.asarray(self._train[index], np.int64)
+        return np.asarray(ids[index], np.int64)
 
 
 def look(source: Experiment) -> None:

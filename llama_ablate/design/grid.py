@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from llama_ablate.config import patterns
-from llama_ablate.config.experiment import Experiment, Model, Train
+from llama_ablate.config.experiment import Experiment, Model
 from llama_ablate.config.registry import laid_over, written
 from llama_ablate.config.spec import RULES, SLOTS, STANDARD, DropoutRates, ModelSpec, digest
 from llama_ablate.config.validation import shown
@@ -19,7 +19,10 @@ from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
-_SIZES = ("dim", "layers", "heads", "head_dim", "bias", "tie", "init_std", "logit_softcap")
+_SIZES = (
+    *("dim", "layers", "heads", "head_dim", "context"),
+    *("bias", "tie", "init_std", "logit_softcap"),
+)
 #: Keys whose values may be mappings.
 _ENTRIES = (*SLOTS, *RULES, "dropout", "train.optimizer", "train.schedule", "train.losses")
 _TRAIN = "train."  # in front of such a key on an axis
@@ -96,7 +99,7 @@ def variants(
         if left_out(changes):
             continue
         spec = _spec(experiment.model, changes, registries, vocab)
-        train = _trained(experiment.train, changes, registries)
+        train = _trained(experiment, changes, registries)
         label = _label(experiment, changes, registries)
         if design == "one-at-a-time" and changes and spec == base and not train:
             covered.append(label)
@@ -178,7 +181,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
     spec = _spec(
         _model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
     )
-    train = {**base.train, **_trained(experiment.train, tuple(changes), registries)}
+    train = {**base.train, **_trained(experiment, tuple(changes), registries)}
     yield Variant(
         "positive control",
         spec,
@@ -194,15 +197,35 @@ def _model_of(spec: ModelSpec, model: Model) -> Model:
     return model.model_copy(update=values)
 
 
-def _trained(train: Train, changes: tuple[Change, ...], registries: Registries) -> dict[str, Any]:
-    """Return the validated changes of `train` that differ from the file's own values."""
+def _trained(
+    experiment: Experiment, changes: tuple[Change, ...], registries: Registries
+) -> dict[str, Any]:
+    """Return the validated changes of `train` that differ from the file's own values.
+
+    A shorter context has as many more rows in a batch: all variants read as much in a step.
+    """
+    train = experiment.train
     keys = {c.key.removeprefix(_TRAIN): c for c in changes if c.key.startswith(_TRAIN)}
     values = {
         key: train_config.changed(train, key, c.value, c.where, registries)
         for key, c in keys.items()
     }
+    for change in (change for change in changes if change.key == "context"):
+        values["batch"] = values.get("batch", train.batch) * _parts(experiment.model, change)
     own = train.model_dump(mode="json")
     return {key: value for key, value in values.items() if value != own[key]}
+
+
+def _parts(model: Model, change: Change) -> int:
+    """Return into how many windows of another context the base's are cut."""
+    if model.context % change.value:
+        divisors = [n for n in range(1, model.context) if model.context % n == 0]
+        raise ConfigError(
+            f"{change.value} does not divide the base's context of {model.context}, which is the "
+            f"longest and whose text the others cut in parts; allowed: {shown(divisors[-6:])}",
+            change.where,
+        )
+    return model.context // int(change.value)
 
 
 def _changes(experiment: Experiment) -> list[list[Change]]:
@@ -396,7 +419,7 @@ def _spec(
         message = f"{model.heads} heads do not divide dim {model.dim}"
         key = next((k for k in ("heads", "dim") if k in at), "heads")
         raise located(ConfigError(f"{message}; allowed: {', '.join(divisors)}", (key,)))
-    sizes = {key: values[key] for key in (*_SIZES, "context")}
+    sizes = {key: values[key] for key in _SIZES}
     if model.init_std == "1/sqrt(dim)":
         if components["parametrization"] != STANDARD:
             name = components["parametrization"].name

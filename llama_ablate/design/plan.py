@@ -226,7 +226,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     for data, where in _texts(experiment):
         text = _text(data, where)
         _check_size(experiment, text, where)
-        prepared.append((data, text, _separator(data, text, where)))
+        _check_documents(data, text, where)
+        prepared.append((data, text, text.separator if data.documents == "mask" else None))
     _check_floor(metrics, [text for _, text, _ in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING}
@@ -243,6 +244,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
             grid.counted(variant, count)
+            _check_order(data, at, variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -264,14 +266,24 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     return tables
 
 
+def _check_order(data: Data, experiment: Experiment, variant: Variant) -> None:
+    """Refuse variants of other contexts where they would not read the same text."""
+    if variant.spec.context != experiment.model.context and data.order == "windows":
+        raise ConfigError(
+            "variants of several contexts are paired by documents: give 'order: documents' in "
+            "'data'",
+            variant.place("context") or variant.where,
+        )
+
+
 def _named(data: Data) -> str:
     """Name a text by its corpus, its options, and what is done with its documents."""
     if data.name:
         return data.name
     corpus = {"name": data.corpus} if isinstance(data.corpus, str) else dict(data.corpus)
     options = [f"{k}={v}" for k, v in corpus.items() if k not in ("name", "path")]
-    masked = ["documents=mask"] if data.documents == "mask" else []
-    return " ".join([str(corpus["name"]), *options, *masked])
+    read = data.model_dump(include={"documents", "order"}, exclude_defaults=True)
+    return " ".join([str(corpus["name"]), *options, *(f"{k}={v}" for k, v in read.items())])
 
 
 def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
@@ -294,20 +306,19 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
         ) from None
 
 
-def _separator(data: Data, text: tokens.Tokens, where: Where) -> int | None:
-    """Return the token at which documents are kept apart, None where they continue each other.
-
-    Raises ConfigError where there is one document, or no token between several.
-    """
-    if data.documents == "continue":
-        return None
-    if len(text.documents("train")) == 1:
-        raise ConfigError(
-            "'mask' keeps documents apart, and these tokens are one document: the corpus has no "
-            "other, or the tokenizer no token that stands between them; allowed: continue",
-            (*where, "documents"),
-        )
-    return text.separator
+def _check_documents(data: Data, text: tokens.Tokens, where: Where) -> None:
+    """Refuse what is done with documents where there is one, or no token between several."""
+    for key, value, does in (
+        ("documents", "mask", "keeps documents apart"),
+        ("order", "documents", "reads documents in random order"),
+    ):
+        if getattr(data, key) == value and len(text.documents("train")) == 1:
+            raise ConfigError(
+                f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
+                "or the tokenizer no token that stands between them; allowed: "
+                f"{Data.model_fields[key].default}",
+                (*where, key),
+            )
 
 
 def _check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:

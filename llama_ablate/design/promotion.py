@@ -70,8 +70,13 @@ def experiment(
     base = table.baseline
     config = chosen[base.label].train_config(first.train).model_dump(mode="json")
     own = chosen[variant.label].train_config(first.train).model_dump(mode="json")
-    entry = {"label": variant.label}
-    entry |= {k: v for k, v in variant.model.items() if v != base.model[k] and k != "vocab"}
+    model = {**base.model, "context": table.span or base.model["context"]}
+    config["batch"] = first.train.batch  # of which a shorter context has made more
+    base_entry, entry = (
+        {"label": v.label}
+        | {k: value for k, value in v.model.items() if value != model[k] and k != "vocab"}
+        for v in (base, variant)
+    )
     entry |= {
         f"train.{key}": train_config.whole(key, own[key], REGISTRIES)
         for key in train_config.KEYS
@@ -79,7 +84,7 @@ def experiment(
     }
     corpus = table.text.source.corpus
     names = [f"first text, {_name(corpus)}"[:60], f"second text, {_name(second)}"[:60]]
-    tokenizer, documents = table.text.source.tokenizer, table.text.source.documents
+    read = table.text.source.model_dump(mode="json", exclude={"name", "corpus"})
     hypothesis: dict[str, Any] = {"variant": variant.label, "direction": gate.direction}
     if gate.direction == "equivalent":
         hypothesis["margin"] = margin
@@ -89,15 +94,15 @@ def experiment(
         "name": f"{first.name[:38]} promoted {variant.label[:30]}",
         "question": f"Is {variant.label} {_question(gate.direction, base.label, margin)} on fresh "
         f"seeds and a second text too? The first gate: {gate.sentence}",
-        "model": {k: v for k, v in base.model.items() if k in Model.model_fields and k != "vocab"},
+        "model": {k: v for k, v in model.items() if k in Model.model_fields and k != "vocab"},
         "variants": {
             "design": "list",
-            "entries": [{"label": base.label}, entry],
+            "entries": [base_entry, entry],
             "baseline": base.label,
             "match": [table.match],
         },
         "texts": [
-            {"name": name, "corpus": text, "tokenizer": tokenizer, "documents": documents}
+            {**read, "name": name, "corpus": text}
             for name, text in zip(names, (corpus, second), strict=True)
         ],
         "train": train.model_dump(mode="json", exclude_defaults=True),

@@ -83,7 +83,7 @@ def runs(
     experiment: Experiment,
     variants: Sequence[Variant],
     steps: Callable[[Variant], int],
-    text: str,
+    text: Sequence[object],
     registries: Registries,
     code: Callable[[ModelSpec, Train], Sequence[str]],
 ) -> tuple[Run, ...]:
@@ -91,7 +91,7 @@ def runs(
 
     Which of them are needed after a race or a look depends on what those find: `report.stages`.
     Seeds are outermost, so a grid cut short is still paired. `table` is what all runs of the table
-    change of `train`, `text` the fingerprint of the tokens, `code` names the code of
+    change of `train`, `text` what identifies the tokens and their order, `code` names the code of
     plug-ins that a spec and a train config use.
     """
     seeds = experiment.race_seeds + experiment.seed_list
@@ -106,7 +106,7 @@ def runs(
             variant.spec.identity(),
             train.identity("tokens", "steps"),
             length,
-            text,
+            *text,
             seed,
             variant.reseed,
             *code(variant.spec, train),

@@ -49,6 +49,14 @@ class Table:
         return self.experiment.train.batch * self.experiment.model.context
 
     @property
+    def span(self) -> int | None:
+        """Tokens of each stream of documents that a step reads, of whatever context a variant is.
+
+        None where windows are drawn anywhere.
+        """
+        return self.experiment.model.context if self.data.order == "documents" else None
+
+    @property
     def steps(self) -> int:
         """Optimizer steps of the baseline's runs."""
         train, sizes = self.experiment.train, self.experiment.sizes
@@ -77,7 +85,7 @@ class Table:
             self.experiment,
             self.variants,
             self.steps_of,
-            self.tokens.fingerprint,
+            [self.tokens.fingerprint, *([self.span] if self.span else [])],
             registries.REGISTRIES,
             _foreign_code,
         )
@@ -132,6 +140,7 @@ class Table:
             budget=self.budget,
             size=sizes,
             text=self.text,
+            span=self.span,
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],

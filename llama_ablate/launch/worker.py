@@ -155,6 +155,7 @@ def _run(
                 progress=_progress(report, note),
                 stop=stop,
                 ranks=ranks,
+                span=table.span,
             )
             if trained.outcome == "cancelled" or not (lease or ranks.shards):
                 return trained.outcome  # the first rank, or the next process, does the rest

@@ -105,6 +105,8 @@ class PlannedTable(_Part):
     budget: str = "tokens"
     size: dict[str, int]
     text: PlannedText
+    #: Where documents are read in random order: tokens of each stream of them that a step reads.
+    span: int | None = None
     steps: int
     tokens_per_run: int
     variants: list[PlannedVariant]

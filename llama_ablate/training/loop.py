@@ -13,6 +13,7 @@ import torch
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
+from llama_ablate.data.shuffled import ShuffledDocuments
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -86,12 +87,15 @@ def train(
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
+    span: int | None = None,
 ) -> Trained:
     """Train a model in place for `steps` steps; return how the run ended.
 
     `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
-    losses of their own have. In the curve `train_loss_nats` is cross-entropy alone, whatever else
-    is minimised; of each other part there is a column `loss_NAME_nats`, its weight in it.
+    losses of their own have. With a `span` the text is read in whole documents, so many tokens of
+    each stream of them at a step (`data.shuffled`); without one in windows drawn anywhere.
+    In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
+    part there is a column `loss_NAME_nats`, its weight in it.
 
     With `saved`, checkpoints are written to that folder every `checkpoint_s` seconds and when
     `stop` returns True; a call that finds one resumes from it, with the numbers of an uninterrupted
@@ -104,7 +108,7 @@ def train(
         shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
-    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks)
+    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, span)
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -146,10 +150,12 @@ class _Run:
         seed: int,
         compute: Compute,
         ranks: Ranks,
+        span: int | None,
     ) -> None:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
+        self.batch = (ShuffledDocuments(tokens, span) if span else tokens).batch
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
@@ -170,9 +176,7 @@ class _Run:
 
     def _update(self, step: int, rate: float) -> tuple[Mapping[str, torch.Tensor], torch.Tensor]:
         set_learning_rate(self.optimizer, rate)
-        batch = torch.from_numpy(
-            self.tokens.batch(self.seed, step, self.config.batch, self.context)
-        )
+        batch = torch.from_numpy(self.batch(self.seed, step, self.config.batch, self.context))
         parts = batch.to(self.compute.device).chunk(self.config.accumulate)
         dropout = Dropout.of_step(self.model.spec, self.seed, step, self.config.batch)
         return update(

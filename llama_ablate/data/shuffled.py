@@ -1,0 +1,82 @@
+"""Training batches of whole documents in random order, the same text however it is cut."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llama_ablate.data.tokens import Tokens
+
+_DRAWN = 256  # documents of a stream at a time
+
+
+@dataclass(frozen=True)
+class ShuffledDocuments:
+    """Streams of documents, drawn with replacement, of which each step reads the next `span`.
+
+    A batch has as many streams as fit it. Which documents a stream holds depends on the seed and
+    the stream's number alone: so models of another context, whose windows are parts of `span`, read
+    the same tokens in the same step, and models of another tokenizer the same documents in the same
+    order.
+    """
+
+    tokens: Tokens
+    span: int
+    _streams: dict[tuple[int, int], "_Stream"] = field(default_factory=dict)
+
+    def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
+        """Return batch `k` of a seed, (size, context + 1): the spans of all streams, cut.
+
+        It depends on nothing else. Raises DamagedError where the tokens have changed since they
+        were opened.
+        """
+        streams = size * context // self.span
+        assert streams * self.span == size * context, (size, context, self.span)
+        assert self.span % context == 0, (self.span, context)
+        ids = self.tokens.training
+        places = np.arange(k * self.span, (k + 1) * self.span + 1)
+        index = np.stack([self._stream(seed, n).at(places) for n in range(streams)])
+        read = np.asarray(ids[np.minimum(index, len(ids) - 1)], np.int64)
+        if (lacking := index == len(ids)).any():  # the separator behind the last document
+            assert self.tokens.separator is not None
+            read[lacking] = self.tokens.separator
+        cut = np.arange(0, self.span, context)[:, None] + np.arange(context + 1)
+        return read[:, cut].reshape(size, context + 1)
+
+    def _stream(self, seed: int, number: int) -> "_Stream":
+        return self._streams.setdefault((seed, number), _Stream(seed, number, self._bounds))
+
+    @cached_property
+    def _bounds(self) -> NDArray[np.int64]:
+        """Where documents begin, and where the last one ends behind its separator."""
+        ids, begins = self.tokens.training, self.tokens.documents("train")
+        ended = begins[-1] == len(ids)
+        return begins if ended else np.append(begins, len(ids) + 1)
+
+
+class _Stream:
+    """An endless sequence of documents; how far it is known is no part of what it is."""
+
+    def __init__(self, seed: int, number: int, bounds: NDArray[np.int64]) -> None:
+        self._seed, self._number, self._bounds = seed, number, bounds
+        self._documents = np.empty(0, np.int64)
+        self._ends = np.empty(0, np.int64)
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of the tokens at some places of the stream."""
+        while not len(self._ends) or self._ends[-1] <= places[-1]:
+            self._draw()
+        nth = np.searchsorted(self._ends, places, "right")
+        return self._bounds[self._documents[nth] + 1] - (self._ends[nth] - places)
+
+    def _draw(self) -> None:
+        drawn = len(self._documents) // _DRAWN
+        generator = np.random.Generator(
+            np.random.Philox(key=[self._seed, self._number], counter=[0, 0, 0, drawn])
+        )
+        documents = generator.integers(0, len(self._bounds) - 1, _DRAWN)
+        before = self._ends[-1] if len(self._ends) else 0
+        ends = before + np.diff(self._bounds)[documents].cumsum()
+        self._documents = np.append(self._documents, documents)
+        self._ends = np.append(self._ends, ends)
