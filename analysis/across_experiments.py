@@ -25,14 +25,14 @@ def main() -> None:
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     rows = results.comparison()
-    rows = rows[~rows["baseline"] & rows["difference_nats"].notna()]
-    rows = rows.sort_values(["experiment", "difference_nats"], ignore_index=True)
+    rows = rows[~rows["baseline"] & rows["difference"].notna()]
+    rows = rows.sort_values(["experiment", "difference"], ignore_index=True)
     named = rows.groupby("experiment", sort=False)
     figure, axes = canvas(8, 1.2 + 0.32 * len(rows))
     colours = sns.color_palette("colorblind", len(named))
     for (name, own), colour, marker in zip(named, colours, 3 * "osD^vP*X", strict=False):
-        y, mean = own.index, own["difference_nats"]
-        ends = [mean - own["low_nats"], own["high_nats"] - mean]
+        y, mean = own.index, own["difference"]
+        ends = [mean - own["low"], own["high"] - mean]
         axes.errorbar(mean, y, xerr=ends, fmt=marker, capsize=2, color=colour, label=name)
     axes.axvline(0, color=BASELINE, lw=1)
     axes.set_yticks(rows.index, [f"{row.variant} (n={row.n})" for row in rows.itertuples()])

@@ -27,9 +27,9 @@ FRONTIER, OTHER = "#0072b2", "#e69f00"  # Okabe & Ito 2008
 
 def frontier(rows: pd.DataFrame) -> "pd.Series[bool]":
     """Return which rows no other beats: none is as cheap with a lower loss, or cheaper with it."""
-    cheapest = rows.sort_values(["cost", "difference_nats"])
-    best_before = cheapest["difference_nats"].cummin().shift(fill_value=float("inf"))
-    return (cheapest["difference_nats"] < best_before).reindex(rows.index)
+    cheapest = rows.sort_values(["cost", "difference"])
+    best_before = cheapest["difference"].cummin().shift(fill_value=float("inf"))
+    return (cheapest["difference"] < best_before).reindex(rows.index)
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
         parser.exit(2, f"{parser.prog}: {error}\n")
     cost = rows[options.cost]
     rows = rows.assign(cost=1 / cost if options.cost.endswith("ratio") else cost)
-    rows = rows[rows["cost"].notna() & rows["difference_nats"].notna() & (rows["role"] == "")]
+    rows = rows[rows["cost"].notna() & rows["difference"].notna() & (rows["role"] == "")]
     if len(rows) < 2:
         parser.exit(
             2,
@@ -58,15 +58,13 @@ def main() -> None:
         (rows[best], "o", FRONTIER, "frontier of the means"),
         (rows[~best], "s", OTHER, "beaten by one of them"),
     ):
-        y = own["difference_nats"]
-        ends = [(y - own["low_nats"]).fillna(0), (own["high_nats"] - y).fillna(0)]
+        y = own["difference"]
+        ends = [(y - own["low"]).fillna(0), (own["high"] - y).fillna(0)]
         axes.errorbar(own["cost"], y, ends, fmt=fmt, capsize=3, color=colour, label=label)
     for row in rows.itertuples():
-        axes.annotate(
-            row.variant, (row.cost, row.difference_nats), (6, 4), textcoords="offset points"
-        )
+        axes.annotate(row.variant, (row.cost, row.difference), (6, 4), textcoords="offset points")
     line = rows[best].sort_values("cost")
-    axes.step(line["cost"], line["difference_nats"], where="post", color=FRONTIER, lw=1)
+    axes.step(line["cost"], line["difference"], where="post", color=FRONTIER, lw=1)
     axes.axhline(0, color=BASELINE, lw=1)
     axes.set(
         xlabel=COSTS[options.cost],

@@ -31,9 +31,9 @@ def main() -> None:
     pairs = factors[factors["changed"] != ""].head(options.most)
     figure, axes = canvas(8, 1.2 + 0.45 * len(pairs))
     for y, row in enumerate(pairs.itertuples()):
-        axes.plot([row.absent_nats, row.present_nats], [y, y], color=BASELINE, lw=1, zorder=1)
-        axes.plot(row.absent_nats, y, "o", color=WITHOUT, label="_"[: y > 0] + "without")
-        axes.plot(row.present_nats, y, "D", color=WITH, label="_"[: y > 0] + "with")
+        axes.plot([row.with_absent, row.with_present], [y, y], color=BASELINE, lw=1, zorder=1)
+        axes.plot(row.with_absent, y, "o", color=WITHOUT, label="_"[: y > 0] + "without")
+        axes.plot(row.with_present, y, "D", color=WITH, label="_"[: y > 0] + "with")
     axes.axvline(0, color=BASELINE, lw=1)
     named = [
         f"{row.changed}, with {row.present} or {row.absent} (interaction: {row.verdict})"

@@ -37,8 +37,8 @@ def main() -> None:
     variants = rows.groupby("variant", sort=False)
     colours = sns.color_palette("colorblind", len(variants))
     for (variant, own), colour, marker in zip(variants, colours, 3 * "osD^vP*X", strict=False):
-        x, y = own["table"].map(sizes), own["difference_nats"]
-        ends = [y - own["low_nats"], own["high_nats"] - y]
+        x, y = own["table"].map(sizes), own["difference"]
+        ends = [y - own["low"], own["high"] - y]
         axes.errorbar(x, y, ends, fmt=f"{marker}-", capsize=3, color=colour, label=variant)
     axes.axhline(0, color=BASELINE, lw=1)
     axes.set_xscale("log")

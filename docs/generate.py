@@ -98,7 +98,7 @@ class _First:
             rows[~rows["baseline"]].groupby("verdict", sort=False).first().iterrows()
         ):
             means = _MEANS[str(verdict)].format(margin=margin)
-            measured = tables.interval(*row[["difference_nats", "low_nats", "high_nats"]])
+            measured = tables.interval(*row[["difference", "low", "high"]])
             lines.append(f"- `{row['label']}`: {measured} is *{verdict}*: {means}")
         return (
             "From [the first experiment](../README.md#a-first-experiment):\n\n"

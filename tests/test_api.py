@@ -125,12 +125,12 @@ def test_the_page_names_everything_that_opened_results_have():
 
 def test_runs_and_curves_have_a_row_for_each_run_and_point(root):
     results = la.open(root)
-    assert results.runs["loss_nats"].tolist() == pytest.approx([2.00, 1.90, 2.10, 1.97, 2.05, 1.93])
+    assert results.runs["loss"].tolist() == pytest.approx([2.00, 1.90, 2.10, 1.97, 2.05, 1.93])
     assert not results.runs.duplicated(["table", "run"]).any()
     assert len(results.curves) == 2 * 6
     assert not results.curves.duplicated(["table", "run", "step"]).any()
     assert results.metrics.query("name == 'test_loss_nats'")["value"].mean() == pytest.approx(
-        results.runs["loss_nats"].mean()
+        results.runs["loss"].mean()
     )
     (table,) = results.tables.to_dict("records")
     assert (table["finished"], table["variants"], table["baseline"]) == (6, 2, "base")
@@ -208,7 +208,7 @@ def bonferroni(differences, rows):
 
 
 def ends(row):
-    return [row[name] for name in ("difference_nats", "low_nats", "high_nats")]
+    return [row[name] for name in ("difference", "low", "high")]
 
 
 def test_rows_of_two_experiments_are_paired_each_with_its_own_baseline(store):
@@ -316,8 +316,8 @@ def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
         frame = getattr(results, name)
         assert list(written) == list(frame)
         assert len(written) == len(frame)
-    losses = pd.read_csv(page.parent / "tables" / "runs.csv")["loss_nats"]
-    assert losses.tolist() == pytest.approx(results.runs["loss_nats"].tolist())
+    losses = pd.read_csv(page.parent / "tables" / "runs.csv")["loss"]
+    assert losses.tolist() == pytest.approx(results.runs["loss"].tolist())
 
 
 SCRIPT = """

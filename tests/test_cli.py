@@ -547,12 +547,12 @@ def test_plan_says_how_many_seeds_a_difference_takes_from_a_pilots_noise(
     for row in values["power"]:
         a, b = pilot[row["variant"]]
         sd = abs(a - b) / 2**0.5
-        assert row["sd_nats"] == pytest.approx(sd)
+        assert row["sd"] == pytest.approx(sd)
         n = row["seeds_needed"]
         assert power(0.01, sd, n) >= 0.8
         assert n == 2 or power(0.01, sd, n - 1) < 0.8
         assert row["predicted_s"] == pytest.approx(values["predicted_s"] * n / 4)
-        assert power(row["detectable_nats"], sd, 4) == pytest.approx(0.8, abs=1e-3)
+        assert power(row["detectable"], sd, 4) == pytest.approx(0.8, abs=1e-3)
     assert main(command) == 0
     assert "seeds for 0.01 nats" in capsys.readouterr().out
 

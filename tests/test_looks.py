@@ -58,7 +58,7 @@ def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tm
     file, store = looked
     assert run_in_process(file, tmp_path) == 0
     one, other = (Frames.of(Results(s)).table for s in (store, Store(tmp_path / "looked")))
-    columns = ["label", "verdict", "look", "n", "difference_nats", "low_nats", "high_nats"]
+    columns = ["label", "verdict", "look", "n", "difference", "low", "high"]
     columns.append("p_corrected")
     assert one.comparison[columns].equals(other.comparison[columns])
     assert store.runs.final_ids() == Store(tmp_path / "looked").runs.final_ids()
@@ -111,7 +111,7 @@ def test_the_sensitivity_to_the_learning_rate_is_that_of_the_race(looked, capsys
         assert main(["report", str(store.root), "--json"]) == 0
     tuning = json.loads(capsys.readouterr().out)["tuning"]
     assert [row["trials"] for row in tuning] == [6] * VARIANTS
-    assert all(row["sensitivity_nats"] >= 0 for row in tuning)
+    assert all(row["sensitivity"] >= 0 for row in tuning)
 
 
 def test_the_plan_says_the_least_and_the_most_that_it_may_take(looked, capsys):

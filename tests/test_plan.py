@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 
 from llama_ablate.config import experiment
@@ -74,7 +75,7 @@ def test_documents_that_are_kept_apart_are_part_of_the_identity_and_others_are_n
     (table,) = masked.tables
     (separator,) = {v.spec.separator for v in table.variants}
     assert table.tokens.tokenizer.decode([separator]) == "\0"
-    assert table.text.fingerprint == plain.tables[0].text.fingerprint  # the tokens are the same
+    assert table.tokens.fingerprint == plain.tables[0].tokens.fingerprint  # the tokens are the same
     assert masked.document(None, Settings()).tables[0].baseline.model["separator"] == separator
 
 
@@ -454,7 +455,10 @@ WRONG = [
     ({"variants": "{axes: {train.lrr: [1e-3]}}"}, "'train.lrr' cannot vary"),
     ({"variants": "{match: [flops, flops]}"}, "variants.match: ['flops', 'flops'] names 'flops' "),
     ({"variants": "{match: params}"}, "did you mean 'parameters'?"),
-    ({"budget": "time"}, "budget[0]: 'time' is not allowed here; allowed: flops, seconds, tokens"),
+    (
+        {"budget": "time"},
+        "budget[0]: 'time' is not allowed here; allowed: bytes, flops, seconds, tokens",
+    ),
     ({"controls": "{aa: weights}"}, "allowed: both, init, none, order"),
     ({"controls": "{positive: {nrom: none}}"}, "controls.positive.nrom: 'nrom' cannot vary"),
     ({"controls": "{positive: {norm: layernorm}}"}, "is the same variant as 'layernorm'"),
@@ -594,5 +598,109 @@ def test_the_experiment_on_documents_asks_the_same_of_both_ways_to_read_them(tmp
     assert one.baseline.spec.separator is None
     assert other.baseline.spec.separator == other.tokens.tokenizer.separator is not None
     assert [v.label for v in one.variants] == [v.label for v in other.variants]
-    assert one.text.fingerprint == other.text.fingerprint
+    assert one.tokens.fingerprint == other.tokens.fingerprint
     assert len(plan.runs) == 2 * 4 * 5
+
+
+TOKENIZERS = "{corpus: {name: files, path: '%s'}, tokenizer: {name: bpe, vocab: 300}, order: %s}"
+BYTES = "{axes: {data.tokenizer: [bytes]}}"
+
+
+def test_variants_of_other_tokenizers_train_on_as_many_bytes_or_flops(planned, several):
+    data, budget = TOKENIZERS % (several, "documents"), "[bytes, flops]"
+    train = "{steps: 60, batch: 4, lr: 1e-3}"
+    plan = planned(BYTES, data=data, budget=budget, train=train)
+    for table in plan.tables:
+        base, other = table.variants
+        assert (base.spec.vocab, other.spec.vocab) == (300, 256)
+        assert {run.id for run in table.runs if run.variant == base}.isdisjoint(
+            run.id for run in table.runs if run.variant == other
+        )
+    (of_base, of_other), (by_bytes, by_flops) = (
+        [table.text_of(v) for v in plan.tables[0].variants],
+        [table.steps_of(table.variants[1]) for table in plan.tables],
+    )
+    size = of_base.tokens.bytes["train"]
+    assert of_other.tokens.counts["train"] == size
+    read = 60 * size / of_base.tokens.counts["train"]  # in bytes, of a token a step
+    assert abs(by_bytes - read) <= 0.5
+    flops = [count(v.spec).flops_per_token for v in plan.tables[1].variants]
+    assert abs(by_flops - 60 * flops[0] / flops[1]) <= 0.5
+    document = plan.document(None, Settings())
+    assert document.tables[0].has_tokenizers
+    assert [text.vocab for text in document.tables[0].texts] == [300, 256]
+
+
+def test_tokenizers_with_vocabularies_of_one_size_are_two_variants(planned, several):
+    own = tokenizers.ByteLevelBPETokenizer()
+    own.train_from_iterator(["a dog ran", "a mat sat"] * 50, vocab_size=260)
+    file = several.parent / "own.json"
+    own.save(str(file))
+    (table,) = planned(
+        f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}",
+        data=(TOKENIZERS % (several, "documents")).replace("300", "260"),
+        budget="bytes",
+    ).tables
+    base, other = table.variants
+    assert base.spec == other.spec
+    assert base.id != other.id
+
+
+@pytest.mark.parametrize(
+    ("order", "sections", "message"),
+    [
+        ("windows", {"budget": "bytes"}, "axes.data.tokenizer[0]: variants of several tokenizers"),
+        ("documents", {}, "budget: a token is not the same text for every tokenizer; allowed: byt"),
+        ("documents", {"budget": "bytes", "margin": "0.1 nats"}, "margin: '0.1 nats': losses comp"),
+        (
+            "documents",
+            {
+                "budget": "bytes",
+                "hypotheses": "[{variant: bytes, direction: better, margin: 0.1 nats}]",
+            },
+            "hypotheses[0].margin: '0.1 nats': losses compare in bits/byte here",
+        ),
+        ("documents", {"budget": "bytes", "measure": "[kv_cache]"}, "bits per byte are a number"),
+        (
+            "documents",
+            {"budget": "bytes", "sizes": "{models: [{dim: 16}, {dim: 32}]}", "seeds": "2"},
+            "axes.data.tokenizer[0]: the laws of a ladder are in nats",
+        ),
+        (
+            "documents",
+            {"budget": "bytes", "controls": "{positive: {data.tokenizer: bytes}}"},
+            "controls.positive.data.tokenizer: a control changes the model or its training",
+        ),
+    ],
+)
+def test_tokenizers_that_would_not_compare_are_refused(planned, several, order, sections, message):
+    with pytest.raises(ConfigError) as caught:
+        planned(BYTES, data=TOKENIZERS % (several, order), **sections)
+    assert message in str(caught.value)
+    assert "tiny.yaml:" in str(caught.value)
+
+
+def test_a_tokenizer_that_loses_text_is_no_variant(planned, several):
+    words = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "WordLevel",
+            "vocab": {"<unk>": 0, "the": 1, "cat": 2, "\0": 3},
+            "unk_token": "<unk>",
+        },
+    }
+    file = several.parent / "words.json"
+    file.write_text(json.dumps(words), "utf-8")
+    with pytest.raises(ConfigError, match=r"axes.data.tokenizer\[0\].*loses text"):
+        planned(
+            f"{{axes: {{data.tokenizer: [{{name: file, path: '{file}'}}]}}}}",
+            data=TOKENIZERS % (several, "documents"),
+            budget="bytes",
+        )

@@ -165,7 +165,7 @@ def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(ma
     effects = figures.effects(frames)
     assert effects.get_size_inches()[1] < 20
     axes = effects.axes[0]
-    ordered = list(frames.table.comparison.sort_values("difference_nats")["label"])
+    ordered = list(frames.table.comparison.sort_values("difference")["label"])
     ordered.remove("rope")
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == ordered[:20] + ordered[-20:]

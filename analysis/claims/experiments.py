@@ -128,12 +128,12 @@ def _of_factors(name: str, frames: Frames, sources: Sequence[FactorSource]) -> I
     effects = {row.factor: row for row in rows(contrasts.factors(frames.table))}
     for source in sources:
         row = effects[source.factor]
-        low, high = row.low_nats, row.high_nats
+        low, high = row.low, row.high
         outside = low > source.within or high < -source.within
         inside = -source.within < low and high < source.within
         failing = controls.all_hold(frames.table.controls)
         result = "supported" if inside else "refuted" if outside else "undecided"
-        measured = tables.interval(row.difference_nats, low, high)
+        measured = tables.interval(row.difference, low, high)
         yield Evidence(
             experiment=name,
             statement=(
@@ -226,9 +226,9 @@ def _controls_hold(table: TableFrames, tokens: int) -> bool:
         differences = [value - base[seed] for seed, value in own.items() if seed in base]
         interval = simultaneous({"": differences})[""]
         row = SimpleNamespace(
-            difference_nats=interval.mean,
-            low_nats=interval.low,
-            high_nats=interval.high,
+            difference=interval.mean,
+            low=interval.low,
+            high=interval.high,
             verdict=verdict(interval, table.margin),
         )
         unchanged = variant.reseed == "none"

@@ -41,7 +41,7 @@ def _nats(text: str) -> float:
     """Read a difference of losses with its unit."""
     from llama_ablate.config import margins
 
-    size = margins.nats(text)
+    size = margins.of_loss(text)
     if size is None:
         raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
     return size

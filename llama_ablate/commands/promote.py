@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def _margin(text: str) -> str:
     from llama_ablate.config import margins
 
-    if margins.nats(text) is None:
+    if margins.of_loss(text) is None:
         raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
     return text
 
@@ -144,9 +144,9 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
         root,
         direction,
         verdict,
-        difference=float(row["difference_nats"]),
-        low=float(row["low_nats"]),
-        high=float(row["high_nats"]),
+        difference=float(row["difference"]),
+        low=float(row["low"]),
+        high=float(row["high"]),
         seeds=int(row["n"]),
         passed=verdict == direction and check.holds,
         controls="" if check.holds else check.why,

@@ -1,9 +1,13 @@
-"""Parse margins, a number and a unit: "0.01 nats", "5%", "0.1 points"."""
+"""Parse margins, a number and a unit: "0.01 nats", "0.01 bits/byte", "5%", "0.1 points"."""
 
 import math
 import re
 
-_STATED = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?(nats|%|points)", re.ASCII)
+#: Units of a loss.
+OF_LOSS = ("nats", "bits/byte")
+_STATED = re.compile(
+    rf"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?({'|'.join(OF_LOSS)}|%|points)", re.ASCII
+)
 
 
 def read(stated: object) -> tuple[float, str]:
@@ -14,7 +18,7 @@ def read(stated: object) -> tuple[float, str]:
     return size, match[2]
 
 
-def nats(stated: object) -> float | None:
-    """Return a margin in nats; None for anything else, and for one that is not above 0."""
+def of_loss(stated: object) -> float | None:
+    """Return a margin in a unit of losses; None for another, and for one that is not above 0."""
     size, unit = read(stated)
-    return size if size and unit == "nats" else None
+    return size if size and unit in OF_LOSS else None

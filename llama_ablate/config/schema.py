@@ -39,7 +39,7 @@ def _without_repeats(values: list[Any]) -> list[Any]:
 def _without_size(value: object) -> object:
     if any(isinstance(one, dict) for one in _listed(value)):
         raise ValueError(
-            f"{shown(value)} is not accepted: a budget is tokens, flops or seconds, "
+            f"{shown(value)} is not accepted: a budget is tokens, bytes, flops or seconds, "
             "without a number; the number is train.tokens or train.steps, of the "
             "baseline"
         )
@@ -47,7 +47,7 @@ def _without_size(value: object) -> object:
 
 
 Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"]
-Budget = Literal["tokens", "flops", "seconds"]
+Budget = Literal["tokens", "bytes", "flops", "seconds"]
 #: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]
 
@@ -100,7 +100,7 @@ class Variants(Section):
 
 
 def _with_unit(value: object) -> object:
-    if value is not None and margins.nats(value) is None:
+    if value is not None and margins.of_loss(value) is None:
         raise ValueError(
             f"{shown(str(value))}: must be a number above 0 and its unit, as '0.01 nats'"
         )
@@ -350,8 +350,8 @@ class Experiment(Section):
     #: In place of `data`: several texts, each with a table of its own.
     texts: list[Data] = Field(default_factory=list, max_length=100)
     train: Train
-    #: What a run's length is counted in: tokens as `train` says, or the FLOPs or measured seconds
-    #: that the baseline spends on them. Of several, each makes a table of its own.
+    #: What a run's length is counted in: tokens as `train` says, or the bytes of text, FLOPs or
+    #: measured seconds that the baseline spends on them. Of several, each makes a table of its own.
     budget: list[Budget] = Field(default=["tokens"])
     #: Keys of `train`, and the values of each that every variant is tried with.
     tune: dict[str, list[Any]] = Field(default_factory=dict)

@@ -16,6 +16,7 @@ from llama_ablate.config.validation import shown
 from llama_ablate.design import train_config
 from llama_ablate.design.designs import DESIGNS, Change
 from llama_ablate.design.matching import Cost, knobs_for, solve
+from llama_ablate.design.text import Text
 from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
@@ -24,8 +25,17 @@ _SIZES = (
     *("bias", "tie", "init_std", "logit_softcap"),
 )
 #: Keys whose values may be mappings.
-_ENTRIES = (*SLOTS, *RULES, "dropout", "train.optimizer", "train.schedule", "train.losses")
+_ENTRIES = (
+    *SLOTS,
+    *RULES,
+    "data.tokenizer",
+    "dropout",
+    "train.optimizer",
+    "train.schedule",
+    "train.losses",
+)
 _TRAIN = "train."  # in front of such a key on an axis
+_TOKENIZER = "data.tokenizer"
 
 Role = Literal["", "aa", "positive"]
 
@@ -43,6 +53,8 @@ class Variant:
     solved: str = ""
     #: What it changes of the experiment's `train`.
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    #: Its own text, where its tokenizer is not that of the table.
+    text: Text | None = field(default=None, compare=False)
     #: The kind of a control; of an A/A arm, what gets another seed: "init", "order" or "both".
     role: Role = ""
     reseed: str = ""
@@ -70,10 +82,15 @@ class Variant:
 
     @property
     def id(self) -> str:
-        """The hash of architecture, training changes and reseeding; the label is not part of it."""
-        if not self.train and not self.reseed:
+        """The hash of architecture, training changes, reseeding and tokens, not of the label."""
+        own = [self.text.tokens.fingerprint] if self.text else []
+        if not self.train and not self.reseed and not own:
             return self.spec.id
-        return digest([self.spec.identity(), dict(self.train), self.reseed])
+        return digest([self.spec.identity(), dict(self.train), self.reseed, *own])
+
+    def is_base(self, spec: ModelSpec) -> bool:
+        """Return whether it is the unchanged base, whose architecture is given."""
+        return self.spec == spec and not self.train and not self.text
 
 
 def variants(
@@ -83,11 +100,14 @@ def variants(
     cost: Cost | None = None,
     match: str = "parameters",
     separator: int | None = None,
+    text_of: Callable[[Change], Text | None] = lambda _change: None,
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
     `cost` counts what `match` holds equal; None matches nothing. `separator` is that of models
-    that keep documents apart. Raises ConfigError with the path of the offending key.
+    that keep documents apart. `text_of` makes a variant's text from its change of the tokenizer;
+    None where the tokens are those of `vocab`. Raises ConfigError with the path of the offending
+    key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
@@ -98,23 +118,31 @@ def variants(
     for changes in DESIGNS[design](axes):
         if left_out(changes):
             continue
-        spec = _spec(experiment.model, changes, registries, vocab)
+        text = next((text_of(c) for c in changes if c.key == _TOKENIZER), None)
+        own_vocab = text.tokens.vocab if text else vocab
+        spec = _spec(experiment.model, changes, registries, own_vocab)
         train = _trained(experiment, changes, registries)
         label = _label(experiment, changes, registries)
-        if design == "one-at-a-time" and changes and spec == base and not train:
-            covered.append(label)
-            continue
         varied = {c.key: c.where for c in changes}
         # Without some of its combinations a product is no factorial design any more.
         factorial = design in ("product", "fraction") and not experiment.variants.exclude
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         names = {c.key: c.label for c in changes if c.label} if factorial else {}
-        arms.append(
-            Variant(label, spec, levels=levels, level_labels=names, varied=varied, train=train)
+        arm = Variant(
+            *(label, spec),
+            levels=levels,
+            level_labels=names,
+            varied=varied,
+            train=train,
+            text=text,
         )
+        if design == "one-at-a-time" and changes and arm.is_base(base):
+            covered.append(label)
+        else:
+            arms.append(arm)
     _refuse_nothing_to_compare(experiment, arms)
     baseline = _baseline(experiment, arms, base)
-    same_as_base = next((v for v in arms if v.spec == base and not v.train), None)
+    same_as_base = next((v for v in arms if v.is_base(base)), None)
     arms = [
         replace(v, is_baseline=v is baseline, covers=tuple(covered) if v is same_as_base else ())
         for v in arms
@@ -128,7 +156,13 @@ def variants(
             v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
         ]
         _distinct(arms)  # variants that differ in width alone are equal once it is solved
-    return tuple(replace(v, spec=replace(v.spec, separator=separator)) for v in arms)
+    if separator is None:
+        return tuple(arms)
+    separators = [v.text.tokens.separator if v.text else separator for v in arms]
+    return tuple(
+        replace(v, spec=replace(v.spec, separator=own))
+        for v, own in zip(arms, separators, strict=True)
+    )
 
 
 def _distinct(variants: Sequence[Variant]) -> None:
@@ -177,6 +211,8 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
     for key, value in controls.positive.items():
         where: Where = ("controls", "positive", key)
         _check_key(key, where)
+        if key == _TOKENIZER:
+            raise ConfigError("a control changes the model or its training, not the text", where)
         changes.append(_change(key, value, where))
     spec = _spec(
         _model_of(base.spec, experiment.model), tuple(changes), registries, base.spec.vocab
@@ -187,6 +223,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
         spec,
         role="positive",
         train=train,
+        text=base.text,
         varied={c.key: c.where for c in changes},
     )
 
@@ -338,7 +375,14 @@ def _check_label(label: Any, where: Where) -> None:
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (*SLOTS, *RULES, *_SIZES, "dropout", *(_TRAIN + name for name in train_config.KEYS))
+    allowed = (
+        *SLOTS,
+        *RULES,
+        *_SIZES,
+        "dropout",
+        _TOKENIZER,
+        *(_TRAIN + name for name in train_config.KEYS),
+    )
     slot, _, option = key.partition(".")
     if key not in allowed and not (slot in (*SLOTS, *RULES) and option):
         raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, allowed)}", where)
@@ -389,7 +433,8 @@ def _spec(
     """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
     values = base.model_dump()
     at: dict[str, Where] = {}
-    own = [c for c in changes if c.key != "label" and not c.key.startswith(_TRAIN)]
+    own = [c for c in changes if c.key not in ("label", _TOKENIZER)]
+    own = [c for c in own if not c.key.startswith(_TRAIN)]
     # An option belongs to the component that the variant has, so components come first.
     for change in sorted(own, key=lambda c: "." in c.key):
         slot, _, option = change.key.partition(".")
@@ -463,7 +508,7 @@ def _name(change: Change, registries: Registries) -> str:
         return change.label
     if change.key in SLOTS:
         return patterns.label(registries[change.key], change.value, change.where)
-    if change.key in RULES:
+    if change.key in (*RULES, _TOKENIZER):
         return registries[change.key].label(change.value, change.where)
     if change.key == "dropout" and isinstance(change.value, Mapping):
         rates = (f"{kind}={written(rate)}" for kind, rate in change.value.items())
@@ -482,7 +527,7 @@ def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) 
             hint = nearest(named, [v.label for v in variants])
             raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
         return chosen[0]
-    return next((v for v in variants if v.spec == base and not v.train), variants[0])
+    return next((v for v in variants if v.is_base(base)), variants[0])
 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:

@@ -4,10 +4,10 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from llama_ablate.config import plugins
+from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Pair
@@ -16,10 +16,12 @@ from llama_ablate.data import tokens
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.design import grid, runs, train_config
+from llama_ablate.design.designs import Change
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
 from llama_ablate.design.table import Table
+from llama_ablate.design.text import Text
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.model import laws
 from llama_ablate.model.counts import count, states
@@ -130,6 +132,7 @@ def make(source: Source) -> Plan:
         _check_losses(tables)
         _check_hypotheses(experiment, tables)
         _check_seeds(experiment)
+        _check_margins(experiment, tables)
         _check_controls(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
@@ -230,7 +233,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         prepared.append((data, text, text.separator if data.documents == "mask" else None))
     _check_floor(metrics, [text for _, text, _ in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
-    registries = {**REGISTRIES, **TRAINING}
+    registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
+    texts: dict[str, Text] = {}  # of variants that have their own, opened once
     tables = []
     for (data, text, separator), (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
@@ -238,13 +242,21 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(at, registries, text.vocab, _cost(match, at), match, separator)
+            variants = grid.variants(
+                at,
+                registries,
+                text.vocab,
+                _cost(match, at),
+                match,
+                separator,
+                partial(_own_text, Text(data, text), texts),
+            )
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
             grid.counted(variant, count)
-            _check_order(data, at, variant)
+            _check_text(Text(data, text), at, variant, budget)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -266,14 +278,57 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     return tables
 
 
-def _check_order(data: Data, experiment: Experiment, variant: Variant) -> None:
-    """Refuse variants of other contexts where they would not read the same text."""
-    if variant.spec.context != experiment.model.context and data.order == "windows":
+def _own_text(of_table: Text, known: dict[str, Text], change: Change) -> Text | None:
+    """Return the text of a table with another tokenizer; None where the tokens are the same."""
+    data = of_table.data.model_copy(update={"tokenizer": change.value})
+    try:
+        TOKENIZERS.resolve(change.value)
+        key = data.model_dump_json()
+        text = known.get(key) or Text(data, _text(data, ("data",)))
+    except ConfigError as error:
+        of_tokenizer = error.where[:2] == ("data", "tokenizer")
+        rest = error.where[2:] if of_tokenizer else error.where
+        raise ConfigError(error.message, (*change.where, *rest)) from None
+    known[key] = text
+    return None if text.tokens.fingerprint == of_table.tokens.fingerprint else text
+
+
+def _check_text(of_table: Text, experiment: Experiment, variant: Variant, budget: str) -> None:
+    """Refuse variants of other contexts or tokenizers that would not read the same text."""
+    context = variant.spec.context != experiment.model.context
+    if not (context or variant.text):
+        return
+    what = "contexts" if context else "tokenizers"
+    key = "context" if context else "data.tokenizer"
+    place = variant.place(key) or variant.where
+    if of_table.data.order == "windows":
         raise ConfigError(
-            "variants of several contexts are paired by documents: give 'order: documents' in "
+            f"variants of several {what} are paired by documents: give 'order: documents' in "
             "'data'",
-            variant.place("context") or variant.where,
+            place,
         )
+    if variant.text is None:
+        return
+    if budget == "tokens":
+        raise ConfigError(
+            "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds",
+            ("budget",),
+        )
+    if experiment.sizes:
+        raise ConfigError("the laws of a ladder are in nats per token of one tokenizer", place)
+    for text, where in ((of_table, ("data", "tokenizer")), (variant.text, place)):
+        tokens = text.tokens
+        if tokens.lost:
+            raise ConfigError(
+                f"the tokenizer loses text ({tokens.lost}), so it has no bits per byte to compare",
+                where,
+            )
+        if any(
+            len(tokens.documents(split)) != len(of_table.tokens.documents(split))
+            for split in tokens.counts
+        ):
+            raise ConfigError("has other documents than the table's own tokenizer", where)
+    _check_size(experiment, variant.text.tokens, place)
 
 
 def _named(data: Data) -> str:
@@ -344,6 +399,30 @@ def _check_seeds(experiment: Experiment) -> None:
             )
 
 
+def _check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse margins of a loss that are not in the unit in which tables compare losses."""
+    several = any(variant.text for table in tables for variant in table.variants)
+    unit = margins.OF_LOSS[several]
+    why = "variants differ in their tokenizers" if several else "all have one tokenizer"
+    stated: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
+    stated += [
+        (hypothesis.margin, ("hypotheses", i, "margin"))
+        for i, hypothesis in enumerate(experiment.hypotheses)
+        if hypothesis.measure is None
+    ]
+    for margin, where in stated:
+        given = margins.read(margin)[1]
+        if given in margins.OF_LOSS and given != unit:
+            raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
+    if several and experiment.measure and not _measures_loss(experiment):
+        raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
+
+
+def _measures_loss(experiment: Experiment) -> bool:
+    names = (one if isinstance(one, str) else one["name"] for one in experiment.measure)
+    return "perplexity" in names
+
+
 def _check_controls(experiment: Experiment) -> None:
     """Refuse controls that could not fail: all but one in which nothing changes need a margin."""
     controls = experiment.controls
@@ -379,8 +458,10 @@ def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> No
     from llama_ablate.measure import METRICS
 
     for (i, choice), table in itertools.product(enumerate(metrics), tables):
+        own = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
         try:
-            METRICS.check(choice, table.baseline.spec, table.tokens)
+            for variant in own.values():
+                METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
         except ConfigError as error:
             raise error.under("measure", i) from None
 

@@ -16,6 +16,7 @@ from llama_ablate.training.registries import REGISTRIES
 FIRST_SEED = 500_000
 #: From here on seeds are those of races.
 _RACES = 1_000_000
+_OF_TEXT = ("vocab", "separator")  # of a model: follow from the tokens
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def experiment(
     config["batch"] = first.train.batch  # of which a shorter context has made more
     base_entry, entry = (
         {"label": v.label}
-        | {k: value for k, value in v.model.items() if value != model[k] and k != "vocab"}
+        | {k: value for k, value in v.model.items() if value != model[k] and k not in _OF_TEXT}
+        | ({"data.tokenizer": v.text.source.tokenizer} if v.text else {})
         for v in (base, variant)
     )
     entry |= {
@@ -94,7 +96,7 @@ def experiment(
         "name": f"{first.name[:38]} promoted {variant.label[:30]}",
         "question": f"Is {variant.label} {_question(gate.direction, base.label, margin)} on fresh "
         f"seeds and a second text too? The first gate: {gate.sentence}",
-        "model": {k: v for k, v in model.items() if k in Model.model_fields and k != "vocab"},
+        "model": {k: v for k, v in model.items() if k in Model.model_fields and k not in _OF_TEXT},
         "variants": {
             "design": "list",
             "entries": [base_entry, entry],

@@ -83,7 +83,7 @@ def runs(
     experiment: Experiment,
     variants: Sequence[Variant],
     steps: Callable[[Variant], int],
-    text: Sequence[object],
+    text: Callable[[Variant], Sequence[object]],
     registries: Registries,
     code: Callable[[ModelSpec, Train], Sequence[str]],
 ) -> tuple[Run, ...]:
@@ -91,8 +91,8 @@ def runs(
 
     Which of them are needed after a race or a look depends on what those find: `report.stages`.
     Seeds are outermost, so a grid cut short is still paired. `table` is what all runs of the table
-    change of `train`, `text` what identifies the tokens and their order, `code` names the code of
-    plug-ins that a spec and a train config use.
+    change of `train`, `text` what identifies a variant's tokens and their order, `code` names the
+    code of plug-ins that a spec and a train config use.
     """
     seeds = experiment.race_seeds + experiment.seed_list
     planned = []
@@ -106,7 +106,7 @@ def runs(
             variant.spec.identity(),
             train.identity("tokens", "steps"),
             length,
-            *text,
+            *text(variant),
             seed,
             variant.reseed,
             *code(variant.spec, train),

@@ -13,10 +13,11 @@ from llama_ablate.data import tokens
 from llama_ablate.design import train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.runs import Run, runs
+from llama_ablate.design.text import Text
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan import CONTEXTS, PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.results.plan import CONTEXTS, PlannedTable, PlannedVariant
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -85,7 +86,10 @@ class Table:
             self.experiment,
             self.variants,
             self.steps_of,
-            [self.tokens.fingerprint, *([self.span] if self.span else [])],
+            lambda variant: [
+                self.text_of(variant).tokens.fingerprint,
+                *([self.span] if self.span else []),
+            ],
             registries.REGISTRIES,
             _foreign_code,
         )
@@ -93,7 +97,9 @@ class Table:
     def steps_of(self, variant: Variant) -> int:
         """Return how many steps a variant's runs take within the budget."""
         cost: Mapping[str, float] = {}
-        if self.budget == "flops":
+        if self.budget == "bytes":
+            cost = {v.id: self.text_of(v).bytes_per_token for v in self.variants}
+        elif self.budget == "flops":
             cost = {id_: of.flops_per_token for id_, of in self.counts.items()}
         elif self.budget == "seconds":
             assert self.seconds is not None, "paced() comes first"
@@ -118,18 +124,13 @@ class Table:
         return tuple(LOSSES.resolve(entry) for entry in entries)
 
     @property
-    def text(self) -> PlannedText:
-        """The plan's entry of the text."""
-        return PlannedText(
-            fingerprint=self.tokens.fingerprint,
-            corpus=self.tokens.corpus,
-            vocab=self.tokens.vocab,
-            tokens=self.tokens.counts,
-            bytes=self.tokens.bytes,
-            documents={name: len(self.tokens.documents(name)) for name in self.tokens.counts},
-            lost=self.tokens.lost or "",
-            source=self.data,
-        )
+    def text(self) -> Text:
+        """The text of all variants that have none of their own."""
+        return Text(self.data, self.tokens)
+
+    def text_of(self, variant: Variant) -> Text:
+        """Return the text that a variant reads."""
+        return variant.text or self.text
 
     def planned(self) -> PlannedTable:
         """Return the plan's entry of the table."""
@@ -139,7 +140,7 @@ class Table:
             match=self.match,
             budget=self.budget,
             size=sizes,
-            text=self.text,
+            text=self.text.planned(),
             span=self.span,
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
@@ -161,6 +162,7 @@ class Table:
             covers=list(variant.covers),
             train=dict(variant.train),
             model=variant.spec.to_dict(),
+            text=variant.text.planned() if variant.text else None,
             state_growth=dict(zip(CONTEXTS, states(variant.spec, CONTEXTS), strict=True)),
             **self.counts[variant.id].to_dict(),
         )

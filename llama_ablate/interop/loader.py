@@ -141,7 +141,8 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
         if record:
             why = store.runs.why_no_weights(run_id) if record.ok else f"it ended {record.outcome}"
         raise ConfigError(f"run {run_id} of '{store.root}' has no weights: {why}")
-    text = store.table_of(run_id).text
+    table = store.table_of(run_id)
+    text = table.text_of(table.variant(record.variant))
     made_with = record.environment.get("plugins", {})
     try:
         spec = spec_from(record.model)

@@ -70,21 +70,21 @@ def _against_baseline(table: TableFrames, record: Record) -> str:
     (row,) = table.comparison[table.comparison["label"] == record.label].to_dict("records")
     if row["baseline"]:
         return "It is a run of the baseline, with which the others are compared."
-    if not math.isfinite(row["difference_nats"]):
+    if not math.isfinite(row["difference"]):
         return f"Against the baseline: {row['verdict']}."
-    interval = f"[{row['low_nats']:+.4f}, {row['high_nats']:+.4f}]"
-    if not math.isfinite(row["low_nats"]):
+    interval = f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+    if not math.isfinite(row["low"]):
         interval = "none, from one pair"
     return (
         f"Its variant against `{_plain(table.plan.baseline.label)}`, over {row['n']} seeds: "
-        f"{row['difference_nats']:+.4f} nats per token, interval {interval}: "
+        f"{row['difference']:+.4f} {table.unit.full}, interval {interval}: "
         f"**{row['verdict']}**."
     )
 
 
 def _limits(table: TableFrames, record: Record) -> str:
     variant = table.plan.variant(record.variant)
-    text: Any = table.plan.text
+    text: Any = table.plan.text_of(variant)
     seeds = len({run.seed for run in table.plan.runs if run.variant == variant.id})
     return "\n".join(
         [

@@ -154,7 +154,7 @@ def _arm(variant: Variant, table: Table) -> dict[str, Any]:
     return {
         "spec": variant.spec.to_dict(),
         "train": _train_config(variant, table).model_dump(mode="json"),
-        "data": table.text,
+        "data": table.text_of(variant).planned(),
     }
 
 
@@ -169,7 +169,7 @@ def _circumstances(variant: Variant, table: Table) -> list[Any]:
     makes no measurement out of date.
     """
     train = _train_config(variant, table).identity("tokens", "steps", "evals")
-    return [variant.spec.identity(), train, table.tokens.fingerprint]
+    return [variant.spec.identity(), train, table.text_of(variant).tokens.fingerprint]
 
 
 def measure_finished(
@@ -242,8 +242,8 @@ def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> 
     for variant, table in now.arms:
         whose, train = f"'{store.root}'", _train_config(variant, table)
         refuse_other_code(variant.spec, planned.settings.plugins, whose, train)
-    was = {table.text.fingerprint for table in planned.tables}
-    if was != {table.tokens.fingerprint for table in now.tables}:
+    was = {table.text_of(v).fingerprint for table in planned.tables for v in table.variants}
+    if was != {table.text_of(v).tokens.fingerprint for table in now.tables for v in table.variants}:
         raise ConfigError(f"the corpus has changed since the runs of '{store.root}' were planned")
 
 

@@ -222,6 +222,7 @@ class Queue:
         return back
 
     def _lost(self, run: Run, gone: Gone) -> Record:
+        table = next(table for table in self._plan.tables if run in table.runs)
         return Record(
             id=run.id,
             label=run.variant.label,
@@ -235,7 +236,7 @@ class Queue:
             peak_memory_bytes=0,
             model=run.variant.spec.to_dict(),
             train=self._plan.experiment.train.with_changes(run.train).model_dump(mode="json"),
-            data=next(c for c in self._plan.tables if run in c.runs).tokens.fingerprint,
+            data=table.text_of(run.variant).tokens.fingerprint,
             compute=self._compute.to_dict(),
             environment=environment(),
         )

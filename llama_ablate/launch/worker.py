@@ -129,6 +129,7 @@ def _run(
     stop = _stop_signal(lease)  # before anything slow
     planned, table = plan.runs[run_id], plan.table_of(run_id)
     variant = table.variant(planned.variant)
+    text = table.text_of(variant)
     train_config = planned.train_config(plan.experiment.train)
     compute = Compute.of(plan.compute)
     settle(compute.threads, compute.device, keep=not compute.shards)
@@ -139,7 +140,7 @@ def _run(
     working = store.working(run_id)
     noted = LiveNote(working, run_id, planned.steps, per_step) if lease else nullcontext()
     try:
-        tokens = open_tokens(table.text)
+        tokens = open_tokens(text)
         model = init_weights(build(spec_from(variant.model)), planned.init_seed)
         with noted as note:
             trained = train(
@@ -191,7 +192,7 @@ def _run(
         peak_memory_bytes=memory,
         model=variant.model,
         train=train_config.model_dump(mode="json"),
-        data=table.text.fingerprint,
+        data=text.fingerprint,
         compute=compute.to_dict(),
         environment=environment(),
         metrics=metrics,
@@ -206,7 +207,8 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     record, file = store.record(run_id), store.runs.weights(run_id)
     assert record is not None, run_id
     assert file is not None, run_id
-    tokens = open_tokens(store.table_of(run_id).text)
+    table = store.table_of(run_id)
+    tokens = open_tokens(table.text_of(table.variant(record.variant)))
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)

@@ -8,6 +8,7 @@ import pandas as pd
 from llama_ablate.report.frames import rows
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
+from llama_ablate.report.units import BITS, NATS
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
@@ -19,7 +20,7 @@ _MANY = 12  # variants beyond which a column for each is too wide
 LEADING = (
     "variant",
     "n",
-    "loss (nats)",
+    *(f"loss ({unit.name})" for unit in (NATS, BITS)),
     DIFFERENCE,
     "verdict",
     "parameters",
@@ -34,16 +35,16 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     `LEADING` columns come first, those of them that there are. Losses have as many decimals as the
     narrowest interval of a difference bears out.
     """
-    ends = zip(frame["low_nats"], frame["high_nats"], strict=True)
+    ends = zip(frame["low"], frame["high"], strict=True)
     places = max(
         (decimals(low, high) for low, high in ends if high > low),
         default=decimals(math.nan, math.nan),
     )
     shown = pd.DataFrame({"variant": frame["label"], "n": frame["n"].astype(str)})
-    shown["loss (nats)"] = [number(v, f".{places}f") for v in frame["loss_nats"]]
+    unit = frame["unit"].iloc[0]
+    shown[f"loss ({unit})"] = [number(v, f".{places}f") for v in frame["loss"]]
     shown[DIFFERENCE] = [
-        "" if row.baseline else interval(row.difference_nats, row.low_nats, row.high_nats)
-        for row in rows(frame)
+        "" if row.baseline else interval(row.difference, row.low, row.high) for row in rows(frame)
     ]
     shown["verdict"] = [_guarded(row) for row in rows(frame)]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
@@ -58,9 +59,10 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         shown["tuned to"] = frame["point"]
     if frame["excess_nats"].notna().any():
         shown["over the floor (nats)"] = [number(v, f"+.{places}f") for v in frame["excess_nats"]]
-    if frame["bits_per_byte"].notna().any():
-        shown["bits/byte"] = [number(v, f".{places}f") for v in frame["bits_per_byte"]]
-    shown["perplexity"] = [_perplexity(v, places) for v in frame["perplexity"]]
+    if unit == NATS.name:  # else one is the loss, and the other does not compare
+        if frame["bits_per_byte"].notna().any():
+            shown["bits/byte"] = [number(v, f".{places}f") for v in frame["bits_per_byte"]]
+        shown["perplexity"] = [_perplexity(v, places) for v in frame["perplexity"]]
     if (frame["active_parameters"] != frame["parameters"]).any():
         shown["active"] = [f"{v:,}" for v in frame["active_parameters"]]
     if frame["residual"].abs().max() > 0:
@@ -110,9 +112,9 @@ def diagnostics(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({name.replace("label", "variant"): frame[name]})
     if "n" in frame:
         shown["n"] = frame["n"].astype(str)
-    shown["error of seeds"] = [number(v, ".2g") for v in frame["seed_se_nats"]]
-    if (frame["text_se_nats"] > 0).any():
-        shown["error of the text"] = [number(v, ".2g") for v in frame["text_se_nats"]]
+    shown["error of seeds"] = [number(v, ".2g") for v in frame["seed_se"]]
+    if (frame["text_se"] > 0).any():
+        shown["error of the text"] = [number(v, ".2g") for v in frame["text_se"]]
     shown["degrees of freedom"] = [number(v, ".1f") for v in frame["df"]]
     shown["variance"] = [
         "" if math.isnan(row.df) else "pooled" if row.pooled else "own" for row in rows(frame)
@@ -160,7 +162,7 @@ def _perplexity(value: float, places: int) -> str:
 def factors(frame: pd.DataFrame) -> pd.DataFrame:
     """Return effects of factors with their numbers written as people read them."""
     shown = frame[["effect"]].copy()
-    shown[DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
+    shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
     shown["verdict"] = frame["verdict"]
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
@@ -169,10 +171,10 @@ def factors(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _interaction(row: Any) -> str:
     """Write what one factor does with and without another, and what the two make together."""
-    extra = 2 * row.difference_nats
-    form = f"z.{decimals(row.low_nats, row.high_nats)}f"
+    extra = 2 * row.difference
+    form = f"z.{decimals(row.low, row.high)}f"
     return (
-        f"{row.changed} {row.present_nats:+{form}} with {row.present}, {row.absent_nats:+{form}} "
+        f"{row.changed} {row.with_present:+{form}} with {row.present}, {row.with_absent:+{form}} "
         f"with {row.absent}: together {abs(extra):{form}} {'lower' if extra < 0 else 'higher'} "
         "than the sum of each alone"
     )
@@ -242,7 +244,7 @@ def measured(row: Any) -> str:
 def winners(frame: pd.DataFrame) -> pd.DataFrame:
     """Return who wins each table, and where that flips."""
     shown = frame[["table", "winner"]].copy()
-    shown[DIFFERENCE] = _intervals(frame, "difference_nats", "low_nats", "high_nats")
+    shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
     shown["verdict"] = frame["verdict"]
     shown["flips"] = ["flips" if flips else "" for flips in frame["flips"]]
     return shown
@@ -251,10 +253,10 @@ def winners(frame: pd.DataFrame) -> pd.DataFrame:
 def steps(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the steps of a path."""
     shown = frame[["step"]].assign(n=frame["n"].astype(str))
-    ends = ("marginal_nats", "marginal_low", "marginal_high")
+    ends = ("marginal", "marginal_low", "marginal_high")
     shown["this step [95%]"] = _intervals(frame, *ends)
     shown["verdict"] = frame["verdict"]
-    ends = ("cumulative_nats", "cumulative_low", "cumulative_high")
+    ends = ("cumulative", "cumulative_low", "cumulative_high")
     shown["all so far [95%]"] = _intervals(frame, *ends)
     shown["p of the step, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
@@ -274,9 +276,9 @@ def tuning(frame: pd.DataFrame) -> pd.DataFrame:
     ]
     shown["best"] = frame["chosen"]
     shown["at the edge"] = frame["edge"]
-    shown["loss (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
+    shown["loss"] = [number(v, ".4f") for v in frame["loss"]]
     shown["LR sensitivity [95% interval]"] = _intervals(
-        frame, "sensitivity_nats", "low_nats", "high_nats", sign=""
+        frame, "sensitivity", "low", "high", sign=""
     )
     return shown
 
@@ -391,7 +393,7 @@ def speed_ups(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"variant": frame["label"]})
     if frame["table"].any():
         shown.insert(0, "table", frame["table"])
-    shown["at a loss of (nats)"] = [number(v, ".4f") for v in frame["loss_nats"]]
+    shown["at a loss of (nats)"] = [number(v, ".4f") for v in frame["loss"]]
     for cost in ("tokens", "flops", "seconds"):
         title = f"{cost.replace('flops', 'FLOPs')} [95% interval]"
         ends = (frame[cost], frame[f"{cost}_low"], frame[f"{cost}_high"])

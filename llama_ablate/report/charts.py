@@ -83,7 +83,7 @@ def effects(frames: Frames) -> Chart | None:
         return None
     shown.sort(key=lambda row: (math.isnan(row["difference"]), row["difference"]))
     seeds = _by_seed(table)
-    title = f"{_against(table)} (nats, {_count(row['n'] for row in shown)})"
+    title = f"{_against(table)} ({table.unit.name}, {_count(row['n'] for row in shown)})"
     order = [row["variant"] for row in shown]
     spec = intervals(order, shown, seeds, title=title, margin=table.margin, told=OF_VARIANT)
     spec["description"] = "Differences in loss from the baseline, with intervals"
@@ -107,8 +107,8 @@ def learning_curves(frames: Frames) -> Chart | None:
         widened(point["difference"] for point in points if point["tokens"] >= after)
         for after in (half, 0)
     )
-    x = number("tokens", "training tokens", axis={"format": "~s"})
-    y = number("difference", f"validation {_against(table)} (nats)")
+    x = number("tokens", table.unit.text, axis={"format": "~s"})
+    y = number("difference", f"validation {_against(table)} ({table.unit.name})")
     y["scale"] = {"domain": either("zoom", end, whole), "nice": False}
     few = [label for label in cast(table).named if label != table.plan.baseline.label]
     order = [v.label for v in _others(table)]
@@ -158,7 +158,9 @@ def costs(frames: Frames) -> Chart | None:
     if not offered or len(shown) < 2:
         return None
     x = number("x", " ", scale={"zero": False, "padding": 12}, axis={"format": "~s"})
-    y = number("difference", f"{_against(table)} (nats)", scale={"zero": False, "padding": 8})
+    y = number(
+        "difference", f"{_against(table)} ({table.unit.name})", scale={"zero": False, "padding": 8}
+    )
     at: Spec = {"x": x, "y": y}
     name_of_axis: Spec = {
         "x": {"expr": "width / 2"},
@@ -218,7 +220,7 @@ def factors(frames: Frames) -> Chart | None:
         order,
         shown,
         [],
-        title="effect on the loss (nats)",
+        title=f"effect on the loss ({frames.table.unit.name})",
         margin=frames.table.margin,
         told=("variant", "interval", "p", "verdict"),
     )
@@ -235,16 +237,16 @@ def interactions(frames: Frames) -> Chart | None:
     shown = [
         {
             "pair": f"{row.changed}, {row.present} for {row.absent}",
-            "without": row.absent_nats,
-            "with": row.present_nats,
+            "without": row.with_absent,
+            "with": row.with_present,
             "verdict": row.verdict,
-            "interval": tables.interval(row.difference_nats, row.low_nats, row.high_nats),
+            "interval": tables.interval(row.difference, row.low, row.high),
         }
         for row in rows(frame[frame["changed"] != ""])
     ]
     if not shown:
         return None
-    x = number("without", "effect of the first on the loss (nats)")
+    x = number("without", f"effect of the first on the loss ({frames.table.unit.name})")
     common: Spec = {
         "y": lines_of([row["pair"] for row in shown], "pair"),
         "tooltip": told("pair", "without", "with", "interval", "verdict"),
@@ -268,26 +270,24 @@ def steps(frames: Frames) -> Chart | None:
     The line is the step's own interval, simultaneous over the steps.
     """
     frame = contrasts.steps(frames.table)
-    if frame.empty or frame["marginal_nats"].isna().all():
+    if frame.empty or frame["marginal"].isna().all():
         return None
-    before = (frame["cumulative_nats"] - frame["marginal_nats"]).fillna(0.0)
+    before = (frame["cumulative"] - frame["marginal"]).fillna(0.0)
     shown = [
         {
             "variant": row.step,
             "from": start,
-            "to": start + row.marginal_nats,
+            "to": start + row.marginal,
             "low": start + row.marginal_low,
             "high": start + row.marginal_high,
-            "this step": tables.interval(row.marginal_nats, row.marginal_low, row.marginal_high),
-            "all so far": tables.interval(
-                row.cumulative_nats, row.cumulative_low, row.cumulative_high
-            ),
+            "this step": tables.interval(row.marginal, row.marginal_low, row.marginal_high),
+            "all so far": tables.interval(row.cumulative, row.cumulative_low, row.cumulative_high),
             "p": row.p_corrected,
             "verdict": row.verdict,
         }
         for row, start in zip(rows(frame), before, strict=True)
     ]
-    x = number("from", f"{_against(frames.table)} (nats)")
+    x = number("from", f"{_against(frames.table)} ({frames.table.unit.name})")
     common: Spec = {
         "y": lines_of([row["variant"] for row in shown]),
         "tooltip": told("variant", "this step", "all so far", "p", "verdict"),
@@ -314,17 +314,17 @@ def sensitivity(frames: Frames) -> Chart | None:
     table = frames.table
     if "lr" not in table.experiment.tune:
         return None
-    losses = tuning.rates(table.runs, table.split, math.log(table.plan.text.vocab))
+    losses = tuning.rates(table.runs, table.loss, table.chance)
     if losses.empty:
         return None
     tuned = table.reported.groupby("label", sort=False)["tuned"].first()
     chosen = {label: json.loads(point).get("lr") for label, point in tuned.items()}
     points = [
         {**_mean(row), "rate": row.lr, "chosen": chosen.get(row.label) == row.lr}
-        for row in rows(over_seeds(losses, ["label", "lr"], "loss_nats"))
+        for row in rows(over_seeds(losses, ["label", "lr"], "loss"))
     ]
     x = logarithmic("rate", "learning rate", "~g")
-    spec = of_means(points, x, f"{table.split} loss (nats per token)")
+    spec = of_means(points, x, f"{table.split} loss ({table.unit.full})")
     ring = layer("point", {"size": 190, "strokeWidth": 2}, [{"filter": "datum.chosen"}])
     spec["layer"].append(ring | {"encoding": spec["layer"][-1]["encoding"]})
     spec["description"] = "Loss by learning rate"
@@ -341,7 +341,7 @@ def ladder(frames: Frames) -> Chart | None:
     if frames.ladder.empty:
         return None
     losses = scaling.at_end(frames.ladder)
-    means = over_seeds(losses, ["label", "parameters"], "loss_nats")
+    means = over_seeds(losses, ["label", "parameters"], "loss")
     points = [{**_mean(row), "size": row.parameters} for row in rows(means)]
     spec = of_means(points, logarithmic("size", _SIZE), "loss (nats per token)")
     spec["description"] = "Loss by size"
@@ -420,10 +420,8 @@ def variants(table: TableFrames) -> list[Spec]:
 
 def _named(frame: pd.DataFrame) -> list[Spec]:
     """Return rows with the names that charts show."""
-    given = {"label": "variant", "loss_nats": "loss", "difference_nats": "difference"}
-    given |= {"low_nats": "low", "high_nats": "high", "p_corrected": "p"}
     shown = []
-    for row in frame.rename(columns=given).to_dict("records"):
+    for row in frame.rename(columns={"label": "variant", "p_corrected": "p"}).to_dict("records"):
         interval = tables.interval(row["difference"], row["low"], row["high"])
         shown.append({str(key): value for key, value in row.items()} | {"interval": interval})
     return shown
@@ -455,20 +453,20 @@ def _by_seed(table: TableFrames) -> list[Spec]:
 
 def _differences_by_tokens(table: TableFrames) -> list[Spec]:
     """Return the differences in validation loss from the baseline, where both were evaluated."""
-    base, loss = table.plan.baseline.label, "validation_loss_nats"
+    base = table.plan.baseline.label
     curves = table.curves([base, *(variant.label for variant in _others(table))])
     curves = curves[curves["outcome"] == "ok"]
-    against = curves[curves["label"] == base].set_index(["seed", "tokens"])[loss]
+    against = curves[curves["label"] == base].set_index(["seed", "read"])["loss"]
     against = against[~against.index.duplicated()].rename("against")
-    paired = curves[curves["label"] != base].join(against, on=["seed", "tokens"]).dropna()
+    paired = curves[curves["label"] != base].join(against, on=["seed", "read"]).dropna()
     runs = {(run.label, run.seed): run.id for run in rows(table.reported)}
     return [
         {
             "variant": row.label,
             "run": runs[row.label, row.seed],
             "seed": row.seed,
-            "tokens": row.tokens,
-            "difference": round(row.validation_loss_nats - row.against, 5),
+            "tokens": row.read,
+            "difference": round(row.loss - row.against, 5),
         }
         for row in rows(paired)
     ]
@@ -478,7 +476,7 @@ def _laws(losses: pd.DataFrame, floor: float | None) -> list[Spec]:
     """Return points along the law through each variant's sizes, and along its projection."""
     points = []
     for label, own in losses.groupby("label", sort=False):
-        means = own.groupby("parameters")["loss_nats"].mean()
+        means = own.groupby("parameters")["loss"].mean()
         law = scaling.law_through(means, floor)
         if law is None:
             continue

@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report import tuning
 from llama_ablate.report.frames import Frames, TableFrames, spread
 from llama_ablate.results import CURVE
 
@@ -41,6 +40,7 @@ TABLES: Columns = {
     "layers": "layers of the model",
     "heads": "query heads of the model",
     "context": "training context in tokens",
+    "unit": "unit of losses: `nats` per token, or `bits/byte`",
     "match": "what is held equal to the baseline's: `parameters`, `flops`, ..., or `none`",
     "budget": "what a run's length is counted in: `tokens`, `flops` or `seconds`",
     "steps": "optimizer steps of the baseline's runs",
@@ -56,7 +56,7 @@ RUNS: Columns = {
     "baseline": "whether it is a run of the baseline",
     "role": "`aa` or `positive` for a run of a control, else empty",
     "race": "whether it only chose a tuned point, and is never reported",
-    "loss_nats": "loss on the split that the comparison reports, nats per token",
+    "loss": "loss on the split that the comparison reports, in the unit of the table",
     "steps_done": "optimizer steps that it took",
     "train_s": "seconds of training, without evaluation",
     "peak_memory_bytes": "most memory that the run held",
@@ -91,20 +91,22 @@ COMPARISON: Columns = {
     "role": "`aa` or `positive` for a control, else empty",
     "point": _RUN["point"],
     "outcome": "how its reported runs ended, counted",
+    "unit": "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
+    "tokenizers of their own",
     "n": "number of seeds that are paired with the baseline's; of the baseline its own",
-    "loss_nats": "mean loss over its reported runs that ended `ok`, nats per token",
-    "sd_nats": "standard deviation of the loss over seeds",
-    "difference_nats": "mean difference from the baseline, paired by seed; below 0 is better",
-    "low_nats": "lower end of its interval, which holds for all rows of the table at once",
-    "high_nats": "upper end of its interval",
+    "loss": "mean loss over its reported runs that ended `ok`",
+    "sd": "standard deviation of the loss over seeds",
+    "difference": "mean difference from the baseline, paired by seed; below 0 is better",
+    "low": "lower end of its interval, which holds for all rows of the table at once",
+    "high": "upper end of its interval",
     "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `diverged`, `collapsed`, "
     "`failed`, `pending`; of the baseline `baseline`",
     "p_corrected": "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 "
     "just where the interval leaves out 0",
     "alpha": "error that the row's interval spends",
     "df": "degrees of freedom of the standard error",
-    "seed_se_nats": "standard error of the difference over seeds",
-    "text_se_nats": "standard error of the difference over held-out texts",
+    "seed_se": "standard error of the difference over seeds",
+    "text_se": "standard error of the difference over held-out texts",
     "pooled": "whether the variance over seeds is moderated by the other rows'",
     "look": "which of the planned looks the row is from",
     "looks": "how many looks are planned",
@@ -186,6 +188,7 @@ def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
         "vocab": text.vocab,
         **plan.size,
         "context": frames.plan.experiment.model.context,
+        "unit": table.unit.name,
         "match": plan.match,
         "budget": plan.budget,
         "steps": plan.steps,
@@ -198,11 +201,10 @@ def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
 
 def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     planned = {variant.id: variant for variant in table.plan.variants}
-    loss = f"{tuning.reported_split(table.runs)}_loss_nats"
     frame = _owned(frames, table.runs.rename(columns={"id": "run", "chosen": "reported"}), table)
     frame["baseline"] = [planned[id_].baseline for id_ in frame["variant_id"]]
     frame["role"] = [planned[id_].role for id_ in frame["variant_id"]]
-    frame["loss_nats"] = frame.get(loss)
+    frame["loss"] = frame.get(table.loss)
     return frame.drop(columns=["tuned", "best", "needed", "possible"])
 
 

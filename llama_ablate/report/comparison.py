@@ -23,14 +23,15 @@ from llama_ablate.evidence import (
 from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.report import tuning
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.units import unit_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlannedTable, PlannedVariant
 
 #: The reported losses by variant's id and by seed.
 Losses = dict[str, dict[int, float]]
 _DIFFERENCE = (
-    *("difference_nats", "low_nats", "high_nats", "verdict", "p_corrected", "alpha"),
-    *("df", "seed_se_nats", "text_se_nats", "pooled", "seeds_low", "seeds_high"),
+    *("difference", "low", "high", "verdict", "p_corrected", "alpha"),
+    *("df", "seed_se", "text_se", "pooled", "seeds_low", "seeds_high"),
     *("correlation", "pairing_saves"),
 )
 #: Losses of a variant and of the baseline with the same seed.
@@ -48,8 +49,8 @@ def compare(
 ) -> pd.DataFrame:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    Columns: `label, baseline, role, point, outcome, n, loss_nats, sd_nats, difference_nats,
-    low_nats, high_nats, verdict, p_corrected, alpha, df, seed_se_nats, text_se_nats, pooled, look,
+    Columns: `label, baseline, role, point, outcome, unit, n, loss, sd, difference,
+    low, high, verdict, p_corrected, alpha, df, seed_se, text_se, pooled, look,
     looks, seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed,
     perplexity, bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual,
     solved, flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low,
@@ -66,6 +67,7 @@ def compare(
     reported = runs[runs["chosen"]]
     split = tuning.reported_split(reported)
     losses = losses_by_seed(table, reported)
+    unit = unit_of(table)
     every = {str(id_): own["outcome"] for id_, own in runs.groupby("variant")}
     ended = {str(id_): set(own) for id_, own in runs.groupby("variant")["outcome"]}
     by_variant = dict(list(reported.groupby("variant")))
@@ -92,6 +94,7 @@ def compare(
                 "role": variant.role,
                 "point": "" if own.empty else own["point"].iloc[0],
                 "outcome": outcomes(own["outcome"]),
+                "unit": unit.name,
                 "n": len(pairs[id_]),
                 **_quality(losses[id_].values()),
                 **_difference(pairs[id_], at, word, margin),
@@ -115,7 +118,7 @@ def compare(
 
 def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
     """Return the reported losses of the runs that ended ok."""
-    column = f"{tuning.reported_split(runs)}_loss_nats"
+    column = f"{tuning.reported_split(runs)}_{unit_of(table).number}"
     losses: Losses = {variant.id: {} for variant in table.variants}
     if column in runs:
         ok = runs[(runs["outcome"] == "ok") & runs[column].notna()]
@@ -164,8 +167,8 @@ def outcomes(values: Iterable[str]) -> str:
 def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return one row for each table of an experiment that has several: who wins there.
 
-    `tables` maps names to comparisons. Columns: `table, winner, difference_nats, low_nats,
-    high_nats, verdict, flips`. The winner has the lowest paired difference from the baseline of all
+    `tables` maps names to comparisons. Columns: `table, winner, difference, low,
+    high, verdict, flips`. The winner has the lowest paired difference from the baseline of all
     variants that are no controls and have all seeds, or all of their look; `flips` says that it is
     not the first table's winner.
     """
@@ -173,12 +176,12 @@ def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for name, frame in tables.items() if len(tables) > 1 else ():
         # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
         full = (frame["n"] == frame.loc[frame["baseline"], "n"].max()) | (frame["looks"] > 1)
-        fair = (frame["role"] == "") & frame["difference_nats"].notna() & full
+        fair = (frame["role"] == "") & frame["difference"].notna() & full
         candidates = frame[fair & ~frame["verdict"].isin([*UNSTABLE, "pending"])]
         if candidates.empty:
             continue
-        best = candidates.sort_values("difference_nats").iloc[0]
-        shown = ("difference_nats", "low_nats", "high_nats", "verdict")
+        best = candidates.sort_values("difference").iloc[0]
+        shown = ("difference", "low", "high", "verdict")
         rows.append(
             {
                 "table": name,
@@ -218,7 +221,7 @@ def _verdict(
 
 def _quality(losses: Iterable[float]) -> dict[str, float]:
     over_seeds = summary(list(losses))
-    return {"loss_nats": over_seeds.mean, "sd_nats": over_seeds.sd}
+    return {"loss": over_seeds.mean, "sd": over_seeds.sd}
 
 
 def _difference(
@@ -227,7 +230,7 @@ def _difference(
     """Return the paired difference and what decides about it; of the baseline, 0 and nothing."""
     if at is None:
         nothing = dict.fromkeys(_DIFFERENCE, math.nan)
-        return nothing | {"difference_nats": 0.0, "verdict": word, "pooled": False}
+        return nothing | {"difference": 0.0, "verdict": word, "pooled": False}
     interval = at.row
     effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
     seeds = seeds_to_decide(interval, margin) if word == "inconclusive" else None

@@ -23,21 +23,21 @@ T = TypeVar("T")
 _FACTORS = (
     "factor",
     "effect",
-    "difference_nats",
-    "low_nats",
-    "high_nats",
+    "difference",
+    "low",
+    "high",
     "verdict",
     "p_corrected",
     "alpha",
     "df",
-    "seed_se_nats",
-    "text_se_nats",
+    "seed_se",
+    "text_se",
     "pooled",
     "changed",
     "present",
-    "present_nats",
+    "with_present",
     "absent",
-    "absent_nats",
+    "with_absent",
     "aliases",
 )
 
@@ -59,10 +59,10 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 def factors(table: TableFrames) -> pd.DataFrame:
     """Return main effects and two-way interactions of a factorial design with two-level factors.
 
-    Columns: `factor, effect, difference_nats, low_nats, high_nats, verdict, p_corrected, alpha,
-    df, seed_se_nats, text_se_nats, pooled, changed, present, present_nats, absent, absent_nats,
-    aliases`; main effects first, each kind by its size. Of an interaction, `present_nats` and
-    `absent_nats` are what `changed` does with the other factor at level 1 (`present`) and at level
+    Columns: `factor, effect, difference, low, high, verdict, p_corrected, alpha,
+    df, seed_se, text_se, pooled, changed, present, with_present, absent, with_absent,
+    aliases`; main effects first, each kind by its size. Of an interaction, `with_present` and
+    `with_absent` are what `changed` does with the other factor at level 1 (`present`) and at level
     0 (`absent`). Empty for other designs, and until every variant has finished a seed that all
     have.
     """
@@ -106,8 +106,8 @@ def confounding(table: TableFrames) -> str:
 def steps(table: TableFrames) -> pd.DataFrame:
     """Return the effect of each step of a path, and of all steps up to it together.
 
-    Columns: `step, n, marginal_nats, marginal_low, marginal_high, verdict, p_corrected,
-    cumulative_nats, cumulative_low, cumulative_high`. Empty for other designs. Marginal is against
+    Columns: `step, n, marginal, marginal_low, marginal_high, verdict, p_corrected,
+    cumulative, cumulative_low, cumulative_high`. Empty for other designs. Marginal is against
     the step before, as `step_intervals` has it; cumulative is the difference from the baseline, as
     the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
     """
@@ -120,14 +120,14 @@ def steps(table: TableFrames) -> pd.DataFrame:
             {
                 "step": now,
                 "n": step.n,
-                "marginal_nats": step.mean,
+                "marginal": step.mean,
                 "marginal_low": step.low,
                 "marginal_high": step.high,
                 "verdict": _of_step(step, words[now], words[before], table.margin),
                 "p_corrected": step.p,
-                "cumulative_nats": row["difference_nats"],
-                "cumulative_low": row["low_nats"],
-                "cumulative_high": row["high_nats"],
+                "cumulative": row["difference"],
+                "cumulative_low": row["low"],
+                "cumulative_high": row["high"],
             }
         )
     return pd.DataFrame(rows)
@@ -207,23 +207,23 @@ def _named(
         "effect": f"{on} with {present}",
         "changed": on,
         "present": present,
-        "present_nats": alone + more,
+        "with_present": alone + more,
         "absent": absent,
-        "absent_nats": alone - more,
+        "with_absent": alone - more,
     }
 
 
 def _decided(interval: Interval, margin: float | None) -> dict[str, Any]:
     return {
-        "difference_nats": interval.mean,
-        "low_nats": interval.low,
-        "high_nats": interval.high,
+        "difference": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
         "verdict": verdict(interval, margin),
         "p_corrected": interval.p,
         "alpha": interval.alpha,
         "df": interval.df,
-        "seed_se_nats": interval.seed_se,
-        "text_se_nats": interval.text_se,
+        "seed_se": interval.seed_se,
+        "text_se": interval.text_se,
         "pooled": interval.pooled,
     }
 

@@ -77,12 +77,12 @@ def all_hold(checks: Mapping[Any, Check]) -> Check:
 def judge(row: Any, role: Kind, margin: float | None, *, unchanged: bool) -> Check:
     """Return whether one control holds, from its row of a comparison.
 
-    Read are the row's `verdict` and, in nats, `difference_nats, low_nats, high_nats`.
+    Read are the row's `verdict`, `unit`, `difference`, `low` and `high`.
     """
     if why := _without_loss(row, role):
         return Check(holds=False, why=why)
     if unchanged:
-        same = row.difference_nats == row.low_nats == row.high_nats == 0
+        same = row.difference == row.low == row.high == 0
         return Check(
             same, "is equal bit for bit" if same else "differs, though nothing was changed"
         )
@@ -96,20 +96,20 @@ def _without_loss(row: Any, role: Kind) -> str:
         return f"{row.verdict}: {_TOO_STRONG}" if role == "positive" else row.verdict
     if row.verdict == "failed":
         return "failed"
-    return "has not finished" if math.isnan(row.difference_nats) else ""
+    return "has not finished" if math.isnan(row.difference) else ""
 
 
 def _equivalent(row: Any, margin: float) -> Check:
     if row.verdict == "equivalent":
-        return Check(holds=True, why=f"is equivalent within {margin:g} nats")
-    measured = interval(row.difference_nats, row.low_nats, row.high_nats)
-    why = f"is not shown to be equivalent within {margin:g} nats: {measured}"
+        return Check(holds=True, why=f"is equivalent within {margin:g} {row.unit}")
+    measured = interval(row.difference, row.low, row.high)
+    why = f"is not shown to be equivalent within {margin:g} {row.unit}: {measured}"
     return Check(holds=False, why=why)
 
 
 def _worse(row: Any, margin: float) -> Check:
-    margins = row.difference_nats / margin
-    harm = f"{row.difference_nats:.2g} nats, {margins:.2g} margins"
+    margins = row.difference / margin
+    harm = f"{row.difference:.2g} {row.unit}, {margins:.2g} margins"
     if row.verdict != "worse":
         return Check(holds=False, why=f"is {row.verdict}")
     if margins > _MOST_MARGINS:

@@ -164,7 +164,7 @@ def _sentence(
     numbers: Mapping[str, tuple[Any, Any, Any]],
 ) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
-    loss = f"{table.split}_loss_nats"
+    loss = table.loss
     if loss not in numbers or not len(numbers[loss][0]):
         return ""
     of_a, of_b, _ = numbers[loss]

@@ -106,7 +106,7 @@ def cast(table: TableFrames) -> Cast:
     others = frame[~frame["baseline"] & (frame["role"] != "positive")]
     chosen, planned = set(others["label"]), list(others["label"])
     if len(planned) > MANY:
-        ranked = others[others["loss_nats"].notna()].sort_values("loss_nats")["label"]
+        ranked = others[others["loss"].notna()].sort_values("loss")["label"]
         chosen = {*ranked[:_BEST], *ranked[_BEST:][-1:]}
     baseline = {table.plan.baseline.label: Style(BASELINE, "o", "-")}
     of_chosen = styles(label for label in planned if label in chosen)

@@ -41,7 +41,6 @@ from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import CONTEXTS
 from llama_ablate.terminal import visible
 
-_LOSS = "validation_loss_nats"
 _LEGEND = 48  # letters of a line in a legend of several labels
 _MOST_ROWS = 40  # of effects: beyond, the ends alone are drawn
 _BEYOND = 2  # variants at most, which leave the frame for the others' sake
@@ -78,31 +77,31 @@ def learning_curves(frames: Frames) -> Figure | None:
     ok = frame[frame["outcome"] == "ok"]
     paired = _paired(ok, table.plan.baseline.label)
     figure, panels = grid(1 if paired.empty else 2, 5.2, 4.6)
-    means = over_seeds(ok, ["label", "tokens"], _LOSS)
-    lines(panels[0], means.assign(low=math.nan, high=math.nan), "tokens", shown)
+    means = over_seeds(ok, ["label", "read"], "loss")
+    lines(panels[0], means.assign(low=math.nan, high=math.nan), "read", shown)
     named: set[str] = set()  # in the legend, once for all seeds
     for (label, _seed), run in frame[frame["outcome"] != "ok"].groupby(["label", "seed"]):
         name = f"{label}: {run['outcome'].iloc[0]}"
         panels[0].plot(
-            run["tokens"].to_numpy(),
-            run[_LOSS].to_numpy(),
+            run["read"].to_numpy(),
+            run["loss"].to_numpy(),
             ":x",
             markevery=[-1],
             color=shown[str(label)].colour,
             label="_" if name in named else name,
         )
         named.add(name)
-    _zoom(panels[0], frame[_LOSS])
-    panels[0].set(ylabel="validation loss (nats per token)")
+    _zoom(panels[0], frame["loss"])
+    panels[0].set(ylabel=f"validation loss ({table.unit.full})")
     if not paired.empty:
-        differences = over_seeds(paired, ["label", "tokens"], "difference_nats")
-        lines(panels[1], differences, "tokens", shown)
+        differences = over_seeds(paired, ["label", "read"], "difference")
+        lines(panels[1], differences, "read", shown)
         panels[1].axhline(0, color=BASELINE, lw=1)
-        panels[1].set(ylabel="minus the baseline's (nats; below is better)")
+        panels[1].set(ylabel=f"minus the baseline's ({table.unit.name}; below is better)")
         _zoom_to_small(panels[1], differences)
         note(figure, f"Differences: {over(differences['n'])}")
     for axes in panels:
-        axes.set(xlabel="training tokens")
+        axes.set(xlabel=table.unit.text)
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
     remark(panels[0], shown.remark)
     legend(*panels)
@@ -111,20 +110,20 @@ def learning_curves(frames: Frames) -> Figure | None:
 
 def _paired(losses: pd.DataFrame, base: str) -> pd.DataFrame:
     """Return losses minus the baseline's of the same seed, at as many tokens."""
-    at = ["seed", "tokens"]
-    of_base = losses.loc[losses["label"] == base, [*at, _LOSS]]
+    at = ["seed", "read"]
+    of_base = losses.loc[losses["label"] == base, [*at, "loss"]]
     both = losses[losses["label"] != base].merge(of_base, on=at, suffixes=("", "_of_base"))
-    return both.assign(difference_nats=both[_LOSS] - both[f"{_LOSS}_of_base"])
+    return both.assign(difference=both["loss"] - both["loss_of_base"])
 
 
 def _zoom_to_small(axes: Axes, differences: pd.DataFrame) -> None:
     """Leave out of sight how training began, and effects beside which the others are nothing."""
-    last = differences.sort_values("tokens").groupby("label", sort=False).tail(1)
+    last = differences.sort_values("read").groupby("label", sort=False).tail(1)
     last = last.dropna()
     reach = small(last["low"], last["high"])
     outside = [] if reach is None else list(last.loc[last["mean"].abs() > reach, "label"])
     outside = outside if len(outside) <= _BEYOND else []
-    later = differences[differences["tokens"] > differences["tokens"].max() / 4]
+    later = differences[differences["read"] > differences["read"].max() / 4]
     inside = later[~later["label"].isin(outside)]
     ends_of_bars = pd.concat([inside["low"].fillna(inside["mean"]), inside["high"], inside["mean"]])
     low, high = min(0.0, ends_of_bars.min()), max(0.0, ends_of_bars.max())
@@ -146,11 +145,11 @@ def effects(frames: Frames) -> Figure | None:
         return None
     frame = frames.table.comparison
     frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
-    frame, left_out = ends(frame, "difference_nats", _MOST_ROWS)
+    frame, left_out = ends(frame, "difference", _MOST_ROWS)
     base = frames.table.plan.baseline.label
     figure = _forest(
         frame.assign(name=frame["label"]),
-        f"loss minus that of '{base}' (nats; left of the line is better)",
+        f"loss minus that of '{base}' ({frames.table.unit.name}; left of the line is better)",
         frames.table.differences(),
     )
     remark(figure.axes[0], left_out)
@@ -179,7 +178,7 @@ def factors(frames: Frames) -> Figure | None:
     frame = frame[:_MOST_ROWS]
     figure = _forest(
         frame.assign(name=frame["effect"], hollow=frame["changed"] != ""),
-        "effect on the loss (nats; left of the line is better)",
+        f"effect on the loss ({frames.table.unit.name}; left of the line is better)",
         {},
     )
     for axes in figure.axes:
@@ -198,12 +197,14 @@ def factors(frames: Frames) -> Figure | None:
 def steps(frames: Frames) -> Figure | None:
     """Draw what each step of a path changes against the step before it."""
     frame = contrasts.steps(frames.table)
-    if frame.empty or frame["marginal_nats"].isna().all():
+    if frame.empty or frame["marginal"].isna().all():
         return None
-    ends = {f"marginal_{end}": f"{end}_nats" for end in ("low", "high")}
-    named = frame.rename(columns={"step": "name", "marginal_nats": "difference_nats", **ends})
-    columns = ["name", "difference_nats", "low_nats", "high_nats", "verdict"]
-    figure = _forest(named[columns], "loss minus that of the step before (nats)", {})
+    ends = {f"marginal_{end}": end for end in ("low", "high")}
+    named = frame.rename(columns={"step": "name", "marginal": "difference", **ends})
+    columns = ["name", "difference", "low", "high", "verdict"]
+    figure = _forest(
+        named[columns], f"loss minus that of the step before ({frames.table.unit.name})", {}
+    )
     note(figure, _decided(frame))
     return figure
 
@@ -211,10 +212,10 @@ def steps(frames: Frames) -> Figure | None:
 def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]]) -> Figure:
     """Draw a row for each effect: its interval, a mark whose shape and colour say its verdict.
 
-    Columns: `name, difference_nats, low_nats, high_nats, verdict`, where there are any `outcome`
+    Columns: `name, difference, low, high, verdict`, where there are any `outcome`
     (what else to say of a row) and `hollow` marks. `seeds` are the differences of single seeds.
     """
-    low, high = (frame[c].fillna(frame["difference_nats"]) for c in ("low_nats", "high_nats"))
+    low, high = (frame[c].fillna(frame["difference"]) for c in ("low", "high"))
     reach = small(low, high)
     panels = 1 if reach is None else 2
     height = 1.4 + 0.34 * max(1, len(frame))
@@ -228,7 +229,7 @@ def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]
     columns[0].set_yticks(range(len(frame)), [visible(name) for name in frame["name"]])
     columns[0].set_ylim(len(frame) - 0.4, -0.6)
     if reach is not None:
-        _only_small(columns[1], frame["difference_nats"], _ROOM * reach)
+        _only_small(columns[1], frame["difference"], _ROOM * reach)
     _legend_of_verdicts(columns[-1], frame["verdict"])
     return figure
 
@@ -236,16 +237,16 @@ def _forest(frame: pd.DataFrame, title: str, seeds: Mapping[str, Sequence[float]
 def _effect(axes: Axes, y: int, row: Any, seeds: Sequence[float]) -> None:
     """Draw one effect."""
     colour, marker = _VERDICTS[row.verdict]
-    if math.isfinite(row.difference_nats):
-        if math.isfinite(row.low_nats):
-            axes.plot([row.low_nats, row.high_nats], [y, y], color=colour, lw=2)
+    if math.isfinite(row.difference):
+        if math.isfinite(row.low):
+            axes.plot([row.low, row.high], [y, y], color=colour, lw=2)
         fill = "none" if getattr(row, "hollow", False) else "full"
-        axes.plot(row.difference_nats, y, marker, ms=6, color=colour, fillstyle=fill)
+        axes.plot(row.difference, y, marker, ms=6, color=colour, fillstyle=fill)
         above = [y - 0.28] * len(seeds)
         axes.plot(seeds, above, "|", ms=5, mew=0.8, color=colour, alpha=0.7)
     outcome = getattr(row, "outcome", "ok")
     if "ok" not in outcome or "," in outcome:
-        right = row.high_nats if math.isfinite(row.high_nats) else 0.0
+        right = row.high if math.isfinite(row.high) else 0.0
         at = (max(0.0, right), y)
         axes.annotate(f" {outcome}", at, va="center", color=colour, fontsize=8, clip_on=True)
 
@@ -279,7 +280,7 @@ def quality_vs_training_cost(frames: Frames) -> Figure | None:
     ratio, low, high = (
         frames.table.comparison[f"train_speed_{end}"] for end in ("ratio", "low", "high")
     )
-    cost = pd.DataFrame({"cost": 1 / ratio, "low": 1 / high, "high": 1 / low})
+    cost = pd.DataFrame({"cost": 1 / ratio, "cost_low": 1 / high, "cost_high": 1 / low})
     return _against(frames.table, cost, "time to train on a token, times the baseline's")
 
 
@@ -292,7 +293,7 @@ def quality_vs_state(frames: Frames) -> Figure | None:
     comparison, context = frames.table.comparison, frames.plan.experiment.model.context
     # Plans of older versions know what a token adds alone.
     known = comparison["state_bytes"].fillna(comparison["kv_bytes_per_token"] * context)
-    cost = pd.DataFrame({"cost": known, "low": math.nan, "high": math.nan})
+    cost = pd.DataFrame({"cost": known, "cost_low": math.nan, "cost_high": math.nan})
     figure = _against(frames.table, cost, f"state of {context:,} tokens (16-bit)")
     for axes in figure.axes if figure else ():
         axes.set_xlim(left=0)
@@ -302,19 +303,19 @@ def quality_vs_state(frames: Frames) -> Figure | None:
 
 
 def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | None:
-    """Draw paired differences against a cost (`cost, low, high`), a mark for each variant.
+    """Draw paired differences against a cost (`cost, cost_low, cost_high`), a mark a variant.
 
     None where the cost is that of all, or unknown.
     """
     shown = cast(table)
     frame = table.comparison.join(cost)
     frame = frame[frame["label"].isin(shown.all)]
-    lost = list(frame.loc[frame["difference_nats"].isna(), "label"])
-    frame = frame[frame["difference_nats"].notna() & frame["cost"].notna()]
+    lost = list(frame.loc[frame["difference"].isna(), "label"])
+    frame = frame[frame["difference"].notna() & frame["cost"].notna()]
     if len(frame) < 2 or not differ(frame["cost"]):
         return None
     others = frame[~frame["baseline"]]
-    ends_of_bars = (others[c].fillna(others["difference_nats"]) for c in ("low_nats", "high_nats"))
+    ends_of_bars = (others[c].fillna(others["difference"]) for c in ("low", "high"))
     reach = small(*ends_of_bars)
     figure, panels = grid(1 if reach is None else 2, 5.6, 4.6)
     rows = {row["label"]: row for _, row in frame.iterrows()}
@@ -323,7 +324,9 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
             _point(axes, rows[label], shown, label)
         axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
         axes.set(xlabel=title)
-    panels[0].set(ylabel=f"{table.split} loss minus the baseline's (nats; below is better)")
+    panels[0].set(
+        ylabel=f"{table.split} loss minus the baseline's ({table.unit.name}; below is better)"
+    )
     if reach is not None:
         panels[1].set_ylim(-_ROOM * reach, _ROOM * reach)
         panels[1].set_title("the small ones, enlarged", fontsize=9)
@@ -336,14 +339,14 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
 def _point(axes: Axes, row: "pd.Series[Any]", shown: Cast, label: str) -> None:
     """Draw a variant's difference and cost with their intervals; one of the many as a dot."""
     if label not in shown.named:
-        axes.plot(row["cost"], row["difference_nats"], ".", color=FAINT, zorder=1)
+        axes.plot(row["cost"], row["difference"], ".", color=FAINT, zorder=1)
         return
     style = shown[label]
     axes.errorbar(
         row["cost"],
-        row["difference_nats"],
-        yerr=_beside(row["difference_nats"], row["low_nats"], row["high_nats"]),
-        xerr=_beside(row["cost"], row["low"], row["high"]),
+        row["difference"],
+        yerr=_beside(row["difference"], row["low"], row["high"]),
+        xerr=_beside(row["cost"], row["cost_low"], row["cost_high"]),
         fmt=style.marker,
         ms=7,
         elinewidth=1,
@@ -408,20 +411,20 @@ def sensitivity(frames: Frames) -> Figure | None:
     if "lr" not in table.experiment.tune:
         return None
     shown = cast(table)
-    losses = tuning.rates(table.runs, table.split, math.log(table.plan.text.vocab))
+    losses = tuning.rates(table.runs, table.loss, table.chance)
     losses = losses[losses["label"].isin(shown.all)]
     if losses.empty:
         return None
     figure, axes = canvas(8, 4.8)
     axes.set_xscale("log")
-    means = over_seeds(losses, ["label", "lr"], "loss_nats")
+    means = over_seeds(losses, ["label", "lr"], "loss")
     lines(axes, means, "lr", shown)
     chosen = table.reported.groupby("label", sort=False)["tuned"].first()
     rate = {label: json.loads(point)["lr"] for label, point in chosen.items()}
     for row in rows(means[means["lr"] == means["label"].map(rate)]):
         if row.label in shown.named:
             axes.plot(row.lr, row.mean, "o", ms=11, mfc="none", color=shown[row.label].colour)
-    axes.set(xlabel="learning rate", ylabel=f"{table.split} loss (nats per token)")
+    axes.set(xlabel="learning rate", ylabel=f"{table.split} loss ({table.unit.full})")
     remark(axes, shown.remark)
     legend(axes)
     note(figure, over(means["n"]))
@@ -445,8 +448,8 @@ def ladder(frames: Frames) -> Figure | None:
     axes.set_xscale("log")
     for label, own in losses.groupby("label", sort=False):
         style = shown[str(label)]
-        axes.plot(own["parameters"], own["loss_nats"], ".", color=style.colour, alpha=0.6)
-        spread = over_seeds(own, ["parameters"], "loss_nats").sort_values("parameters")
+        axes.plot(own["parameters"], own["loss"], ".", color=style.colour, alpha=0.6)
+        spread = over_seeds(own, ["parameters"], "loss").sort_values("parameters")
         bars(axes, spread["parameters"].to_numpy(), spread, replace(style, dash=""), str(label))
         means = spread.set_index("parameters")["mean"]
         law = scaling.law_through(means, floor)

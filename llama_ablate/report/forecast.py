@@ -13,7 +13,7 @@ from llama_ablate.evidence.intervals import detectable, seeds_for
 from llama_ablate.evidence.sequential import simulated_stops, spending
 from llama_ablate.report import stages
 from llama_ablate.report.frames import Frames
-from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable
+from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 
 _BYTES = 4  # of a parameter: weights are kept in float32
@@ -82,10 +82,10 @@ def forecast(
     evaluation: dict[str, float] = {}
     for table in plan.tables:
         per_token = {variant.id: variant.flops_per_token for variant in table.variants}
-        tokens = evaluated(plan, table)
+        read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
             flops[run.id] = 3 * per_token[run.variant] * run.steps * train.batch * context
-            evaluation[run.id] = per_token[run.variant] * tokens
+            evaluation[run.id] = per_token[run.variant] * read[run.variant]
     slower = _float32_times(compute)
 
     def cost(runs: Collection[str]) -> Cost:
@@ -98,9 +98,9 @@ def forecast(
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
 
 
-def evaluated(plan: PlanDocument, table: PlannedTable) -> int:
+def evaluated(plan: PlanDocument, text: PlannedText) -> int:
     """Return how many held-out tokens a run reads: for its curve, and for its metrics."""
-    *_, last = heldout = [n for name, n in table.text.tokens.items() if name != "train"]
+    *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
     points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
     names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
     reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
@@ -162,9 +162,9 @@ def power(pilot: Frames, effect_nats: float, forecast: Forecast) -> list[dict[st
         row = {
             "variant": label,
             "pilot_seeds": len(pilot.table.differences()[label]),
-            "sd_nats": sd,
+            "sd": sd,
             "seeds_needed": needed,
-            "detectable_nats": detectable(sd, forecast.seeds, alpha=alpha),
+            "detectable": detectable(sd, forecast.seeds, alpha=alpha),
             "predicted_s": forecast.most.predicted_s * needed / forecast.seeds,
         }
         if len(forecast.plan.experiment.looks) > 1:

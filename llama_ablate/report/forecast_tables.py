@@ -7,7 +7,7 @@ import pandas as pd
 
 from llama_ablate.report import tables, warnings
 from llama_ablate.report.forecast import Cost, Forecast
-from llama_ablate.results.plan import PlannedTable, PlannedVariant
+from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
 
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
@@ -17,13 +17,11 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
     experiment, compute = forecast.plan.experiment, forecast.compute
     parts: list[str | pd.DataFrame] = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     for table in forecast.plan.tables:
-        splits = ", ".join(f"{name} {count:,}" for name, count in table.text.tokens.items())
         parts += [f"{table.name}:"] * bool(table.name)
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
-            f"data: {table.text.fingerprint}, vocabulary {table.text.vocab:,}; tokens: {splits}"
-            + ("; documents are kept apart" if table.text.source.documents == "mask" else ""),
+            *map(_text, table.texts),
             *warnings.covered(table),
             *warnings.lossy(table.text),
             *warnings.few_documents(table.text),
@@ -54,14 +52,23 @@ def _memory(forecast: Forecast) -> str:
     return f"up to {tables.size(forecast.memory.bytes)} {where}{who}"
 
 
+def _text(text: PlannedText) -> str:
+    """Say what a text is, and how it is read."""
+    splits = ", ".join(f"{name} {count:,}" for name, count in text.tokens.items())
+    parts = [f"data: {text.fingerprint}, vocabulary {text.vocab:,}", f"tokens: {splits}"]
+    parts += ["documents are kept apart"] * (text.source.documents == "mask")
+    parts += ["documents are read in random order"] * (text.source.order == "documents")
+    return "; ".join(parts)
+
+
 def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> pd.DataFrame:
     """Return the seeds that show an effect, as people read them."""
     frame = pd.DataFrame(rows)
     cells = pd.DataFrame({"variant": frame["variant"]})
     cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
-    cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd_nats"]]
+    cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd"]]
     cells[f"seeds for {effect_nats:g} nats"] = [f"{v:,}" for v in frame["seeds_needed"]]
-    cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable_nats"]]
+    cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable"]]
     if "expected_seeds" in frame:
         cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]
         cells["power"] = [f"{v:.2f}" for v in frame["power"]]

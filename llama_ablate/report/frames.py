@@ -16,6 +16,7 @@ from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.plan import PlanDocument, PlannedTable
@@ -40,7 +41,7 @@ _POINT = (
     "parameters",
     "tokens",
     "compute",
-    "loss_nats",
+    "loss",
     "branch",
     "rung",
 )
@@ -88,8 +89,8 @@ class TableFrames:
 
     @property
     def margin(self) -> float | None:
-        """The experiment's margin of equivalence in nats, where it states one."""
-        return margins.nats(self.experiment.margin)
+        """The experiment's margin of equivalence in the table's unit, where it states one."""
+        return margins.of_loss(self.experiment.margin)
 
     @property
     def experiments(self) -> Mapping[str, str]:
@@ -100,6 +101,22 @@ class TableFrames:
     def split(self) -> str:
         """The split that is reported: test where there is one."""
         return tuning.reported_split(self.runs)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit in which losses are compared."""
+        return unit_of(self.plan)
+
+    @property
+    def loss(self) -> str:
+        """How the reported loss of a run is called among its numbers."""
+        return f"{self.split}_{self.unit.number}"
+
+    @property
+    def chance(self) -> float:
+        """The loss of the baseline's model if all tokens were equally likely."""
+        text = self.plan.text
+        return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
 
     @cached_property
     def reported(self) -> pd.DataFrame:
@@ -124,7 +141,11 @@ class TableFrames:
     def by_document(self) -> heldout.ByDocument:
         """The reported losses by document, by variant's id and by seed: of all that has ended."""
         at_point = self.planned[self.planned["best"] & ~self.planned["race"]]
-        return heldout.by_document(self.metrics, at_point, tuning.reported_split(self.planned))
+        split = tuning.reported_split(self.planned)
+        documents = heldout.by_document(self.metrics, at_point, split)
+        if self.unit == BITS:
+            return heldout.in_bits(documents, self.plan, split)
+        return documents
 
     @cached_property
     def answers(self) -> items.ByItem:
@@ -178,7 +199,7 @@ class TableFrames:
     def points(self) -> pd.DataFrame:
         """The reported loss of every variant and seed, and of every branch of a run.
 
-        Columns: `label, baseline, role, seed, parameters, tokens, compute, loss_nats, branch,
+        Columns: `label, baseline, role, seed, parameters, tokens, compute, loss, branch,
         rung`. Parameters are non-embedding, compute is in training FLOPs.
         """
         return pd.DataFrame(_points(self), columns=list(_POINT))
@@ -194,16 +215,20 @@ class TableFrames:
     def curves(self, labels: Collection[str]) -> pd.DataFrame:
         """Return the held-out losses along the reported runs of some variants, one row a point.
 
-        Columns: `label, seed, outcome, tokens, validation_loss_nats`.
+        Columns: `label, seed, outcome, read, loss`: `read` is how much text, in tokens, or in bytes
+        where variants differ in their tokens.
         """
-        points = [
-            (run.label, run.seed, run.outcome, point["tokens"], point[_LOSS])
-            for run in rows(self.reported)
-            if run.label in labels
-            for point in self.curve(run.id)
-            if math.isfinite(point[_LOSS])
-        ]
-        return pd.DataFrame(points, columns=["label", "seed", "outcome", "tokens", _LOSS])
+        points = []
+        for run in (run for run in rows(self.reported) if run.label in labels):
+            variant = self.plan.variant(run.variant)
+            text, scale = self.plan.text_of(variant), self.plan.scale(variant, "validation")
+            size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
+            points += [
+                (run.label, run.seed, run.outcome, size * point["tokens"], scale * point[_LOSS])
+                for point in self.curve(run.id)
+                if math.isfinite(point[_LOSS])
+            ]
+        return pd.DataFrame(points, columns=["label", "seed", "outcome", "read", "loss"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,7 +444,8 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
     runs = {run.id: run for run in plan.runs}
     per_step = table.experiment.train.batch * table.experiment.model.context
     ok = table.ranked[table.ranked["outcome"] == "ok"]
-    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == "loss")
+    quantity = "bits_per_byte" if table.unit == BITS else "loss"
+    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == quantity)
     losses = table.metrics[of_runs].dropna(subset="value")
     losses = losses[losses["run"].isin(ok["id"])]
     points = []
@@ -439,7 +465,7 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
                 "parameters": variant.non_embedding,
                 "tokens": tokens,
                 "compute": 3 * variant.flops_per_token * tokens,
-                "loss_nats": row.value,
+                "loss": row.value,
                 "branch": tokens != at_end,
                 "rung": plan.name,
             }

@@ -96,7 +96,7 @@ def _intervals(
             own = {seed: value for seed, value in own.items() if seed in seeds}
         each[variant.id] = [*differences(own, other, relative=guard.is_relative).values()]
         error = items.error(table.answers, name, variant.id, base.id)
-        if name == f"{table.split}_loss_nats":
+        if name == table.loss:
             error = table.text_errors().get(variant.id)
         if error is not None and other:
             scale = fmean(other.values()) if guard.is_relative else 1.0

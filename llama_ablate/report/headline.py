@@ -231,7 +231,9 @@ def _factors(table: TableFrames) -> str:
     alone, together = (
         [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
     )
-    text = f"On average over the other factors (difference in nats): {_by_word(alone)}."
+    text = (
+        f"On average over the other factors (difference in {table.unit.name}): {_by_word(alone)}."
+    )
     return text + (f" Interactions: {_by_word(together)}." if together else "")
 
 
@@ -245,7 +247,7 @@ def _steps(table: TableFrames) -> str:
             _Said(
                 row.step,
                 "",
-                f"{tables.estimate(row.marginal_nats, row.marginal_low, row.marginal_high)}, "
+                f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
                 f"{row.verdict}".removeprefix("-, "),
             )
         )
@@ -253,7 +255,7 @@ def _steps(table: TableFrames) -> str:
     ]
     last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
     together = f"; all together {_estimate(last)}, {last.verdict}" if last.n else ""
-    return f"Step by step (difference in nats): {', '.join(each)}{together}."
+    return f"Step by step (difference in {table.unit.name}): {', '.join(each)}{together}."
 
 
 def _variants(frames: Frames) -> str:
@@ -275,7 +277,8 @@ def _variants(frames: Frames) -> str:
     every = [one for words in ordered for one in groups[words]]
     where = f"; {' | '.join(names)}" if 1 < len(names) <= _TABLES else ""
     shown = _by_word(every, dict.fromkeys(one.word for one in every)) or "nothing yet"
-    return f"Against '{frames.table.plan.baseline.label}' (difference in nats{where}): {shown}."
+    unit = frames.table.unit.name
+    return f"Against '{frames.table.plan.baseline.label}' (difference in {unit}{where}): {shown}."
 
 
 def _over(words: Sequence[str], names: Sequence[str]) -> str:
@@ -318,11 +321,11 @@ def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str
 
 def _by_size(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort rows by the size of their difference, the largest first."""
-    return frame.sort_values("difference_nats", key=abs, ascending=False, kind="stable")
+    return frame.sort_values("difference", key=abs, ascending=False, kind="stable")
 
 
 def _estimate(row: Any) -> str:
     """Write a row's difference with the decimals that its interval bears out."""
-    if math.isnan(row.difference_nats):
+    if math.isnan(row.difference):
         return ""
-    return tables.estimate(row.difference_nats, row.low_nats, row.high_nats)
+    return tables.estimate(row.difference, row.low, row.high)

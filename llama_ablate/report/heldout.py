@@ -11,14 +11,14 @@ from llama_ablate.evidence.text import TextError, text_error
 from llama_ablate.report.comparison import Losses
 from llama_ablate.results.plan import PlannedTable
 
-#: Total nats and predicted tokens of each cluster of a split, (2, clusters), by variant's id and
-#: by seed.
+#: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
+#: differ in their tokens), (2, clusters), by variant's id and by seed.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
 _QUANTITIES = ("loss_by_document", "tokens_by_document")
 
 
 def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocument:
-    """Return the losses of some runs by document; those that records of older versions lack."""
+    """Return the losses of some runs by document, but for those of records of older versions."""
     kept = metrics[metrics["quantity"].isin(_QUANTITIES) & metrics["run"].isin(runs["id"])]
     columns = (kept[column] for column in ("run", "quantity", "coordinates", "samples"))
     rows: dict[tuple[str, str], Sequence[float]] = {
@@ -32,6 +32,26 @@ def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocu
         if all(parts):
             documents.setdefault(variant, {})[int(seed)] = np.array(parts, float)
     return documents
+
+
+def in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocument:
+    """Return total bits in place of nats, and bytes in place of tokens.
+
+    A document's share of the split's bytes is taken to be its share of the baseline's tokens. Runs
+    that have other documents than the baseline's are left out.
+    """
+    base = next(iter(documents.get(table.baseline.id, {}).values()), None)
+    if base is None:
+        return {}
+    bytes_f = table.text.bytes[split] * base[1] / base[1].sum()
+    return {
+        variant: {
+            seed: np.stack([nats_F / math.log(2), bytes_f])
+            for seed, (nats_F, _) in of_seed.items()
+            if len(nats_F) == len(bytes_f)
+        }
+        for variant, of_seed in documents.items()
+    }
 
 
 def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str, TextError]:
@@ -105,6 +125,6 @@ def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame)
 
 def _shares(comparison: pd.DataFrame) -> tuple[float, float]:
     """Return the least and the most that the text has of the variance of a difference."""
-    total = comparison["seed_se_nats"] ** 2 + comparison["text_se_nats"] ** 2
-    shares = (comparison["text_se_nats"] ** 2 / total)[total > 0]
+    total = comparison["seed_se"] ** 2 + comparison["text_se"] ** 2
+    shares = (comparison["text_se"] ** 2 / total)[total > 0]
     return float(shares.min()), float(shares.max())

@@ -15,6 +15,7 @@ from llama_ablate.report import contrasts, controls, guards, items
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.samples import Samples, differences, samples
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
 
 #: What a hypothesis is about, whichever of the two variants it names first.
@@ -65,7 +66,7 @@ def results(frames: Frames) -> pd.DataFrame:
                 "table": table.plan.name,
                 "source": entry.source,
                 "said": entry.said,
-                "unit": "%" if entry.relative else "nats" if _in_nats(entry) else "",
+                "unit": "%" if entry.relative else _unit(entry, table),
                 "difference": scale(interval.mean),
                 "low": scale(interval.low),
                 "high": scale(interval.high),
@@ -187,7 +188,7 @@ def _guarded(entry: Hypothesis, table: TableFrames) -> str:
 
 
 def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:
-    return entry.measure in (None, f"{table.split}_loss_nats")
+    return entry.measure in (None, table.loss)
 
 
 def _quantity(entry: Hypothesis, frames: Frames) -> Quantity:
@@ -315,8 +316,11 @@ def _percent(logarithm: float) -> float:
     return 100 * math.expm1(logarithm)
 
 
-def _in_nats(entry: Hypothesis) -> bool:
-    return entry.measure is None or entry.measure.endswith("_nats")
+def _unit(entry: Hypothesis, table: TableFrames) -> str:
+    """Return the unit of a hypothesis' number where it is a loss; else none."""
+    if _is_loss(entry, table):
+        return table.unit.name
+    return NATS.name if (entry.measure or "").endswith("_nats") else ""
 
 
 def _sentence(entry: Hypothesis, baseline: str) -> str:

@@ -42,6 +42,10 @@ class Table(Protocol):
     @property
     def split(self) -> str: ...  # noqa: D102
     @property
+    def loss(self) -> str: ...  # noqa: D102
+    @property
+    def chance(self) -> float: ...  # noqa: D102
+    @property
     def runs(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def ranked(self) -> pd.DataFrame: ...  # noqa: D102

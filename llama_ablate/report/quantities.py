@@ -221,9 +221,7 @@ def _bars(panels: list[Panel]) -> str:
 def _rows(table: TableFrames, present: set[str]) -> tuple[list[str], str]:
     """Return the labels that have a row of their own, as planned, and what is left out."""
     frame = table.comparison
-    others, left_out = ends(
-        frame[frame["label"].isin(present) & ~frame["baseline"]], "loss_nats", _ROWS
-    )
+    others, left_out = ends(frame[frame["label"].isin(present) & ~frame["baseline"]], "loss", _ROWS)
     kept = {*others["label"], table.plan.baseline.label} & present
     return [v.label for v in table.plan.variants if v.label in kept], left_out
 

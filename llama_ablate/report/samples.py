@@ -17,13 +17,13 @@ def samples(table: Table, label: str, name: str | None) -> Samples:
     tuned point. Runs are those at the chosen point. One that diverged, or collapsed without a loss
     that was measured, has the loss of chance, so that it counts against its variant.
     """
-    loss = f"{table.split}_loss_nats"
+    loss = table.loss
     name = name or loss
     if name in table.ranked:
         runs = table.ranked[table.ranked["label"] == label].copy()
         if name == loss:
             lost = runs["outcome"].isin(UNSTABLE) & runs[name].isna()
-            runs.loc[lost, name] = math.log(table.plan.text.vocab)
+            runs.loc[lost, name] = table.chance
         runs = runs[runs[name].notna()]
         return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
     metrics = table.metrics

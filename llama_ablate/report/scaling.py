@@ -37,7 +37,7 @@ def laws(frames: Frames) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for label, own in ends.groupby("label", sort=False):
         for axis in _AXES:
-            grid = own.pivot_table(index=axis, columns="seed", values="loss_nats").dropna(axis=1)
+            grid = own.pivot_table(index=axis, columns="seed", values="loss").dropna(axis=1)
             row = {**_UNKNOWN, "label": label, "axis": axis, "n": len(grid), **_law(grid, floor)}
             if axis == "parameters" and not own["baseline"].any():
                 row |= _gap(ends, own, frames.table.margin)
@@ -81,7 +81,7 @@ def surface(frames: Frames) -> pd.DataFrame:
     rows = []
     points = frames.ladder[frames.ladder["role"] == ""]
     for label, own in points.groupby("label", sort=False):
-        grid = own.pivot_table("loss_nats", ["parameters", "tokens"], "seed").dropna(axis=1)
+        grid = own.pivot_table("loss", ["parameters", "tokens"], "seed").dropna(axis=1)
         if not grid.shape[1]:
             continue
         parameters, tokens = ([float(v) for v in grid.index.get_level_values(i)] for i in (0, 1))
@@ -129,8 +129,8 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
 def _gap(ends: pd.DataFrame, own: pd.DataFrame, margin: float | None) -> dict[str, Any]:
     """Return the trend of a variant's difference from the baseline along parameters."""
     base = ends[ends["baseline"]].set_index(["rung", "seed"])
-    paired = (own.set_index(["rung", "seed"])[["loss_nats"]] - base[["loss_nats"]]).dropna()
-    difference = paired.reset_index().pivot_table(index="rung", columns="seed", values="loss_nats")
+    paired = (own.set_index(["rung", "seed"])[["loss"]] - base[["loss"]]).dropna()
+    difference = paired.reset_index().pivot_table(index="rung", columns="seed", values="loss")
     difference = difference.dropna(axis=1)
     sizes = base.groupby("rung")["parameters"].first().sort_values()
     difference = difference.loc[[rung for rung in sizes.index if rung in difference.index]]

@@ -52,7 +52,7 @@ class Section:
 SECTIONS = Parts[Section]("section")
 #: What diagnostics tell of the rows of a comparison, or of a design's effects.
 _DIAGNOSTICS = (
-    *("label", "effect", "n", "sd_nats", "seed_se_nats", "text_se_nats", "df", "alpha", "pooled"),
+    *("label", "effect", "n", "sd", "seed_se", "text_se", "df", "alpha", "pooled"),
     *("look", "looks", "correlation", "pairing_saves", "aliases"),
 )
 
@@ -100,10 +100,10 @@ def _factors(frames: Frames) -> Section | None:
         "Factors",
         frame,
         cells.factors,
-        f"""What each change does to the {frames.table.split} loss (nats per token; below 0 is
-        better), on average over all settings of the other factors: every run counts in every row. A
-        row of two factors is half of what one changes about the other's effect. The intervals hold
-        for all rows at once (Bonferroni); verdict and p are read off them.
+        f"""What each change does to the {frames.table.split} loss ({frames.table.unit.full};
+        below 0 is better), on average over all settings of the other factors: every run counts in
+        every row. A row of two factors is half of what one changes about the other's effect. The
+        intervals hold for all rows at once (Bonferroni); verdict and p are read off them.
         {contrasts.confounding(frames.table)}""",
         leading=("verdict",),
     )
@@ -115,14 +115,16 @@ def _comparison(frames: Frames) -> Section | None:
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
         numbers."""
+    if frames.table.plan.has_tokenizers:
+        costs += " A token of another tokenizer is another amount of text, in speeds and bytes too."
     if len(contrasts.factors(frames.table)):
         return _section(
             "Combinations",
             frame,
             cells.combinations,
-            f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds, and what
-            each combination of the factors costs. Each rests on its own few runs: the factors above
-            rest on all of them, and are what is tested. {costs}""",
+            f"""{frames.table.split.capitalize()} loss in {frames.table.unit.full}, mean over seeds,
+            and what each combination of the factors costs. Each rests on its own few runs: the
+            factors above rest on all of them, and are what is tested. {costs}""",
             leading=cells.LEADING,
         )
     margin = frames.plan.experiment.margin
@@ -131,13 +133,13 @@ def _comparison(frames: Frames) -> Section | None:
         "Comparison",
         frame,
         cells.comparison,
-        f"""{frames.table.split.capitalize()} loss in nats per token, mean over seeds; lower is
-        better. The difference is variant minus baseline over the n seeds that both finished: runs
-        of one seed see the same batches and share the initial values of all weights that they have
-        in common. All intervals of the table hold at once in 95% of tables (Student's t, Bonferroni
-        over the rows; a control's holds alone). The verdict is read off the interval:{equivalent}
-        better or worse where it leaves out 0, else inconclusive; the corrected p is below 0.05 just
-        where the interval leaves out 0. {_looks(frames)} {costs}""",
+        f"""{frames.table.split.capitalize()} loss in {frames.table.unit.full}, mean over seeds;
+        lower is better. The difference is variant minus baseline over the n seeds that both
+        finished: runs of one seed see the same batches and share the initial values of all weights
+        that they have in common. All intervals of the table hold at once in 95% of tables
+        (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
+        the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
+        corrected p is below 0.05 just where the interval leaves out 0. {_looks(frames)} {costs}""",
         leading=cells.LEADING,
     )
 
@@ -283,7 +285,7 @@ def _steps(frames: Frames) -> Section | None:
 def _tuning(frames: Frames) -> Section | None:
     return _section(
         "Tuning",
-        tuning.trials(frames.table.runs, frames.table.split),
+        tuning.trials(frames.table.runs, frames.table.loss),
         cells.tuning,
         f"""Every variant is tried at the same points{_race(frames)}; the other tables report the
         one with the lowest validation loss. LR sensitivity is the mean loss over the grid of

@@ -19,7 +19,7 @@ _COSTS = ("tokens", "flops", "seconds")
 def speed_ups(frames: Frames) -> pd.DataFrame:
     """Return one row for each variant whose table's baseline has runs of three lengths or more.
 
-    Columns: `table, label, along, loss_nats, n, beyond`, and `tokens, flops, seconds`, each also
+    Columns: `table, label, along, loss, n, beyond`, and `tokens, flops, seconds`, each also
     with `_low` and `_high`: how many times the variant's own cost the baseline needs for the same
     loss. Lengths are those of branches of runs (`along` is `lengths`); without branches those of a
     ladder of sizes, whose compute alone is compared (`sizes`). `n` counts the seeds, `beyond` says
@@ -84,7 +84,7 @@ def _multiples(points: pd.DataFrame, axis: str) -> dict[str, SpeedUp]:
     if points.empty:
         return {}
     grids = {
-        str(label): own.pivot_table("loss_nats", axis, "seed").dropna(axis=1)
+        str(label): own.pivot_table("loss", axis, "seed").dropna(axis=1)
         for label, own in points[points["role"] == ""].groupby("label", sort=False)
     }
     labels = set(points.loc[points["baseline"], "label"])
@@ -129,7 +129,7 @@ def _described(table: str, label: str, along: str, of: SpeedUp) -> dict[str, Any
         "table": table,
         "label": label,
         "along": along,
-        "loss_nats": of.loss,
+        "loss": of.loss,
         "n": seeds,
         "beyond": f"in {outside} of {seeds} seeds" if outside else "",
     }

@@ -1,7 +1,6 @@
 """Whether the best learning rate moves with a model's size: the chosen points over a ladder."""
 
 import json
-import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -18,7 +17,7 @@ _MANY = 6  # variants, beyond which panels are too small to read
 def losses(frames: Frames) -> pd.DataFrame:
     """Return the loss of each variant, size, seed and learning rate, and which rate is the best.
 
-    Columns: `label, rung, seed, lr, loss_nats, best`. The best is the one that the tables report,
+    Columns: `label, rung, seed, lr, loss, best`. The best is the one that the tables report,
     by the validation loss. Empty where no ladder of sizes is tuned over its learning rate.
     """
     of_rungs: list[pd.DataFrame] = []
@@ -27,7 +26,7 @@ def losses(frames: Frames) -> pd.DataFrame:
     for table in frames.rungs:
         arms = [variant.label for variant in table.plan.variants if not variant.role]
         runs = table.runs[table.runs["label"].isin(arms)]
-        own = tuning.rates(runs, table.split, math.log(table.plan.text.vocab))
+        own = tuning.rates(runs, table.loss, table.chance)
         chosen = table.runs[table.runs["best"]].groupby("label", sort=False)["tuned"].first()
         best = chosen.map(lambda point: json.loads(point)["lr"])
         of_rungs.append(own.assign(rung=table.plan.name, best=own["lr"] == own["label"].map(best)))
@@ -37,7 +36,7 @@ def losses(frames: Frames) -> pd.DataFrame:
 def optima(frames: Frames) -> pd.DataFrame:
     """Return the best learning rate of each variant at each size, and how far it moves.
 
-    Columns: `label, rung, lr, loss_nats, edge, moved`: whether the rate lies at an end of the grid,
+    Columns: `label, rung, lr, loss, edge, moved`: whether the rate lies at an end of the grid,
     where the best may lie beyond it, and by how many points of the grid it differs from that of the
     first size. Empty as `losses` is.
     """
@@ -46,7 +45,7 @@ def optima(frames: Frames) -> pd.DataFrame:
         return by_rate
     grid = sorted(set(by_rate["lr"]))
     keys = ["label", "rung"]
-    best = by_rate[by_rate["best"]].groupby([*keys, "lr"], sort=False)["loss_nats"].mean()
+    best = by_rate[by_rate["best"]].groupby([*keys, "lr"], sort=False)["loss"].mean()
     frame = best.reset_index()
     index = frame["lr"].map(grid.index)
     frame["edge"] = index.isin([0, len(grid) - 1])
@@ -73,10 +72,10 @@ def figure(frames: Frames) -> "Figure | None":
     for axes, label in zip(panels, labels, strict=True):
         for rung, colour in zip(rungs, palette, strict=True):
             own = by_rate[(by_rate["label"] == label) & (by_rate["rung"] == rung)]
-            mean = over_seeds(own, ["lr"], "loss_nats").sort_values("lr")
+            mean = over_seeds(own, ["lr"], "loss").sort_values("lr")
             axes.plot(mean["lr"], mean["mean"], "o-", ms=4, color=colour, label=rung)
             axes.fill_between(mean["lr"], mean["low"], mean["high"], color=colour, alpha=0.2, lw=0)
-            best = own[own["best"]].groupby("lr")["loss_nats"].mean()
+            best = own[own["best"]].groupby("lr")["loss"].mean()
             axes.plot(best.index, best, "o", ms=11, mfc="none", color=colour)
         axes.set_xscale("log", base=2)
         axes.set(xlabel="learning rate", title=label)

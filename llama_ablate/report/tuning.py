@@ -13,6 +13,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
 
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
@@ -81,27 +82,26 @@ def unfinished(runs: pd.DataFrame) -> list[str]:
     return [str(variant) for variant, all_done in done.items() if not all_done]
 
 
-def rates(runs: pd.DataFrame, split: str, cap: float) -> pd.DataFrame:
-    """Return the reported loss by variant, seed and learning rate, best over what else is tuned.
+def rates(runs: pd.DataFrame, column: str, cap: float) -> pd.DataFrame:
+    """Return a loss by variant, seed and learning rate, best over what else is tuned.
 
-    Columns: `variant, label, seed, lr, loss_nats`. A run that diverged, or collapsed without a loss
+    Columns: `variant, label, seed, lr, loss`. A run that diverged, or collapsed without a loss
     that was measured, has the cap, as has a loss beyond it.
     """
     runs = runs[runs["outcome"].isin(FINAL)].copy()
     runs["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in runs["tuned"]]
-    column = f"{split}_loss_nats"
     losses = runs[column] if column in runs else pd.Series(math.nan, index=runs.index)
     lost = runs["outcome"].isin(UNSTABLE) & losses.isna()
-    runs["loss_nats"] = losses.mask(lost, cap).clip(upper=cap)
-    runs = runs[runs["lr"].notna() & runs["loss_nats"].notna()]
+    runs["loss"] = losses.mask(lost, cap).clip(upper=cap)
+    runs = runs[runs["lr"].notna() & runs["loss"].notna()]
     keys = ["variant", "label", "seed", "lr"]
-    return runs.groupby(keys, sort=False)["loss_nats"].min().reset_index()
+    return runs.groupby(keys, sort=False)["loss"].min().reset_index()
 
 
 def sensitivities(by_rate: pd.DataFrame) -> dict[tuple[str, int], float]:
     """Return the learning-rate sensitivity in nats by variant and seed, from what `rates` gives."""
     losses: dict[tuple[str, int], list[float]] = {}
-    columns = (by_rate[name] for name in ("variant", "seed", "loss_nats"))
+    columns = (by_rate[name] for name in ("variant", "seed", "loss"))
     for variant, seed, loss in zip(*columns, strict=True):
         losses.setdefault((str(variant), int(seed)), []).append(float(loss))
     return {key: sensitivity(values) for key, values in losses.items()}
@@ -112,25 +112,24 @@ def sensitivity_of_runs(runs: pd.DataFrame, cap: float) -> list[float]:
 
     NaN for a variant that was not tried at every point, and for a seed that is none of its trials.
     """
-    by_seed = sensitivities(rates(trial_runs(runs), reported_split(runs), cap))
+    by_seed = sensitivities(rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap))
     by_seed = {key: v for key, v in by_seed.items() if key[0] not in set(unfinished(runs))}
     keys = zip(runs["variant"], runs["seed"], strict=True)
     return [by_seed.get((str(variant), int(seed)), math.nan) for variant, seed in keys]
 
 
-def trials(runs: pd.DataFrame, split: str) -> pd.DataFrame:
+def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return one row for each variant: trials, the chosen point, whether it lies at an edge.
 
-    Columns: `label, trials, finished, diverged, collapsed, chosen, edge, loss_nats,
-    sensitivity_nats, low_nats, high_nats`. `edge` names the keys whose best value is the first or
-    last of the grid; the loss is that of the reported runs. Empty where nothing was tuned.
+    Columns: `label, trials, finished, diverged, collapsed, chosen, edge, loss,
+    sensitivity, low, high`. `edge` names the keys whose best value is the first or
+    last of the grid; the loss is the `column` of the reported runs. Empty where nothing was tuned.
     """
     if not several(runs):
         return pd.DataFrame()
     tried = trial_runs(runs)
     points = [json.loads(tuned) for tuned in dict.fromkeys(tried["tuned"])]
     ends = {key: _ends([point[key] for point in points]) for key in points[0]}
-    column = f"{split}_loss_nats"
     rows: list[dict[str, Any]] = []
     for label, own in tried.groupby("label", sort=False):
         at_best = own[own["best"]]
@@ -146,10 +145,10 @@ def trials(runs: pd.DataFrame, split: str) -> pd.DataFrame:
                 **{outcome: int((own["outcome"] == outcome).sum()) for outcome in UNSTABLE},
                 "chosen": at_best["point"].iloc[0],
                 "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
-                "loss_nats": float(reported[column].mean()) if column in reported else math.nan,
-                "sensitivity_nats": effect.mean,
-                "low_nats": effect.low,
-                "high_nats": effect.high,
+                "loss": float(reported[column].mean()) if column in reported else math.nan,
+                "sensitivity": effect.mean,
+                "low": effect.low,
+                "high": effect.high,
             }
         )
     return pd.DataFrame(rows)

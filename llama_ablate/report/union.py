@@ -243,6 +243,8 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
             {**v.model, **{f"train.{k}": w for k, w in v.train.items()}} for v in (mine, other)
         ]
         return f"the baselines differ: {_first(models, (a, b))}"
+    if a.unit != b.unit:
+        return f"their losses are in {a.unit.full} and in {b.unit.full}"
     if a.plan.text.fingerprint != b.plan.text.fingerprint:
         texts = [
             {

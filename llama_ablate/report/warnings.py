@@ -229,7 +229,7 @@ def _finished(table: TableFrames) -> "Counter[str]":
 def _tuning(table: TableFrames) -> list[str]:
     """Return where a grid was too narrow, and which variants were not tried at all of it."""
     sentences = []
-    for row in rows(tuning.trials(table.runs, table.split)):
+    for row in rows(tuning.trials(table.runs, table.loss)):
         if row.finished < row.trials:
             sentences.append(
                 f"{row.label}: {row.finished} of {row.trials} trials have finished; a "

@@ -1,5 +1,6 @@
 """The plan of an experiment: one typed document, which its writer and all its readers share."""
 
+import math
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,6 +17,26 @@ CONTEXTS = tuple(2**n for n in range(7, 18))
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlannedText(_Part):
+    """The text of a table, as tokens: enough to make them again elsewhere."""
+
+    fingerprint: str
+    corpus: str
+    vocab: int
+    tokens: dict[str, int]
+    bytes: dict[str, int]
+    #: Documents of each split; empty in plans of older versions.
+    documents: dict[str, int] = Field(default_factory=dict)
+    #: An example of text that the tokenizer loses; empty where it loses none.
+    lost: str = ""
+    source: Data
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Which tokens it is, and whether a model reads their documents as one text."""
+        return self.fingerprint, self.source.documents
 
 
 class PlannedVariant(_Part):
@@ -40,6 +61,8 @@ class PlannedVariant(_Part):
     train: dict[str, Any] = Field(default_factory=dict)
     #: The architecture: sizes, and a component with all its options in every slot.
     model: dict[str, Any]
+    #: Its tokens, where they are not those of the table.
+    text: PlannedText | None = None
     parameters: int
     non_embedding: int
     flops_per_token: int
@@ -76,26 +99,6 @@ class PlannedRun(_Part):
         return experiment.with_changes(self.train)
 
 
-class PlannedText(_Part):
-    """The text of a table, as tokens: enough to make them again elsewhere."""
-
-    fingerprint: str
-    corpus: str
-    vocab: int
-    tokens: dict[str, int]
-    bytes: dict[str, int]
-    #: Documents of each split; empty in plans of older versions.
-    documents: dict[str, int] = Field(default_factory=dict)
-    #: An example of text that the tokenizer loses; empty where it loses none.
-    lost: str = ""
-    source: Data
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Which tokens it is, and whether a model reads their documents as one text."""
-        return self.fingerprint, self.source.documents
-
-
 class PlannedTable(_Part):
     """One table of an experiment: variants that share text, size, matching and budget."""
 
@@ -116,6 +119,28 @@ class PlannedTable(_Part):
     def baseline(self) -> PlannedVariant:
         """The variant that the others are compared with."""
         return next(variant for variant in self.variants if variant.baseline)
+
+    @property
+    def has_tokenizers(self) -> bool:
+        """Whether variants have tokens of their own: then losses compare in bits per byte."""
+        return any(variant.text for variant in self.variants)
+
+    @property
+    def texts(self) -> list[PlannedText]:
+        """Its text, and those that variants have of their own, each once."""
+        every = (self.text, *(variant.text for variant in self.variants))
+        return list({text.fingerprint: text for text in every if text}.values())
+
+    def text_of(self, variant: PlannedVariant) -> PlannedText:
+        """Return the text that a variant reads, as tokens."""
+        return variant.text or self.text
+
+    def scale(self, variant: PlannedVariant, split: str) -> float:
+        """Return what turns a variant's nats per token of a split into the unit of the table."""
+        if not self.has_tokenizers:
+            return 1.0
+        text = self.text_of(variant)
+        return text.tokens[split] / text.bytes[split] / math.log(2)
 
     @property
     def matching(self) -> str:

@@ -37,6 +37,7 @@ class TrackedRun:
         """Name a run of a plan."""
         table = plan.table_of(run.id)
         variant = table.variant(run.variant)
+        text = table.text_of(variant)
         details = [table.name] * bool(table.name) + [f"{k}={v}" for k, v in run.tuned.items()]
         config = {
             "experiment": plan.experiment.name,
@@ -54,9 +55,9 @@ class TrackedRun:
             "parameters": variant.parameters,
             "non_embedding": variant.non_embedding,
             "text": {
-                "corpus": table.text.corpus,
-                "fingerprint": table.text.fingerprint,
-                "vocab": table.text.vocab,
+                "corpus": text.corpus,
+                "fingerprint": text.fingerprint,
+                "vocab": text.vocab,
             },
             "model": variant.model,
             "train": run.train_config(plan.experiment.train).model_dump(mode="json"),

@@ -14,9 +14,10 @@ def check(role, verdict, difference, half=0.001, margin=0.02, reseed="init"):
     table = plans.table([plans.variant(), arm], [])
     row = {
         "verdict": verdict,
-        "difference_nats": difference,
-        "low_nats": difference - half,
-        "high_nats": difference + half,
+        "unit": "nats",
+        "difference": difference,
+        "low": difference - half,
+        "high": difference + half,
     }
     return controls.check(table, pd.DataFrame([dict.fromkeys(row, 0.0), row]), margin)[role]
 

@@ -124,13 +124,13 @@ def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_t
     frames = Frames.of(Results.open(tmp_path / "out" / "tiny"))
     row = frames.table.comparison.set_index("baseline").loc[False]
     (error,) = frames.table.text_errors().values()
-    assert row["text_se_nats"] == error.se > 0
+    assert row["text_se"] == error.se > 0
     section = next(part for part in sections(frames) if part.key == "heldout")
     splits = section.frame.set_index("split")
     assert splits["documents"].to_dict() == {"validation": 8, "test": 30}
     held_out = {split: n for split, n in frames.table.plan.text.bytes.items() if split != "train"}
     assert splits["bytes"].to_dict() == held_out
-    share = error.se**2 / (error.se**2 + row["seed_se_nats"] ** 2)
+    share = error.se**2 / (error.se**2 + row["seed_se"] ** 2)
     assert splits.loc["test", ["share_low", "share_high"]].tolist() == pytest.approx([share] * 2)
     assert math.isnan(splits.loc["validation", "share_low"])
     shown = section.cells.set_index("split")

@@ -46,7 +46,7 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
     comparison, steps = made.comparison[1:], contrasts.steps(made)
     told = cells.comparison(made.comparison)[1:], cells.steps(steps)
     for frame, ends, shown, head, p in (
-        (comparison, ("low_nats", "high_nats"), told[0], cells.DIFFERENCE, "p, corrected"),
+        (comparison, ("low", "high"), told[0], cells.DIFFERENCE, "p, corrected"),
         (steps, ("marginal_low", "marginal_high"), told[1], "this step [95%]", told[1].columns[-1]),
     ):
         out = leaves_out_0(*(frame[end] for end in ends))
@@ -82,13 +82,13 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
     made = path(seed, hypotheses=stated)
     steps, found = contrasts.steps(made.table), hypotheses.results(made)
     row = made.table.comparison.iloc[1]
-    ends = ["marginal_nats", "marginal_low", "marginal_high", "p_corrected"]
-    first = row[["difference_nats", "low_nats", "high_nats", "p_corrected"]]
+    ends = ["marginal", "marginal_low", "marginal_high", "p_corrected"]
+    first = row[["difference", "low", "high", "p_corrected"]]
     assert steps.loc[0, ends].tolist() == first.tolist()
     of = ["difference", "low", "high", "p_corrected"]
     assert found.loc[0, of].tolist() == first.tolist()
     assert found.loc[1, of].tolist() == steps.loc[1, ends].tolist()
-    other_way = [-steps[end][2] for end in ("marginal_nats", "marginal_high", "marginal_low")]
+    other_way = [-steps[end][2] for end in ("marginal", "marginal_high", "marginal_low")]
     assert found.loc[2, of[:3]].tolist() == other_way
     assert found["family"].tolist() == [
         "3 rows of its table",

@@ -167,8 +167,8 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     better = rows[LABELS["bb"]]
     # Differences -0.14, -0.16, -0.15: mean -0.15, sd 0.01; of two rows t(0.9875, 2) = 6.205347.
     half = 6.205347 * 0.01 / math.sqrt(3)
-    assert better["difference_nats"] == pytest.approx(-0.15)
-    assert better["high_nats"] == pytest.approx(-0.15 + half, rel=1e-5)
+    assert better["difference"] == pytest.approx(-0.15)
+    assert better["high"] == pytest.approx(-0.15 + half, rel=1e-5)
     assert better["verdict"] == "better"
     assert better["train_speed_ratio"] == pytest.approx(1.25)
     assert better["decode_tokens_per_s"] == pytest.approx(1250 * 8 / 128)
@@ -176,8 +176,8 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     assert wild["outcome"] == "2 ok, 1 diverged"
     assert wild["verdict"] == "diverged"
     assert wild["n"] == 2
-    assert wild["difference_nats"] == pytest.approx((0.3 + 0.3) / 2)  # over seeds 1 and 2
-    assert rows["baseline"]["loss_nats"] == pytest.approx(2.1)
+    assert wild["difference"] == pytest.approx((0.3 + 0.3) / 2)  # over seeds 1 and 2
+    assert rows["baseline"]["loss"] == pytest.approx(2.1)
 
 
 def test_runs_without_a_record_are_pending(store):
@@ -216,7 +216,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert r"rms\textless{}b\textgreater{}norm\textless{}/\allowbreak{}b" in latex
     assert r"\caption{A \& B}" in latex
     back = pd.read_csv(folder / "comparison.csv")
-    assert back.loc[1, "difference_nats"] == pytest.approx(-0.15)
+    assert back.loc[1, "difference"] == pytest.approx(-0.15)
     assert list(back.columns) == list(read(store).table.comparison.columns)
 
 
@@ -364,15 +364,15 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
     table = contrasts.factors(frames.table).set_index("factor")
-    loss = comparison(store)["loss_nats"]
+    loss = comparison(store)["loss"]
     with_pre = loss["rmsnorm pre"] - loss["layernorm pre"]
     with_post = loss["rmsnorm post"] - loss["layernorm post"]
-    assert table["difference_nats"]["norm"] == pytest.approx((with_pre + with_post) / 2)
+    assert table["difference"]["norm"] == pytest.approx((with_pre + with_post) / 2)
     assert table["effect"]["norm"] == "rmsnorm instead of layernorm"
     both = table.loc["norm x block"]
     assert both["effect"] == "rmsnorm with pre"
-    assert both["difference_nats"] == pytest.approx((with_pre - with_post) / 2)
-    assert both[["present_nats", "absent_nats"]].tolist() == pytest.approx([with_pre, with_post])
+    assert both["difference"] == pytest.approx((with_pre - with_post) / 2)
+    assert both[["with_present", "with_absent"]].tolist() == pytest.approx([with_pre, with_post])
     documents = {v.label: frames.table.by_document[v.id] for v in frames.table.plan.variants}
     of_norm = [
         sum(
@@ -382,7 +382,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
         for seed in (0, 1)
     ]
     error = text_error(of_norm, documents["rmsnorm pre"][0][1])
-    assert table["text_se_nats"]["norm"] == pytest.approx(error.se)
+    assert table["text_se"]["norm"] == pytest.approx(error.se)
     together = loss["rmsnorm pre"] - loss["layernorm post"]
     alone = with_post + loss["layernorm pre"] - loss["layernorm post"]
     more = "higher" if together > alone else "lower"
@@ -392,7 +392,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     assert set(table["verdict"]) == {"equivalent"}
     answer = headline(frames)
     assert answer.startswith("On average over the other factors (difference in nats): equivalent:")
-    assert f"rmsnorm with pre ({both['difference_nats']:+z.{digits}f})" in answer
+    assert f"rmsnorm with pre ({both['difference']:+z.{digits}f})" in answer
     html = (store.report / "report.html").read_text("utf-8")
     assert html.index("<h2>Factors</h2>") < html.index("<h2>Combinations</h2>")
     assert "All 4 combinations were run: no effect is confounded" in html
@@ -449,7 +449,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
     found = hypotheses.results(read(store))
-    loss = comparison(store)["loss_nats"]
+    loss = comparison(store)["loss"]
     assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
     assert set(found["result"]) <= {"supported", "refuted", "undecided"}
     html = (store.report / "report.html").read_text("utf-8")
@@ -521,13 +521,13 @@ def test_a_hypothesis_about_a_row_is_decided_by_the_interval_of_its_table(store)
     row = comparison(store).loc[LABELS["bb"]]
     found = hypothesis_of(store, variant=LABELS["bb"], direction="better")
     shown = ["difference", "low", "high", "p_corrected", "n"]
-    table = ["difference_nats", "low_nats", "high_nats", "p_corrected", "n"]
+    table = ["difference", "low", "high", "p_corrected", "n"]
     assert list(found[shown]) == list(row[table])
     assert (found["result"], found["family"]) == ("supported", "2 rows of its table")
     other_way = hypothesis_of(
         store, variant="baseline", against=LABELS["bb"], direction="worse", margin="0.1 nats"
     )
-    assert (other_way["low"], other_way["high"]) == (-row["high_nats"], -row["low_nats"])
+    assert (other_way["low"], other_way["high"]) == (-row["high"], -row["low"])
     assert other_way["result"] == "supported"  # by more than 0.1142
 
 
@@ -672,7 +672,7 @@ def test_the_loss_of_a_collapsed_run_is_no_part_of_its_variants_mean(store):
     after = comparison(store).loc[LABELS["bb"]]
     assert (before["n"], after["n"]) == (3, 2)
     losses = LOSSES["bb"]
-    assert after["loss_nats"] == pytest.approx((losses[0] + losses[2]) / 2)
+    assert after["loss"] == pytest.approx((losses[0] + losses[2]) / 2)
 
 
 def test_a_collapsed_run_has_its_own_loss_in_a_hypothesis(store):

@@ -26,7 +26,7 @@ def ladder(sizes, floor=None, law=LAW, gap=0.0):
             "parameters": x,
             "tokens": 20 * x,
             "compute": 120 * x * x,
-            "loss_nats": law(x) + arm * (gap + 0.01 * math.log10(x / 1e4)) + noise[arm, i, seed],
+            "loss": law(x) + arm * (gap + 0.01 * math.log10(x / 1e4)) + noise[arm, i, seed],
             "branch": False,
             "rung": f"rung {i}",
         }
@@ -48,7 +48,7 @@ def test_a_projection_stands_beside_what_the_smaller_sizes_predict_of_the_larges
     frames = ladder(SIZES)
     shown = row(frames)
     own = frames.ladder[frames.ladder["label"] == "base"]
-    losses = own.pivot_table("loss_nats", "parameters", "seed").to_numpy()
+    losses = own.pivot_table("loss", "parameters", "seed").to_numpy()
     check = fit(SIZES[:-1], losses[:-1].tolist(), at=SIZES[-1]).projected
     whole = fit(SIZES, losses.tolist(), at=1e7)
     assert (shown["form"], shown["n"], shown["at"]) == ("floor fitted", 5, 1e7)

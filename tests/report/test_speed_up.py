@@ -124,7 +124,7 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
             "role": "",
             "seed": seed,
             "compute": compute,
-            "loss_nats": Law(1.5, 90.0 * times**-0.2, 0.2)(compute) + noise[arm, i, seed],
+            "loss": Law(1.5, 90.0 * times**-0.2, 0.2)(compute) + noise[arm, i, seed],
             "branch": False,
         }
         for arm, (label, times) in enumerate({"base": 1.0, "other": 1.5}.items())

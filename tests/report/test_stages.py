@@ -219,10 +219,10 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
             "n": [12, 3, 12, 6],
             "looks": 3,
             # On its three seeds the early one has a higher loss than the late one on all twelve.
-            "loss_nats": [2.0, 1.9, 1.8, 1.0],
-            "difference_nats": [0.0, -0.3, -0.2, -1.0],
-            "low_nats": -1.0,
-            "high_nats": 0.0,
+            "loss": [2.0, 1.9, 1.8, 1.0],
+            "difference": [0.0, -0.3, -0.2, -1.0],
+            "low": -1.0,
+            "high": 0.0,
             "verdict": ["baseline", "better", "inconclusive", "pending"],
         }
     )

@@ -1,7 +1,6 @@
 """Best learning rates over a ladder: which is the best of each size, and how far it moves."""
 
 import json
-import math
 from types import SimpleNamespace
 
 import pandas as pd
@@ -33,9 +32,10 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
         )
         arms = [SimpleNamespace(label=label, role="") for label in BEST]
         arms.append(SimpleNamespace(label="A/A", role="aa"))
-        text = SimpleNamespace(vocab=math.exp(9))
-        plan = SimpleNamespace(name=size, variants=arms, text=text)
-        return SimpleNamespace(plan=plan, runs=runs, split="test")
+        plan = SimpleNamespace(name=size, variants=arms)
+        return SimpleNamespace(
+            plan=plan, runs=runs, loss="test_loss_nats", chance=9.0, split="test"
+        )
 
     rungs = [table(i, size) for i, size in enumerate(sizes)]
     experiment = SimpleNamespace(tune=dict.fromkeys(tune, RATES))
@@ -49,7 +49,7 @@ def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
     assert moved.loc["standard"].tolist() == [0, -1, -3]
     assert moved.loc["mup"].tolist() == [0, 0, -1]
     assert set(frame["label"]) == {"standard", "mup"}  # controls are left out
-    assert frame["loss_nats"].tolist() == [2.05] * 6  # the mean over seeds at the best rate
+    assert frame["loss"].tolist() == [2.05] * 6  # the mean over seeds at the best rate
     at_an_end = frame[frame["edge"]]
     assert list(zip(at_an_end["label"], at_an_end["rung"], strict=True)) == [
         ("standard", "dim 32"),

@@ -72,16 +72,16 @@ def test_a_point_that_has_not_finished_is_passed_over():
 
 
 def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
-    trials = tuning.trials(GRID, "test").set_index("label")
+    trials = tuning.trials(GRID, "test_loss_nats").set_index("label")
     assert list(trials["trials"]) == [6, 6]
     assert list(trials["finished"]) == [6, 5]
     assert trials["diverged"]["a"] == 1
     assert trials["edge"].to_dict() == {"a": "", "b": "lr"}
-    assert trials["loss_nats"]["a"] == pytest.approx(2.5)
+    assert trials["loss"]["a"] == pytest.approx(2.5)
 
 
 def test_sensitivity_takes_the_cap_for_what_diverged():
-    by_rate = tuning.rates(GRID, "test", cap=4.0)
+    by_rate = tuning.rates(GRID, "test_loss_nats", cap=4.0)
     found = tuning.sensitivities(by_rate)
     # Seed 1 of a: 2.7, 2.6 and the cap 4.0 over their minimum 2.6.
     assert found["a", 1] == pytest.approx((0.1 + 0 + 1.4) / 3)
@@ -131,8 +131,8 @@ def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
     for table in tables:
         frame = table.comparison.set_index("label")
         row = frame.loc["A/A none"]
-        assert row["difference_nats"] == row["low_nats"] == row["high_nats"] == 0
-        assert frame.loc["A/A init", "difference_nats"] != 0
+        assert row["difference"] == row["low"] == row["high"] == 0
+        assert frame.loc["A/A init", "difference"] != 0
         assert table.controls["aa"].holds == (frame.loc["A/A init", "verdict"] == "equivalent")
 
 
@@ -147,7 +147,7 @@ def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name)
 def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
     near, far = (table.comparison.set_index("label") for table in tables)
     assert (near["n"] == 2).all()
-    assert not near["loss_nats"].equals(far["loss_nats"])
+    assert not near["loss"].equals(far["loss"])
     for table, frame in zip(tables, (near, far), strict=True):
         everything = table.runs
         assert len(everything) == 5 * 3 * 2
@@ -162,7 +162,7 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     frames = read(rich)
     frame = hypotheses.results(frames)
     assert frame["result"][1] == "supported"
-    near, far = (t.comparison.set_index("label")["difference_nats"] for t in frames.tables)
+    near, far = (t.comparison.set_index("label")["difference"] for t in frames.tables)
     assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
     relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline"))
     ratio = [relu[seed] / base[seed] for seed in (0, 1)]
@@ -194,7 +194,7 @@ def test_a_variant_that_was_tried_less_is_not_ranked(rich):
         frames = read(rich)
         row = frames.table.comparison.set_index("label").loc["relu"]
         assert row["verdict"] == "pending"
-        assert math.isnan(row["difference_nats"])
+        assert math.isnan(row["difference"])
         assert any("not ranked" in warning for warning in warnings(frames))
     finally:
         shutil.move(hidden, folder)
@@ -295,11 +295,11 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     store = Store(tmp_path / "out" / "tiny")
     table = read(store).table
     found = contrasts.steps(table).set_index("step")
-    loss = table.comparison.set_index("label")["loss_nats"]
+    loss = table.comparison.set_index("label")["loss"]
     start, first, second = loss["baseline"], loss["+layernorm"], loss["+relu"]
-    assert found.loc["+relu", "marginal_nats"] == pytest.approx(second - first)
-    assert found.loc["+relu", "cumulative_nats"] == pytest.approx(second - start)
-    assert found.loc["+layernorm", "marginal_nats"] == pytest.approx(first - start)
+    assert found.loc["+relu", "marginal"] == pytest.approx(second - first)
+    assert found.loc["+relu", "cumulative"] == pytest.approx(second - start)
+    assert found.loc["+layernorm", "marginal"] == pytest.approx(first - start)
     # The first step is also the sum so far; steps are as many rows of a family as variants are.
     ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
     so_far = found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
@@ -311,7 +311,7 @@ def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
     assert list(found["table"]) == ["lag 1", "lag 3"]
     for row, table in zip(rows(found), tables, strict=True):
         frame = table.comparison
-        arms = frame[frame["role"] == ""].set_index("label")["loss_nats"]
+        arms = frame[frame["role"] == ""].set_index("label")["loss"]
         assert row.winner == arms.idxmin()  # a control wins nothing
     assert found["flips"][1] == (found["winner"][0] != found["winner"][1])
 
@@ -322,7 +322,7 @@ def test_show_compare_and_status_reach_every_table(rich, capsys):
     losses = []
     for name in ("lag 1", "lag 3"):
         assert main(["show", str(rich.root), "--table", name, "--json"]) == 0
-        losses.append(json.loads(capsys.readouterr().out)[0]["loss_nats"])
+        losses.append(json.loads(capsys.readouterr().out)[0]["loss"])
         assert main(["compare", str(rich.root), "baseline", "relu", "--table", name]) == 0
         assert "paired seeds" in capsys.readouterr().out
     assert losses[0] != losses[1]

@@ -1,0 +1,34 @@
+"""A text as an experiment reads it: its section of the file, and its tokens."""
+
+from dataclasses import dataclass
+
+from llama_ablate.config.experiment import Data
+from llama_ablate.data.tokens import Tokens
+from llama_ablate.results.plan import PlannedText
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus with a tokenizer, prepared."""
+
+    data: Data
+    tokens: Tokens
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The mean over the training split."""
+        return self.tokens.bytes["train"] / self.tokens.counts["train"]
+
+    def planned(self) -> PlannedText:
+        """Return the plan's entry."""
+        tokens = self.tokens
+        return PlannedText(
+            fingerprint=tokens.fingerprint,
+            corpus=tokens.corpus,
+            vocab=tokens.vocab,
+            tokens=tokens.counts,
+            bytes=tokens.bytes,
+            documents={name: len(tokens.documents(name)) for name in tokens.counts},
+            lost=tokens.lost or "",
+            source=self.data,
+        )

@@ -1,0 +1,97 @@
+"""Variants of several tokenizers compare in bits per byte, everywhere."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llama_ablate.evidence.text import text_error
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.headline import headline
+from llama_ablate.report.sections import sections
+from llama_ablate.results.snapshot import Results
+from tests.in_process import run_in_process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Results of three tokenizers, at as many bytes, of 30 documents a split."""
+    root = tmp_path_factory.mktemp("units")
+    for split, first in (("train", 0), ("valid", 100), ("test", 200)):
+        texts = (f"the cat {i} sat on the mat, and the dog {i * i} ran. " * 4 for i in range(30))
+        lines = (f'{{"text": "{text.replace("cat", f"cat {first}")}"}}\n' for text in texts)
+        (root / f"{split}.jsonl").write_text("".join(lines), "utf-8")
+    file = root / "tok.yaml"
+    file.write_text(
+        f"""
+name: tok
+model: {{dim: 16, layers: 1, heads: 2, context: 16}}
+variants: {{axes: {{data.tokenizer: [bytes, {{name: bpe, vocab: 400}}]}}}}
+data:
+  corpus: {{name: files, path: '{root}', train: train.jsonl, validation: valid.jsonl,
+           test: test.jsonl}}
+  tokenizer: {{name: bpe, vocab: 300}}
+  order: documents
+train: {{steps: 20, batch: 4, lr: 1e-2, precision: float32, kernel: math, evals: 2}}
+budget: bytes
+seeds: 3
+margin: 0.02 bits/byte
+measure: [perplexity]
+""",
+        "utf-8",
+    )
+    assert run_in_process(file, root / "results") == 0
+    return root / "results" / "tok"
+
+
+@pytest.fixture(scope="module")
+def frames(folder):
+    return Frames.of(Results.open(folder))
+
+
+def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
+    results, table = Results.open(folder), frames.table
+    assert set(table.comparison["unit"]) == {"bits/byte"}
+    bits = {}
+    for record in results.records.values():
+        text = results.plan.tables[0].text_of(results.plan.tables[0].variant(record.variant))
+        nats = record.numbers["test_loss_nats"] * text.tokens["test"]
+        bits.setdefault(record.label, {})[record.seed] = nats / math.log(2) / text.bytes["test"]
+    base = bits["baseline"]
+    for row in table.comparison.itertuples():
+        own = bits[row.label]
+        assert row.loss == pytest.approx(np.mean(list(own.values())))
+        if not row.baseline:
+            differences = [own[seed] - base[seed] for seed in base]
+            assert row.difference == pytest.approx(np.mean(differences))
+
+
+def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
+    table = frames.table
+    nats = table.metrics[table.metrics["name"] == "test_nats_by_document"]
+    bits = {
+        label: np.array([*own.sort_values("seed")["samples"]]) / math.log(2)
+        for label, own in nats.groupby("label")
+    }
+    counts = table.metrics[table.metrics["name"] == "test_tokens_by_document"]
+    tokens = np.array(counts[counts["label"] == "baseline"]["samples"].iloc[0])
+    size = table.plan.text.bytes["test"] * tokens / tokens.sum()
+    expected = text_error(bits["bytes"] - bits["baseline"], size)
+    bytes_ = next(v.id for v in table.plan.variants if v.label == "bytes")
+    assert table.text_errors()[bytes_].se == pytest.approx(expected.se)
+
+
+def test_headline_tables_figures_and_files_say_so(folder, frames):
+    assert "(difference in bits/byte)" in headline(frames)
+    comparison = next(part for part in sections(frames) if part.title.startswith("Comparison"))
+    assert "loss in bits per byte" in comparison.note
+    assert "loss (bits/byte)" in comparison.cells
+    assert not {"perplexity", "bits/byte", "loss (nats)"} & {*comparison.cells}
+    page = (folder / "report" / "report.html").read_text("utf-8")
+    assert "loss minus that of baseline (bits/byte" in page
+    csv = pd.read_csv(folder / "report" / "tables" / "comparison.csv")
+    assert set(csv["unit"]) == {"bits/byte"}
+    curves = frames.table.curves(["baseline", "bytes"])
+    last = curves.groupby("label")["read"].max()
+    assert last["bytes"] == pytest.approx(last["baseline"], rel=0.05)  # a step is 64 tokens of 1200
