@@ -230,6 +230,7 @@ def _controls_hold(table: TableFrames, tokens: int) -> bool:
             low=interval.low,
             high=interval.high,
             verdict=verdict(interval, table.margin),
+            unit=table.unit.name,
         )
         unchanged = variant.reseed == "none"
         if not controls.judge(row, variant.role, table.margin, unchanged=unchanged).holds:
