@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_device(parser)
     parser.add_argument(
         "--power",
-        type=_nats,
+        type=_difference,
         metavar='"X nats"',
         help="how many seeds would show X, and what they cost; with looks, how many runs to expect",
     )
@@ -37,14 +37,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _nats(text: str) -> float:
-    """Read a difference of losses with its unit."""
+def _difference(text: str) -> str:
+    """Check a difference of losses with its unit."""
     from llama_ablate.config import margins
 
-    size = margins.of_loss(text)
-    if size is None:
+    if margins.of_loss(text) is None:
         raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
-    return size
+    return text
 
 
 def run(options: Namespace) -> Answer:
@@ -106,10 +105,12 @@ def _power(
     options: Namespace, predicted: "Forecast"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Return what `--power` asks for, as values and for a terminal."""
+    from llama_ablate.config import margins
     from llama_ablate.report import forecast, forecast_tables
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
+    effect, unit = margins.read(options.power)
     pilot = options.pilot or Path("results") / predicted.plan.experiment.slug
     try:
         frames = Frames.of(Results.open(pilot))
@@ -117,10 +118,12 @@ def _power(
         raise ConfigError(
             f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
         ) from None
-    values: dict[str, Any] = {"power": forecast.power(frames, options.power, predicted)}
+    if unit != frames.table.unit.name:
+        raise ConfigError(f"--power: losses of {pilot} compare in {frames.table.unit.name}")
+    values: dict[str, Any] = {"power": forecast.power(frames, effect, predicted)}
     seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
     shown: list[str | pd.DataFrame] = [f"from the noise of {pilot}, with a power of 0.8:", seeds]
-    if expected := forecast.expected_runs(frames, options.power, predicted.plan):
+    if expected := forecast.expected_runs(frames, effect, predicted.plan):
         values["expected_runs"] = expected
         shown.append(
             f"expected runs with these looks, without controls: {expected:.0f} of at most "

@@ -170,7 +170,7 @@ def _second_text(text: str | None, first: Any, root: str) -> Any:
 def _with_gates(answer: Answer, gate: "Gate") -> Answer:
     """Return the answer of `run` with which gates the variant passed."""
     second = [
-        {key: row[key] for key in ("table", "difference", "low", "high", "result", "why")}
+        {key: row[key] for key in ("table", "difference", "low", "high", "unit", "result", "why")}
         for row in answer.values["hypotheses"]
     ]
     words = {row["result"] for row in second}
@@ -181,7 +181,7 @@ def _with_gates(answer: Answer, gate: "Gate") -> Answer:
         result = "not confirmed"
     lines = [f"first gate: {gate.sentence}"]
     for row in second:
-        ends = f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}] nats"
+        ends = f"{row['difference']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}] {row['unit']}"
         why = f" ({row['why']})" if row["why"] else ""
         lines.append(f"second gate, {row['table']}: {row['result']}, {ends}{why}")
     lines.append(f"{result}: {gate.direction}")

@@ -106,7 +106,7 @@ def compare(
                 "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
                 "excess_nats": _mean(ok, f"{split}_excess_nats"),
                 **_size(variant),
-                **_speed(speeds[id_], speeds[base]),
+                **_speed(speeds[id_], speeds[base], table.text_per_token(variant)),
                 "kv_bytes_per_token": variant.kv_bytes_per_token,
                 "state_bytes": math.nan if variant.state_bytes is None else variant.state_bytes,
                 "kv_measured_bytes_per_token": speeds[id_]["kv_cache"].value,
@@ -287,16 +287,21 @@ def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, _
     return speeds
 
 
-def _speed(own: Mapping[str, _Measured], base: Mapping[str, _Measured]) -> dict[str, float]:
-    """Return speeds, and ratios to the baseline's with intervals over processes."""
+def _speed(
+    own: Mapping[str, _Measured], base: Mapping[str, _Measured], text: float
+) -> dict[str, float]:
+    """Return speeds, and ratios to the baseline's with intervals over processes.
+
+    Ratios are of text: `text` is how much more of it a token holds than one of the baseline's.
+    """
     columns: dict[str, float] = {}
     for key in ("train", "decode"):
         ratio = speed_ratio(own[key].by_process, base[key].by_process)
         columns |= {
             f"{key}_tokens_per_s": own[key].value,
-            f"{key}_speed_ratio": ratio.value,
-            f"{key}_speed_low": math.nan if own is base else ratio.low,
-            f"{key}_speed_high": math.nan if own is base else ratio.high,
+            f"{key}_speed_ratio": text * ratio.value,
+            f"{key}_speed_low": math.nan if own is base else text * ratio.low,
+            f"{key}_speed_high": math.nan if own is base else text * ratio.high,
             f"{key}_speed_turns": ratio.turns,
             f"{key}_speed_processes": ratio.processes,
             f"{key}_speed_spread": ratio.spread,

@@ -147,7 +147,7 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     }
 
 
-def power(pilot: Frames, effect_nats: float, forecast: Forecast) -> list[dict[str, Any]]:
+def power(pilot: Frames, effect: float, forecast: Forecast) -> list[dict[str, Any]]:
     """Return for each variant of a pilot how many seeds show an effect, and what they cost.
 
     The noise is that of the pilot's paired differences; the level is that of a row of the
@@ -158,7 +158,7 @@ def power(pilot: Frames, effect_nats: float, forecast: Forecast) -> list[dict[st
     alpha = _level(forecast.plan)
     rows = []
     for label, sd in _deviations(pilot).items():
-        needed = seeds_for(effect_nats, sd, alpha=alpha)
+        needed = seeds_for(effect, sd, alpha=alpha)
         row = {
             "variant": label,
             "pilot_seeds": len(pilot.table.differences()[label]),
@@ -168,13 +168,13 @@ def power(pilot: Frames, effect_nats: float, forecast: Forecast) -> list[dict[st
             "predicted_s": forecast.most.predicted_s * needed / forecast.seeds,
         }
         if len(forecast.plan.experiment.looks) > 1:
-            stops, shown = _stops(forecast.plan, effect_nats, sd)
+            stops, shown = _stops(forecast.plan, effect, sd)
             row |= {"expected_seeds": float(stops.mean()), "power": shown}
         rows.append(row)
     return rows
 
 
-def expected_runs(pilot: Frames, effect_nats: float, plan: PlanDocument) -> float | None:
+def expected_runs(pilot: Frames, effect: float, plan: PlanDocument) -> float | None:
     """Return how many runs a plan with looks takes on average, where all variants differ so much.
 
     Of the race, the variants and the baseline, which goes on as far as any of them; without
@@ -188,7 +188,7 @@ def expected_runs(pilot: Frames, effect_nats: float, plan: PlanDocument) -> floa
     arms = sum(not (v.baseline or v.role) for v in plan.tables[0].variants)
     stops = np.stack(
         [
-            np.roll(_stops(plan, effect_nats, sds[i % len(sds)])[0], 101 * i)  # apart from others
+            np.roll(_stops(plan, effect, sds[i % len(sds)])[0], 101 * i)  # apart from others
             for i in range(arms)
         ]
     )
@@ -202,11 +202,11 @@ def _level(plan: PlanDocument) -> float:
     return 0.05 / max(1, sum(not (v.baseline or v.role) for v in plan.tables[0].variants))
 
 
-def _stops(plan: PlanDocument, effect_nats: float, sd: float) -> tuple[NDArray[np.int64], float]:
+def _stops(plan: PlanDocument, effect: float, sd: float) -> tuple[NDArray[np.int64], float]:
     looks = plan.experiment.looks
     shares = plan.experiment.spend or spending(looks)
     levels = [share * _level(plan) for share in shares]
-    return simulated_stops(effect_nats, sd, looks, levels)
+    return simulated_stops(effect, sd, looks, levels)
 
 
 def _deviations(pilot: Frames) -> dict[str, float]:

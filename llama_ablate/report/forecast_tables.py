@@ -61,13 +61,13 @@ def _text(text: PlannedText) -> str:
     return "; ".join(parts)
 
 
-def power(rows: Sequence[Mapping[str, Any]], effect_nats: float, seeds: int) -> pd.DataFrame:
+def power(rows: Sequence[Mapping[str, Any]], effect: str, seeds: int) -> pd.DataFrame:
     """Return the seeds that show an effect, as people read them."""
     frame = pd.DataFrame(rows)
     cells = pd.DataFrame({"variant": frame["variant"]})
     cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
     cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd"]]
-    cells[f"seeds for {effect_nats:g} nats"] = [f"{v:,}" for v in frame["seeds_needed"]]
+    cells[f"seeds for {effect}"] = [f"{v:,}" for v in frame["seeds_needed"]]
     cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable"]]
     if "expected_seeds" in frame:
         cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]

@@ -116,7 +116,9 @@ def _comparison(frames: Frames) -> Section | None:
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
         numbers."""
     if frames.table.plan.has_tokenizers:
-        costs += " A token of another tokenizer is another amount of text, in speeds and bytes too."
+        costs += (
+            " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
+        )
     if len(contrasts.factors(frames.table)):
         return _section(
             "Combinations",

@@ -135,6 +135,13 @@ class PlannedTable(_Part):
         """Return the text that a variant reads, as tokens."""
         return variant.text or self.text
 
+    def text_per_token(self, variant: PlannedVariant) -> float:
+        """Return how much text a variant's tokens hold, over how much the baseline's do."""
+        own, base = (self.text_of(v) for v in (variant, self.baseline))
+        if own.fingerprint == base.fingerprint:
+            return 1.0
+        return own.bytes["train"] / own.tokens["train"] * base.tokens["train"] / base.bytes["train"]
+
     def scale(self, variant: PlannedVariant, split: str) -> float:
         """Return what turns a variant's nats per token of a split into the unit of the table."""
         if not self.has_tokenizers:
