@@ -217,7 +217,7 @@ def test_a_budget_that_no_width_can_meet_is_refused():
 def runs_of(variants, text="f", tune=None, steps=1, **train):
     values = {"name": "x", "train": {"steps": 1, **train}, "variants": {}, "tune": tune or {}}
     experiment = Experiment.check({**values, "seeds": 2})
-    return runs.runs({}, experiment, variants, lambda _: steps, text, {}, lambda *_: [])
+    return runs.runs({}, experiment, variants, lambda _: steps, lambda _: [text], {}, lambda *_: [])
 
 
 def test_runs_are_named_by_all_that_they_depend_on():

@@ -28,7 +28,9 @@ def planned(train=None, tune=None, **variants):
     resolved = train_config.resolved(experiment.train, TRAINING)
     experiment = experiment.model_copy(update={"train": resolved})
     arms = grid.variants(experiment, REGISTRIES | TRAINING, 64)
-    of_arms = runs.runs({}, experiment, arms, lambda _: 1, "text", TRAINING, lambda *_: [])
+    of_arms = runs.runs(
+        {}, experiment, arms, lambda _: 1, lambda _: ["text"], TRAINING, lambda *_: []
+    )
     return arms, of_arms
 
 

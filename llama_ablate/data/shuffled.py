@@ -45,7 +45,9 @@ class ShuffledDocuments:
         return read[:, cut].reshape(size, context + 1)
 
     def _stream(self, seed: int, number: int) -> "_Stream":
-        return self._streams.setdefault((seed, number), _Stream(seed, number, self._bounds))
+        if (seed, number) not in self._streams:
+            self._streams[seed, number] = _Stream(seed, number, self._bounds)
+        return self._streams[seed, number]
 
     @cached_property
     def _bounds(self) -> NDArray[np.int64]:

@@ -24,18 +24,13 @@ _SIZES = (
     *("dim", "layers", "heads", "head_dim", "context"),
     *("bias", "tie", "init_std", "logit_softcap"),
 )
+_TRAIN = "train."  # in front of a key of `train` on an axis
+_TOKENIZER = "data.tokenizer"
 #: Keys whose values may be mappings.
 _ENTRIES = (
-    *SLOTS,
-    *RULES,
-    "data.tokenizer",
-    "dropout",
-    "train.optimizer",
-    "train.schedule",
-    "train.losses",
+    *(*SLOTS, *RULES, "dropout", _TOKENIZER),
+    *(f"{_TRAIN}{key}" for key in ("optimizer", "schedule", "losses")),
 )
-_TRAIN = "train."  # in front of such a key on an axis
-_TOKENIZER = "data.tokenizer"
 
 Role = Literal["", "aa", "positive"]
 
@@ -375,14 +370,8 @@ def _check_label(label: Any, where: Where) -> None:
 
 
 def _check_key(key: str, where: Where) -> None:
-    allowed = (
-        *SLOTS,
-        *RULES,
-        *_SIZES,
-        "dropout",
-        _TOKENIZER,
-        *(_TRAIN + name for name in train_config.KEYS),
-    )
+    of_train = (_TRAIN + name for name in train_config.KEYS)
+    allowed = (*SLOTS, *RULES, *_SIZES, "dropout", _TOKENIZER, *of_train)
     slot, _, option = key.partition(".")
     if key not in allowed and not (slot in (*SLOTS, *RULES) and option):
         raise ConfigError(f"'{key}' cannot vary{nearest(slot if option else key, allowed)}", where)

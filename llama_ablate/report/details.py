@@ -86,7 +86,9 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     ok = table.reported[table.reported["outcome"] == "ok"]
     runs = [ok[ok["variant"] == v.id].set_index("seed") for v in (a, b)]
     seeds = sorted(set(runs[0].index) & set(runs[1].index))
-    numbers = _numbers(runs[0].loc[seeds], runs[1].loc[seeds])
+    texts = [table.plan.text_of(v) for v in (a, b)]
+    alike = texts[0].fingerprint == texts[1].fingerprint
+    numbers = _numbers(runs[0].loc[seeds], runs[1].loc[seeds], per_token=alike)
     names = ["measure", a.label, b.label]
     cells = pd.DataFrame(
         [
@@ -127,16 +129,21 @@ def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[st
     for key in {**a.train, **b.train}:
         shared = getattr(table.experiment.train, key)
         changed[f"train.{key}"] = [v.train.get(key, shared) for v in (a, b)]
+    tokenizers = [table.plan.text_of(v).source.tokenizer for v in (a, b)]
+    if tokenizers[0] != tokenizers[1]:
+        changed["data.tokenizer"] = tokenizers
     return changed
 
 
-def _numbers(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the numbers of both over the same seeds, with their paired effect."""
-    names = [
-        name
-        for name in a.columns
-        if name.endswith(("_nats", "_byte", "perplexity", "_s")) and not name.endswith("_se_nats")
-    ]
+def _numbers(
+    a: pd.DataFrame, b: pd.DataFrame, *, per_token: bool
+) -> dict[str, tuple[Any, Any, Any]]:
+    """Return the numbers of both over the same seeds, with their paired effect.
+
+    Those `per_token` compare only where both have the same tokens.
+    """
+    kinds = ("_nats", "perplexity", "_byte", "_s") if per_token else ("_byte", "_s")
+    names = [n for n in a.columns if n.endswith(kinds) and not n.endswith("_se_nats")]
     return {
         name: (a[name], b[name], paired_effect(list(b[name]), list(a[name])))
         for name in names

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text import text_error
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
@@ -95,3 +96,12 @@ def test_headline_tables_figures_and_files_say_so(folder, frames):
     curves = frames.table.curves(["baseline", "bytes"])
     last = curves.groupby("label")["read"].max()
     assert last["bytes"] == pytest.approx(last["baseline"], rel=0.05)  # a step is 64 tokens of 1200
+
+
+def test_two_variants_of_other_tokenizers_compare_in_bits_and_seconds_alone(folder, capsys):
+    assert main(["compare", str(folder), "baseline", "bytes"]) == 0
+    shown = capsys.readouterr().out
+    assert "data.tokenizer: bpe vocab=300 -> bytes" in shown
+    assert "test_bits_per_byte" in shown
+    assert "test_loss_nats" not in shown
+    assert "perplexity" not in shown
