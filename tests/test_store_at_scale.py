@@ -42,8 +42,10 @@ def thousands(made, count):
     return made(1, count, pending=10)
 
 
-def test_the_status_of_five_thousand_runs_takes_less_than_two_seconds(thousands, count, volume):
+def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
     """Or of a thousand, where less is asked of the fast tier."""
+    count = volume(1000, 10_000, 10_000)
+    thousands = made(1, count, pending=10)
     times = []
     for _ in range(volume(1, 3, 3)):
         began = time.monotonic()
@@ -60,7 +62,7 @@ def test_the_status_of_five_thousand_runs_takes_less_than_two_seconds(thousands,
         "pending": 10,
     }
     assert len(said["runs"]) == count
-    assert within(sorted(times)[len(times) // 2], 2), times
+    assert within(sorted(times)[len(times) // 2], 1), times
 
 
 @pytest.mark.torture
