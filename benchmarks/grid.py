@@ -11,6 +11,7 @@ processes, in turn.
 """
 
 import argparse
+import compileall
 import json
 import statistics
 import subprocess
@@ -54,6 +55,7 @@ def main() -> None:
     if options.plain:
         plain_loop(options.plain)
         return
+    compileall.compile_dir("llama_ablate", quiet=1)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(YAML.format(steps=options.steps, **SHAPES[options.shape]), "utf-8")

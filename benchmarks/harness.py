@@ -9,26 +9,19 @@ nothing is trained. `report` is timed at a fifth of the runs too, to show that i
 """
 
 import argparse
+import compileall
 import json
-import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # plans of the tests stand in for real ones
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the results that tests make
 
-from llama_ablate.files import disk
-from llama_ablate.results import CURVE, Store
-from tests import plans
-from tests.metrics import measured
+from tests import filled
 
 PLAN = """\
 name: many
@@ -53,42 +46,6 @@ seeds: 4
 SEEDS = 5
 
 
-def results(root: Path, runs: int) -> Path:
-    """Make a results folder of finished runs, five seeds of each variant."""
-    store, count = Store(root), runs // SEEDS
-    planned = [
-        plans.variant(f"v{n}", f"variant {n}" if n else "base", kv_bytes_per_token=64 * (n + 1))
-        for n in range(count)
-    ]
-    of_plan = [plans.run(f"{n:08x}", f"v{n % count}", n // count) for n in range(runs)]
-    lease: Any = SimpleNamespace(
-        held=True,
-        set_once=lambda _key, value: value,
-        number=1,
-        folder=store.working("all"),
-        replace=disk.replace,
-    )
-    with mock.patch("os.fsync"):  # to make it in seconds
-        store.create(plans.document(plans.table(planned, of_plan)), "name: x\n")
-        for n, run in enumerate(of_plan):
-            variant = planned[n % count]
-            loss = 1.5 + n % count / 1000 + math.sin(n) / 100
-            record = replace(
-                plans.RECORD,
-                id=run.id,
-                seed=run.seed,
-                variant=variant.id,
-                label=variant.label,
-                metrics={"perplexity": measured(test_loss_nats=loss)},
-            )
-            curve = [
-                dict.fromkeys(CURVE, loss + 1 / step) | {"tokens": 32 * step}
-                for step in range(1, 6)
-            ]
-            store.runs.commit(lease, record, curve, None)
-    return store.root
-
-
 def seconds(*words: str) -> tuple[float, float]:
     """Return the wall-clock and CPU seconds of a command."""
     before, began = os.times(), time.perf_counter()
@@ -105,10 +62,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round after one that warms up")
     options = parser.parse_args()
+    compileall.compile_dir("llama_ablate", quiet=1)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "many.yaml"
         file.write_text(PLAN, "utf-8")
-        many, few = (str(results(Path(folder) / str(n) / "x", n)) for n in (10_000, 2_000))
+        many, few = (
+            str(filled.store(Path(folder) / str(runs) / "x", runs // SEEDS, SEEDS).root)
+            for runs in (10_000, 2_000)
+        )
         commands = {
             "plan, 8 variants": ("plan", "experiments/first.yaml"),
             "plan, 1,000 variants": ("plan", str(file)),

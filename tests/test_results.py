@@ -65,7 +65,28 @@ def test_the_manifest_lists_every_file_with_its_size_and_hash(store):
     assert set(manifest) == {"record.json", "curve.csv", "weights.safetensors"}
     for name, said in manifest.items():
         content = (folder / name).read_bytes()
-        assert said == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        ended = {"outcome": "ok", "reason": ""} if name == "record.json" else {}
+        digest = hashlib.sha256(content).hexdigest()
+        assert said == {"bytes": len(content), "sha256": digest, **ended}
+
+
+def test_how_a_run_ended_is_read_from_its_manifest_or_from_the_record_of_an_older_version(store):
+    record = replace(RECORD, outcome="diverged", reason="the loss was nan")
+    folder = store.commit(record, [ROW], None)
+    place = f"{folder.relative_to(store.root).as_posix()}/manifest.json"
+    file = folder / "manifest.json"
+    content = (folder / "record.json").read_bytes()
+    (folder / "record.json").unlink()
+    assert store.finished()[RECORD.id].outcome() == ("diverged", "the loss was nan")
+    (folder / "record.json").write_bytes(content)
+    values = read_json(file, place)
+    of_record = values["record.json"]
+    del of_record["outcome"], of_record["reason"]
+    file.write_bytes(sealed(values, place))
+    assert store.finished()[RECORD.id].outcome() == ("diverged", "the loss was nan")
+    (folder / "record.json").write_bytes(content[:-2])
+    with pytest.raises(ConfigError, match="damaged"):
+        store.finished()[RECORD.id].outcome()
 
 
 def test_the_first_final_record_stays(store):

@@ -205,7 +205,10 @@ def files(root: Path) -> Iterator[Breach]:
                 yield "I2", str(folder / name), "is missing"
         for name in sorted(there & set(manifest)):
             raw = (folder / name).read_bytes() if (folder / name).is_file() else b""
-            if {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()} != manifest[name]:
+            said = mapping(manifest[name])
+            sums = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+            ended = {key: said[key] for key in ("outcome", "reason") if key in said}
+            if {**sums, **ended} != said or not ended.items() <= written(folder).items():
                 yield "I2", str(folder / name), "is not what the manifest says"
 
 

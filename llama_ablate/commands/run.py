@@ -6,6 +6,7 @@ import shutil
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,6 +170,9 @@ def of_source(source: "Source", options: Namespace) -> Answer:
         _runs_of(plan, names, flag)
         for names, flag in ((options.only, "--only"), (options.redo, "--redo"))
     )
+    # The fork server still imports torch, longer than this process did: the report's imports, two
+    # seconds of them, would otherwise come when all runs have ended.
+    import_module("llama_ablate.report.page")
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
     try:

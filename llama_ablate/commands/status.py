@@ -49,10 +49,7 @@ def run(options: Namespace) -> Answer:
 
 
 def _once(results: "Results") -> Answer:
-    from llama_ablate.commands import notes
-
     runs = _needed(results, _asked(results))
-    notes.odd_files(results)
     counts = Counter(run.outcome for run in runs)
     by_label: dict[str, Counter[str]] = {}
     for run in runs:

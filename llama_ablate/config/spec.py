@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from llama_ablate.config.patterns import Slot
@@ -125,7 +126,7 @@ class ModelSpec:
         changes: dict[str, Any] = dict(components)
         return replace(self, **changes)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Eight hexadecimal digits: the hash of what differs from the defaults."""
         return digest(self.identity())

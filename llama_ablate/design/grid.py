@@ -5,6 +5,7 @@ The registries and the counting function are handed in, so this needs no torch.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ class Variant:
         places = [at for own, at in self.varied.items() if own == key or own.startswith(f"{key}.")]
         return places[-1] if places else None
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The hash of architecture, training changes, reseeding and tokens, not of the label."""
         own = [self.text.tokens.fingerprint] if self.text else []

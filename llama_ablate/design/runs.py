@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_ablate.config.experiment import Experiment, Train
@@ -95,21 +96,15 @@ def runs(
     code of plug-ins that a spec and a train config use.
     """
     seeds = experiment.race_seeds + experiment.seed_list
-    planned = []
-    everything = itertools.product(seeds, points(experiment, registries), variants)
-    for seed, point, variant in everything:
+    arms = []  # a variant at a point each, whose runs differ by the seed alone
+    for point, variant in itertools.product(points(experiment, registries), variants):
         changes = {**table, **variant.train, **point}
         train = experiment.train.with_changes(changes)
         length = steps(variant)
-        identity = [
-            MEANING,
-            variant.spec.identity(),
-            train.identity("tokens", "steps"),
-            length,
-            *text(variant),
-            seed,
-            variant.reseed,
-            *code(variant.spec, train),
-        ]
-        planned.append(Run(variant, seed, length, changes, point, digest(identity)))
-    return tuple(planned)
+        trained = [variant.spec.identity(), train.identity("tokens", "steps"), length]
+        what = [MEANING, *trained, *text(variant)]
+        how = [variant.reseed, *code(variant.spec, train)]
+        arms.append((partial(Run, variant, steps=length, train=changes, tuned=point), what, how))
+    return tuple(
+        run(seed=seed, id=digest([*what, seed, *how])) for seed in seeds for run, what, how in arms
+    )

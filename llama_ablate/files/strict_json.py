@@ -54,7 +54,7 @@ def read_json(path: Path, place: str | None = None) -> Any:
     return parse(path.read_bytes(), path, place)
 
 
-def parse(raw: bytes, path: Path, place: str | None = None) -> Any:
+def parse(raw: bytes, path: Path | str, place: str | None = None) -> Any:
     """Return the values in the content of a file, as `read_json` does."""
     try:
         value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse)

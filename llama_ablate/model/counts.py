@@ -166,7 +166,7 @@ def skeleton(spec: ModelSpec) -> tuple[Decoder, dict[int, int]]:
     """
     times = distinct(spec)
     with torch.device("meta"):
-        return Decoder(spec, layers=list(times), make=_PARTS), times
+        return Decoder(spec, layers=list(times), parts=_PARTS), times
 
 
 _PARTS = SharedParts()

@@ -1,6 +1,6 @@
 """The decoder: the only place that knows all five slots, and that makes contexts and states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -41,8 +41,7 @@ class Decoder(nn.Module):
 
     What the components' constructors draw comes from (`seed`, name of the part); matrices that
     wait for `model.init` hold whatever memory held, until `init_weights`. `layers` are those to
-    build, all unless given: counts need one of each kind. `make` makes the parts, as `make_part`
-    does: counts have them from `SharedParts`.
+    build, all unless given: counts need one of each kind, with `parts` that they share.
     """
 
     #: The first layer's position scheme.
@@ -53,14 +52,15 @@ class Decoder(nn.Module):
         spec: ModelSpec,
         seed: int = 0,
         layers: Sequence[int] | None = None,
-        make: "Make | None" = None,
+        parts: "Parts | None" = None,
     ) -> None:
         super().__init__()
-        self._make = make or make_part
+        parts = parts or Parts()
+        self._make = parts.part
         self.spec = spec
         self.kernel: Kernel = "fused"
         self.parametrization = _parametrization(spec)
-        self.embedding = Embedding(spec.vocab, spec.dim)
+        self.embedding, head = parts.ends(spec)
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
         self.blocks: Any = nn.ModuleList(self._block(layer, seed) for layer in built)
@@ -68,9 +68,7 @@ class Decoder(nn.Module):
         self.schemes: list[str] = []
         self._add_positions(built, seed)
         self.norm = self._final_norm(seed) if self.blocks[-1].final_norm else nn.Identity()
-        self.head = Head(spec.dim, spec.vocab, bias=False)
-        if spec.tie:
-            self.head.weight = self.embedding.weight
+        self.head = head
 
     def _add_positions(self, built: Sequence[int], seed: int) -> None:
         """Add a module for each distinct position scheme: `position`, `position_1`, ..."""
@@ -277,29 +275,37 @@ def _parametrization(spec: ModelSpec) -> Parametrization:
     return built
 
 
-#: Makes a part of a spec: its slot, its component, what its constructor draws from (seed, name),
-#: and sizes that the spec has not.
-Make = Callable[..., nn.Module]
+class Parts:
+    """Makes the parts of a decoder."""
+
+    def part(
+        self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
+    ) -> nn.Module:
+        """Make the component of a slot; its constructor draws from (seed, name).
+
+        `sizes` are those that the spec has not.
+        """
+        with drawing_from(*draw):
+            return _part(spec, slot, choice, **sizes)
+
+    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
+        """Make the embedding and the output head."""
+        embedding, head = Embedding(spec.vocab, spec.dim), Head(spec.dim, spec.vocab, bias=False)
+        if spec.tie:
+            head.weight = embedding.weight
+        return embedding, head
 
 
-def make_part(
-    spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
-) -> nn.Module:
-    """Make a part of a decoder."""
-    with drawing_from(*draw):
-        return _part(spec, slot, choice, **sizes)
-
-
-class SharedParts:
+class SharedParts(Parts):
     """Makes each part once for all models that have it: for those of a large grid, to be counted.
 
     No two parts of one model are one module.
     """
 
     def __init__(self) -> None:
-        self._made: dict[Any, nn.Module] = {}
+        self._made: dict[Any, Any] = {}
 
-    def __call__(
+    def part(
         self, spec: ModelSpec, slot: str, choice: Choice, draw: tuple[int, str], **sizes: Any
     ) -> nn.Module:
         """Make a part, or return the one that was made of the same component and sizes."""
@@ -308,8 +314,17 @@ class SharedParts:
         component = REGISTRIES[slot].get(choice.name)
         key = (component, choice, norm, *spec.sizes.values(), *of_part.values())
         if key not in self._made:
-            self._made[key] = make_part(spec, slot, choice, draw, **sizes)
-        return self._made[key]
+            self._made[key] = super().part(spec, slot, choice, draw, **sizes)
+        made: nn.Module = self._made[key]
+        return made
+
+    def ends(self, spec: ModelSpec) -> tuple[Embedding, Head]:
+        """Make the ends, or return those that were made of the same sizes."""
+        key = spec.vocab, spec.dim, spec.tie
+        if key not in self._made:
+            self._made[key] = super().ends(spec)
+        made: tuple[Embedding, Head] = self._made[key]
+        return made
 
     def forget(self) -> None:
         """Make all parts anew."""

@@ -74,14 +74,7 @@ def kinds(model: nn.Module) -> dict[str, Kind]:
     A weight that is tied has its first name alone. Parameters of a component's own are vectors,
     whatever their shape; those of the norm after the last block, which no depth scales, are `last`.
     """
-    return {name: _kind(name, module, part) for name, _, module, part in _parameters(model)}
-
-
-def _kind(name: str, module: nn.Module, part: str) -> Kind:
-    if name.removeprefix("model.").startswith("norm."):
-        return "last"
-    kind: Kind = getattr(module, "kind", "vector")
-    return kind if part == "weight" else "vector"
+    return {name: kind for name, _, kind, _ in parameters(model)}
 
 
 def decayed(model: nn.Module) -> dict[str, bool]:
@@ -89,17 +82,19 @@ def decayed(model: nn.Module) -> dict[str, bool]:
 
     A module exempts its own parameters by naming them in `undecayed`, a set.
     """
-    return {
-        name: parameter.dim() >= 2 and part not in getattr(module, "undecayed", ())
-        for name, parameter, module, part in _parameters(model)
-    }
+    return {name: decays for name, _, _, decays in parameters(model)}
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module, str]]:
-    """Yield each parameter's name, itself, the module that has it, and its name there."""
+def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Kind, bool]]:
+    """Yield each parameter's name, itself, what it is, and whether it decays."""
     seen: set[nn.Parameter] = set()
     for path, module in model.named_modules():
-        for name, parameter in module.named_parameters(path, recurse=False):
+        kind: Kind = getattr(module, "kind", "vector")
+        undecayed = getattr(module, "undecayed", ())
+        last = path.removeprefix("model.").partition(".")[0] == "norm"
+        for part, parameter in module.named_parameters(recurse=False):
             if parameter not in seen:
                 seen.add(parameter)
-                yield name, parameter, module, name.rpartition(".")[2]
+                own: Kind = "last" if last else kind if part == "weight" else "vector"
+                decays = parameter.dim() >= 2 and part not in undecayed
+                yield f"{path}.{part}".lstrip("."), parameter, own, decays

@@ -16,7 +16,7 @@ from llama_ablate.results.layout import METRICS, Layout
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.record import CURVE, FINAL, Record
-from llama_ablate.results.run_folder import DROPPED, MANIFEST, WEIGHTS, RunFolder
+from llama_ablate.results.run_folder import DROPPED, MANIFEST, RECORD, WEIGHTS, RunFolder
 
 _CHOSEN_BY = "validation_loss_nats"
 
@@ -178,7 +178,7 @@ def _write(
     metrics = values.pop("metrics")
     contents: dict[str, disk.Content] = {
         "curve.csv": text.getvalue().encode(),
-        "record.json": (to_json(values) + "\n").encode(),
+        RECORD: (to_json(values) + "\n").encode(),
     }
     if save_weights:
         contents[WEIGHTS] = save_weights
@@ -187,6 +187,8 @@ def _write(
         name: {"bytes": (partial / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(digests.items())
     }
+    # For who asks no more than how it ended, as of thousands of runs.
+    manifest[RECORD] |= {"outcome": record.outcome, "reason": record.reason}
     manifest[METRICS] = dict.fromkeys(metrics, "sealed")
     for name, metric in metrics.items():
         file = f"{METRICS}/{name}.json"

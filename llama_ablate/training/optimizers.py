@@ -20,7 +20,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import skeleton
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.model.linear import decayed, kinds
+from llama_ablate.model.linear import parameters
 from llama_ablate.model.parametrization import Scale, Update
 from llama_ablate.training.losses import Objective
 from llama_ablate.training.shards import is_part
@@ -87,16 +87,15 @@ def make_optimizer(model: Decoder | Objective, train: Train) -> Optimizer:
 
 def weights_of(model: Decoder | Objective) -> list[Weight]:
     """Return the parameters of a model, with what an optimizer needs to know of each."""
-    decays, kind = decayed(model), kinds(model)
     return [
         Weight(
             name,
             parameter,
-            decays=decays[name],
-            hidden=kind[name] in ("hidden", "out"),
-            scale=partial(model.parametrization.scale, kind[name]),
+            decays=decays,
+            hidden=kind in ("hidden", "out"),
+            scale=partial(model.parametrization.scale, kind),
         )
-        for name, parameter in model.named_parameters()
+        for name, parameter, kind, decays in parameters(model)
     ]
 
 
