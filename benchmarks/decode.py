@@ -23,7 +23,7 @@ import torch
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.interop import huggingface
-from llama_ablate.interop.generation import Generation, Sampling
+from llama_ablate.interop.generation import Compile, Generation, Sampling
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of
@@ -71,11 +71,15 @@ def generations(
         "pad_token_id": 0,
     }
 
-    def ours() -> list[int]:
-        greedy = Sampling(temperature=0)
-        return [
-            row[0] for row in Generation(model, [prompt.tolist()], max_tokens=new, sampling=greedy)
-        ]
+    def ours(compile: Compile) -> list[int | None]:  # noqa: A002
+        generation = Generation(
+            model,
+            [prompt.tolist()],
+            max_tokens=new,
+            sampling=Sampling(temperature=0),
+            compile=compile,
+        )
+        return [row[0] for row in generation]
 
     def generate(**more: Any) -> list[int]:
         with torch.inference_mode():
@@ -83,7 +87,8 @@ def generations(
         return whole[0, PROMPT:].tolist()
 
     return {
-        "llama_ablate": ours,
+        "llama_ablate": partial(ours, "never"),
+        "llama_ablate (compiled)": partial(ours, "always"),
         "transformers": generate,
         "transformers (static cache)": partial(
             generate, cache_implementation="static", disable_compile=True
