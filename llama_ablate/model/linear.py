@@ -86,8 +86,8 @@ def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
     if all(bias is None for bias in biases):
         return F.linear(x_BTD, weight)
     zeros = (weight.new_zeros(part.out_features) for part in parts)
-    filled = [z if bias is None else bias for bias, z in zip(biases, zeros, strict=True)]
-    return F.linear(x_BTD, weight, torch.cat(filled))
+    filled = (z if bias is None else bias for bias, z in zip(biases, zeros, strict=True))
+    return F.linear(x_BTD, weight, torch.cat(tuple(filled)))
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

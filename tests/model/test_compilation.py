@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.interop.generation import COMPILED_FROM, Generation, Sampling
-from llama_ablate.model.compiled import CompiledStep
+from llama_ablate.model.compilation import CompiledStep
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from tests.conftest import make_spec
 
@@ -73,8 +74,8 @@ def test_one_graph_serves_every_length_of_the_state(changes):
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("changes", VARIED, ids=str)
 def test_one_graph_serves_every_length_whatever_the_components(changes, batch):
-    # A window that begins to drop tokens has a graph of its own.
-    held_to_the_model(model_of(**changes), batch, [], most=2 if "window" in str(changes) else 1)
+    # Three more where a window is filled, is full, and drops tokens.
+    held_to_the_model(model_of(**changes), batch, [], most=4 if "window" in str(changes) else 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -108,15 +109,19 @@ def test_auto_compiles_where_many_tokens_are_asked_for():
         assert isinstance(generation.step, CompiledStep) is compiled
 
 
+def test_to_compile_a_step_without_a_cache_is_refused():
+    with pytest.raises(ConfigError, match="compile 'always': what is compiled is the step that"):
+        Generation(model_of(), [[5, 9]], max_tokens=2, use_cache=False, compile="always")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("changes", MIXERS, ids=str)
 def test_a_compiled_step_continues_a_text_with_the_same_tokens(changes, capsys):
     model = model_of(**changes)
-    rows = {
-        compile: list(
-            Generation(model, [[5, 9, 2]], max_tokens=16, sampling=GREEDY, compile=compile)
-        )
-        for compile in ("always", "never")
-    }
-    assert rows["always"] == rows["never"]
+    options = {"max_tokens": 16, "sampling": GREEDY}
+    compiled, plain = (
+        [*Generation(model, [[5, 9, 2]], compile=choice, **options)]
+        for choice in ("always", "never")
+    )
+    assert compiled == plain
     assert capsys.readouterr().err == ""

@@ -21,10 +21,10 @@ _OPTIONS = {"cpu": {"cpp_wrapper": True}}
 class CompiledStep:
     """The forward pass over one new token of each sequence after a state, compiled.
 
-    It is compiled at its first call, once more where a sliding window begins to drop tokens, and
-    never again. Logits are those of the model up to rounding, of which in bfloat16 there is less.
-    Where torch cannot compile a model, as it cannot a mixture of experts, or where it finds no C++
-    compiler, one line on stderr says so, and the model itself is called.
+    It is compiled at its first call, up to three times more where a sliding window fills and begins
+    to drop tokens, and never again. Logits are those of the model up to rounding, of which there is
+    less in bfloat16. Where torch cannot compile a model, as it cannot a mixture of experts, or
+    where it finds no C++ compiler, one line on stderr says so, and the model itself is called.
     """
 
     def __init__(self, model: Decoder, *, backend: Any = "inductor") -> None:
