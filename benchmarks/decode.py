@@ -2,17 +2,21 @@
 
     python benchmarks/decode.py
     python benchmarks/decode.py --quick
+    python benchmarks/decode.py --compiled --cpu --threads 1 --shape 128x4
 
 First: one prompt of 32 tokens, continued greedily by `transformers.generate` (with its default
-cache, and with its static one) and by `llama_ablate.interop.generation`, float32 and bfloat16
-weights, two threads, one process, in turn; all give the same tokens. Then: one token after a
-context of 4,096 for 64 sequences at once, by the number of key/value heads.
+cache, with its static one, and with `--compiled` through `torch.compile`) and by
+`llama_ablate.interop.generation`, plain and compiled; float32 and bfloat16 weights, two threads,
+one process, in turn. A contestant that gives other tokens is marked: in bfloat16 the compiled steps
+round less. Then: one token after a context of 4,096 for 64 sequences at once, by the number of
+key/value heads.
 """
 
 import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +27,7 @@ import torch
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.interop import huggingface
-from llama_ablate.interop.generation import Generation, Sampling
+from llama_ablate.interop.generation import Compile, Generation, Sampling
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of
@@ -57,7 +61,7 @@ def hugging_face(model: Decoder) -> Any:
 
 
 def generations(
-    sizes: dict[str, int], dtype: torch.dtype, new: int
+    sizes: dict[str, int], dtype: torch.dtype, new: int, compiled: bool
 ) -> dict[str, Callable[[], Any]]:
     """Return what continues the same prompt by `new` tokens, by name."""
     model = model_of(sizes, dtype)
@@ -71,51 +75,95 @@ def generations(
         "pad_token_id": 0,
     }
 
-    def ours() -> list[int]:
-        greedy = Sampling(temperature=0)
-        return [
-            row[0] for row in Generation(model, [prompt.tolist()], max_tokens=new, sampling=greedy)
-        ]
+    def ours(compile: Compile) -> list[int | None]:  # noqa: A002
+        generation = Generation(
+            model,
+            [prompt.tolist()],
+            max_tokens=new,
+            sampling=Sampling(temperature=0),
+            compile=compile,
+        )
+        return [row[0] for row in generation]
 
     def generate(**more: Any) -> list[int]:
         with torch.inference_mode():
             whole = theirs.generate(prompt[None], **options, **more)
         return whole[0, PROMPT:].tolist()
 
-    return {
-        "llama_ablate": ours,
+    contestants = {
+        "llama_ablate": partial(ours, "never"),
+        "llama_ablate (compiled)": partial(ours, "always"),
         "transformers": generate,
         "transformers (static cache)": partial(
             generate, cache_implementation="static", disable_compile=True
         ),
     }
+    if compiled:
+        from transformers import CompileConfig
+
+        config = CompileConfig(mode=None, options={"cpp_wrapper": True})
+        config._compile_all_devices = True  # noqa: SLF001  by itself it compiles on GPUs alone
+        contestants["transformers (static cache, compiled)"] = partial(
+            generate, cache_implementation="static", compile_config=config
+        )
+    return contestants
 
 
-def race(shape: str, dtype: torch.dtype, new: int, rounds: int) -> dict[str, Any]:
-    """Time a generation by each contestant in turn; print and return medians and the ratio."""
-    contestants = generations(SHAPES[shape], dtype, new)
-    first = {name: generate() for name, generate in contestants.items()}
+def race(shape: str, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:
+    """Time a generation by each contestant in turn; print and return medians and the ratios."""
+    new = options.new
+    contestants = generations(SHAPES[shape], dtype, new, options.compiled)
+    first, first_s = {}, {}
+    for name, generate in contestants.items():
+        start = time.perf_counter()
+        first[name] = generate()
+        first_s[name] = time.perf_counter() - start
     same = {name: tokens == first["llama_ablate"] for name, tokens in first.items()}
-    timed = {
-        name: partial(seconds_of, generate, lambda: None) for name, generate in contestants.items()
-    }
-    times, errors = interleave(timed, rounds, warm_up=1)
+    clock = cpu_seconds_of if options.cpu else partial(seconds_of, synchronize=lambda: None)
+    timed = {name: partial(clock, generate) for name, generate in contestants.items()}
+    times, errors = interleave(timed, options.rounds, warm_up=1)
     if errors:
         raise next(iter(errors.values()))
-    medians = {name: statistics.median(taken) for name, taken in times.items()}
-    ratios = sorted(
-        min(taken for name, taken in zip(times, turn, strict=True) if name != "llama_ablate")
-        / turn[[*times].index("llama_ablate")]
-        for turn in zip(*times.values(), strict=True)
-    )
-    ratio = statistics.median(ratios)
     precision = str(dtype).removeprefix("torch.")
     print(f"{shape}, {precision}: {new} tokens after {PROMPT}, one sequence")
-    for name, seconds in medians.items():
+    for name, taken in times.items():
         note = "" if same[name] else "   other tokens than ours"
-        print(f"  {name:28s} {new / seconds:9,.0f} tokens/s{note}")
-    print(f"  best of transformers / ours: {ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    return {"shape": shape, "precision": precision, "seconds": times, "ratio": ratio, "same": same}
+        print(
+            f"  {name:38s} {statistics.median(taken) / new * 1e3:7.2f} ms a token, "
+            f"the first time {first_s[name]:5.1f} s{note}"
+        )
+    theirs = [taken for name, taken in times.items() if not is_ours(name)]
+    ratios = {}
+    for name in filter(is_ours, times):
+        turns = sorted(
+            min(others) / own
+            for own, others in zip(times[name], zip(*theirs, strict=True), strict=True)
+        )
+        ratios[name] = statistics.median(turns)
+        print(
+            f"  best of transformers / {name}: {ratios[name]:.2f} "
+            f"({turns[0]:.2f} to {turns[-1]:.2f})"
+        )
+    return {
+        "shape": shape,
+        "precision": precision,
+        "seconds": times,
+        "first": first_s,
+        "ratios": ratios,
+        "same": same,
+    }
+
+
+def is_ours(name: str) -> bool:
+    """Whether a contestant is this package's."""
+    return name.startswith("llama_ablate")
+
+
+def cpu_seconds_of(work: Callable[[], Any]) -> float:
+    """Return the seconds of processor that a call takes."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def by_heads(dtype: torch.dtype, rounds: int) -> dict[str, Any]:
@@ -157,13 +205,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--cpu", action="store_true", help="time the processor: for a busy machine")
+    parser.add_argument("--compiled", action="store_true", help="transformers compiled, too")
     parser.add_argument("--quick", action="store_true", help="the two smaller shapes, 3 rounds")
     options = parser.parse_args()
     if options.quick:
         options.shape, options.rounds, options.new = ["128x4", "256x6"], 3, 64
     settle(options.threads)
     races = [
-        race(shape, dtype, options.new, options.rounds)
+        race(shape, dtype, options)
         for shape in options.shape or SHAPES
         for dtype in (torch.float32, torch.bfloat16)
     ]

@@ -56,6 +56,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="decode without the KV cache: the same text, slower",
     )
     parser.add_argument(
+        "--compile",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
+        "first time; auto: where many tokens are asked for (default: auto)",
+    )
+    parser.add_argument(
         "--chat", action="store_true", help="put the prompt into Llama 3's chat template"
     )
     parser.add_argument(
@@ -88,6 +95,7 @@ def run(options: Namespace) -> Answer:
         past=options.past_context,
         use_cache=not options.no_cache,
         vocab=tokenizer.vocab,
+        compile=options.compile,
     )
     streamed = Streamed(tokenizer, prompt)
     out = (lambda _: None) if options.json else _write

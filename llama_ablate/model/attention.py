@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
@@ -13,7 +12,7 @@ from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import attend
-from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.linear import Linear, OutLinear, joined
 from llama_ablate.model.state import CachedShapes, KVState, State
 
 _LONGEST = 1 << 30  # tokens
@@ -155,16 +154,7 @@ class SharedHeads(Attention):
         return out_BTD
 
     def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if x_BTD.shape[1] == 1:  # to join weights would take longer than the products
-            q_BTNE, k_BTNE, v_BTNE = (
-                part(x_BTD).unflatten(-1, (-1, self.head_dim)) for part in (self.q, self.k, self.v)
-            )
-            return q_BTNE.transpose(1, 2), k_BTNE.transpose(1, 2), v_BTNE.transpose(1, 2)
-        # One matrix product instead of three: the small weights are joined, not the activations.
-        parts = (self.q, self.k, self.v)
-        weight = torch.cat([part.weight for part in parts])
-        bias = None if self.q.bias is None else torch.cat([part.bias for part in parts])
-        joined_BTe = F.linear(x_BTD, weight, bias)
+        joined_BTe = joined(x_BTD, (self.q, self.k, self.v))
         joined_BTNE = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim)
         # One copy that puts heads first in memory: all that follows then runs over whole rows.
         joined_BNTE = joined_BTNE.permute(2, 0, 1, 3).contiguous().transpose(0, 1)

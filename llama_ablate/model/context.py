@@ -61,7 +61,7 @@ class Context:
         self.valid_BT = None if self._pad_B1 is None else at_T >= self._pad_B1
         self.first_BT = first_BT
         self.begins_BT = None if first_BT is None else at_T == first_BT
-        self._masks: dict[tuple[int, int | None, int], tuple[Tensor | None, bool]] = {}
+        self._masks: dict[tuple[int | None, int], tuple[Tensor | None, bool]] = {}
 
     def at(self, layer: int, position: Position) -> "Context":
         """Return the context of a layer; masks are shared with the others."""
@@ -83,7 +83,7 @@ class Context:
         (T, S), (H, T, S) or (B, 1 or H, T, S), or None where all is visible; and whether it is the
         plain causal triangle and nothing else, which kernels have a fast path for.
         """
-        key = visible, window, id(self.position)
+        key = window, id(self.position)
         if key not in self._masks:
             self._masks[key] = self._mask(window or math.inf, visible - self.new)
         return self._masks[key]

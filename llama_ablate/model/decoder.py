@@ -224,7 +224,7 @@ class Decoder(nn.Module):
         if state:
             assert state.first_BS is not None, "the state is of this model"
             if start:
-                first_BT = torch.maximum(first_BT, state.first_BS[:, start - 1, None])
+                first_BT = torch.maximum(first_BT, state.first_BS[:, start - 1 : start])
             state.first_BS[:, start : start + tokens_BT.shape[1]] = first_BT
         return first_BT
 

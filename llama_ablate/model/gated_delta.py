@@ -10,7 +10,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
 from llama_ablate.model.delta_rule import gated_delta_rule, products
-from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.linear import Linear, OutLinear, joined
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
 
@@ -74,7 +74,7 @@ class GatedDelta(Recurrent):
         """Return what each token reads of the matrix, gated and projected, (B, T, D)."""
         B, T, _ = x_BTD.shape
         H, E, P = self.heads, self.key, self.value
-        joined_BTe = self._project(x_BTD)
+        joined_BTe = joined(x_BTD, self.projections)
         widths = [H * (2 * E + P), H * P, H, H]
         inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split_with_sizes(widths, -1)
         mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)

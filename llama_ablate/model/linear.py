@@ -1,8 +1,10 @@
 """Linear and embedding layers, which say how their weights begin and whether they decay."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 #: What a weight is to the rules of initialisation and of learning rates.
@@ -40,6 +42,10 @@ class Linear(nn.Linear):
         if self.start is not None:
             self.start(self.weight.detach())
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x @ weight.T + bias`."""
+        return _product(x, self.weight, self.bias)
+
 
 class OutLinear(Linear):
     """A projection whose output is added to the residual stream."""
@@ -66,6 +72,38 @@ class Embedding(nn.Embedding):
         """Fill the weight by `start`; one without it is drawn later, from seed and name."""
         if self.start is not None:
             self.start(self.weight.detach())
+
+
+def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
+    """Return what several layers make of the same input, side by side: (B, T, sum of outputs).
+
+    It is one matrix product: the small weights are joined, not the activations. For a single token
+    it is the other way round, as joining weights would take longer than the products.
+    """
+    if x_BTD.shape[1] == 1:
+        return torch.cat([part(x_BTD) for part in parts], -1)
+    weight, biases = torch.cat([part.weight for part in parts]), [part.bias for part in parts]
+    if all(bias is None for bias in biases):
+        return F.linear(x_BTD, weight)
+    zeros = (weight.new_zeros(part.out_features) for part in parts)
+    filled = (z if bias is None else bias for bias, z in zip(biases, zeros, strict=True))
+    return F.linear(x_BTD, weight, torch.cat(tuple(filled)))
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `x @ weight.T + bias`.
+
+    Of one vector on a CPU, in a compiled step, it is spelled out as sums: the compiler makes one
+    pass over the weights of them, summed in float32 at least, where torch's product of matrices
+    takes twice as long in bfloat16.
+    """
+    vector = x.numel() == x.shape[-1] and x.device.type == "cpu" and not torch.is_grad_enabled()
+    if not (vector and torch.compiler.is_compiling()):
+        return F.linear(x, weight, bias)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    y = (weight.to(wide) * x.flatten().to(wide)).sum(-1)
+    y = y if bias is None else y + bias
+    return y.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 def kinds(model: nn.Module) -> dict[str, Kind]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
-from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.linear import Linear, OutLinear, joined
 from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
 from llama_ablate.model.state_space import products, state_space_dual
@@ -77,7 +77,7 @@ class Mamba2(Recurrent):
         """Return what each token reads of the matrix, gated and projected, (B, T, D)."""
         B, T, _ = x_BTD.shape
         H, G, E, P = self.heads, self.groups, self.key, self.value
-        joined_BTe = self._project(x_BTD)
+        joined_BTe = joined(x_BTD, self.projections)
         channels = H * P + 2 * G * E
         inputs_BTe, gate_BTe, step_BTH = joined_BTe.split_with_sizes([channels, H * P, H], -1)
         mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)

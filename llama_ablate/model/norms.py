@@ -101,11 +101,11 @@ class NoNorm(nn.Identity):
 
 
 class _RMSNormOnCPU(torch.autograd.Function):
-    """The same function with a backward pass in closed form.
+    """The same function, with torch's fused kernel of LayerNorm for its backward pass.
 
-    torch has a fused kernel for LayerNorm on CPUs and none for RMSNorm, which it takes apart into
-    six operations each way. This takes fewer passes over memory, so that the ablation does not
-    measure a missing kernel; tests hold it to `F.rms_norm` and to float64 gradients.
+    torch has a kernel for LayerNorm on CPUs and none for RMSNorm, which it takes apart into six
+    operations each way. This takes fewer passes over memory, so that the ablation does not measure
+    a missing kernel; tests hold it to `F.rms_norm` and to float64 gradients.
     """
 
     @staticmethod
@@ -113,18 +113,19 @@ class _RMSNormOnCPU(torch.autograd.Function):
         dtype, x_BTD = gain_D.dtype, x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
         rms_BT1 = torch.linalg.vector_norm(x_BTD, dim=-1, keepdim=True)
         scale_BT1 = rms_BT1.square_().div_(x_BTD.shape[-1]).add_(eps).rsqrt_()
-        unit_BTD = x_BTD * scale_BT1
-        ctx.save_for_backward(unit_BTD, scale_BT1, gain_D)
-        y_BTD: Tensor = (unit_BTD * gain_D).to(dtype)
+        ctx.save_for_backward(x_BTD, scale_BT1, gain_D)
+        y_BTD: Tensor = (x_BTD * scale_BT1).mul_(gain_D).to(dtype)
         return y_BTD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        unit_BTD, scale_BT1, gain_D = ctx.saved_tensors  # type: ignore[attr-defined]
-        weighted_BTD = grads[0] * unit_BTD
-        width = gain_D.shape[0]
-        # The part of the gradient along x is taken out: scaling x changes nothing.
-        along_BT1 = (weighted_BTD.reshape(-1, width) @ gain_D).div_(width).view(scale_BT1.shape)
-        grad_x_BTD = torch.addcmul(grads[0] * gain_D, unit_BTD, along_BT1, value=-1)
-        return grad_x_BTD.mul_(scale_BT1), weighted_BTD.reshape(-1, width).sum(0), None
+        x_BTD, scale_BT1, gain_D = ctx.saved_tensors  # type: ignore[attr-defined]
+        (grad_BTD,), width = grads, gain_D.shape[0]
+        mean_BT1 = torch.zeros_like(scale_BT1)
+        grad_x_BTD, grad_gain_D, _ = torch.ops.aten.native_layer_norm_backward(
+            *(grad_BTD, x_BTD, [width], mean_BT1, scale_BT1, gain_D, None), [True, True, False]
+        )
+        # What LayerNorm takes out because it centres: the mean of the gradient over coordinates.
+        taken_BT1 = (grad_BTD.reshape(-1, width) @ gain_D).view(scale_BT1.shape).mul_(scale_BT1)
+        return grad_x_BTD.add_(taken_BT1, alpha=1 / width), grad_gain_D, None

@@ -67,17 +67,6 @@ class Recurrent(nn.Module, ABC):
     def products(self, tokens: int) -> int:
         """Multiply-adds of the recurrence's matrix products over a sequence."""
 
-    def _project(self, x_BTD: Tensor) -> Tensor:
-        """Return all projections of each token, joined: one matrix product."""
-        weight = torch.cat(tuple(part.weight for part in self.projections))
-        if all(part.bias is None for part in self.projections):
-            return F.linear(x_BTD, weight)
-        biases = (
-            part.weight.new_zeros(part.out_features) if part.bias is None else part.bias
-            for part in self.projections
-        )
-        return F.linear(x_BTD, weight, torch.cat(tuple(biases)))
-
     def _convolve(
         self, inputs_BTe: Tensor, ctx: Context, state: RecurrentState | None
     ) -> tuple[Tensor, Tensor]:

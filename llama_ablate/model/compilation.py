@@ -1,0 +1,60 @@
+"""Decoding compiled: the decoder's own forward pass over the next tokens, through `torch.compile`.
+
+One compiled graph serves every length of the state, which are symbols in it. So the step needs no
+state of its own: tokens can be read by the plain forward pass before it, after it and in between.
+"""
+
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llama_ablate.model.decoder import Decoder
+from llama_ablate.model.state import DecoderState
+
+#: What torch's compiler is asked for on a CPU: the calls between kernels in C++ too.
+_OPTIONS = {"cpu": {"cpp_wrapper": True}}
+
+
+class CompiledStep:
+    """The forward pass over one new token of each sequence after a state, compiled.
+
+    It is compiled at its first call, up to three times more where a sliding window fills and begins
+    to drop tokens, and never again. Logits are those of the model up to rounding, of which there is
+    less in bfloat16. Where torch cannot compile a model, as it cannot a mixture of experts, or
+    where it finds no C++ compiler, one line on stderr says so, and the model itself is called.
+    """
+
+    def __init__(self, model: Decoder, *, backend: Any = "inductor") -> None:
+        self.model = model
+        options: Any = None
+        if backend == "inductor":
+            # A process of its own for each of many cores would take them from others.
+            os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+            options = _OPTIONS.get(model.embedding.weight.device.type)
+        self._compiled = torch.compile(
+            model.forward, dynamic=True, fullgraph=True, backend=backend, options=options
+        )
+        #: Whether the compiled step is in use: not before its first call, nor after it failed.
+        self.works: bool | None = None
+
+    def __call__(
+        self, tokens_B1: Tensor, state: DecoderState, *, pad_B: Tensor | None = None
+    ) -> Tensor:
+        """Return logits, (B, 1, V), and advance the state. Raises ValueError as the model does."""
+        # A compiler takes lengths of 0 and 1 for constants.
+        if self.works is not False and state.length > 1:
+            for scheme in self.model.positions.values():
+                scheme.reach(state.capacity)  # so that no table grows in the graph
+            try:
+                logits_B1V: Tensor = self._compiled(tokens_B1, state, pad_B=pad_B)
+                self.works = True
+            except Exception as error:  # noqa: BLE001  a compiler can raise anything
+                self.works = False
+                first = str(error).strip().partition("\n")[0]
+                sys.stderr.write(f"not compiled: {type(error).__name__}: {first:.200}\n")
+            else:
+                return logits_B1V
+        return self.model(tokens_B1, state, pad_B=pad_B)  # type: ignore[no-any-return]
