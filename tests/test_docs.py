@@ -182,7 +182,7 @@ def test_the_component_of_the_howto_is_that_of_contributing():
     howto, contributing = (
         (ROOT / page).read_text("utf-8") for page in ("docs/howto.md", "CONTRIBUTING.md")
     )
-    assert code(howto) == code(contributing)
+    assert code(howto.split("## My component")[1]) == code(contributing)
 
 
 def test_contributing_counts_the_lines_of_its_examples_right():
