@@ -103,7 +103,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
         (
             "budget: {seconds: 600}",
             "x.yaml:3:1: budget: {'seconds': 600} is not accepted: a budget "
-            "is tokens, flops or seconds, without a number",
+            "is tokens, bytes, flops or seconds, without a number",
         ),
         (
             "data: {corpus: files}\ntexts: [{corpus: markov}]",
