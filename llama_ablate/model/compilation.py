@@ -53,8 +53,9 @@ class CompiledStep:
                 self.works = True
             except Exception as error:  # noqa: BLE001  a compiler can raise anything
                 self.works = False
-                first = str(error).strip().partition("\n")[0]
-                sys.stderr.write(f"not compiled: {type(error).__name__}: {first:.200}\n")
+                cause = getattr(error, "inner_exception", error)  # what torch's compiler wraps
+                reason = " ".join(str(cause).split())
+                sys.stderr.write(f"not compiled: {type(cause).__name__}: {reason:.200}\n")
             else:
                 return logits_B1V
         return self.model(tokens_B1, state, pad_B=pad_B)  # type: ignore[no-any-return]
