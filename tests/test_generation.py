@@ -252,6 +252,17 @@ def test_generate_says_where_the_context_ended_it_and_how_to_go_on(run_folder, c
     assert len(longer) > len(out)
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # parts of torch that its compiler uses
+def test_a_compiled_step_says_the_same_beyond_the_context_too(run_folder, capsys):
+    command = ["generate", run_folder, "--prompt", "the cat ", "--max-tokens", "80"]
+    plain, compiled = (
+        said(capsys, *command, "--past-context", "slide", "--compile", choice)
+        for choice in ("never", "always")
+    )
+    assert plain == compiled
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -263,6 +274,7 @@ def test_generate_says_where_the_context_ended_it_and_how_to_go_on(run_folder, c
         (["--prompt", "x", "--chat"], "lacks <|begin_of_text|>"),
         (["--prompt", "x", "--tokenizer", "nope"], "there is no tokenizer file 'nope'"),
         (["--prompt", "x", "--past-context", "loop"], "there is no 'loop'; allowed: slide, stop"),
+        (["--prompt", "x", "--compile", "always", "--no-cache"], "compile 'always': what is"),
         ([], "the following arguments are required: --prompt"),
     ],
 )
