@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -149,6 +150,34 @@ STREAMS = {
     "components norms 2>&1 | true": (2, ""),
     "--help | true": (0, ""),
 }
+
+
+@pytest.mark.skipif(os.getuid() == 0 and not shutil.which("chattr"), reason="root writes anywhere")
+def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, tmp_path, capsys):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    if os.getuid() == 0:
+        done = subprocess.run(["chattr", "+i", str(closed)], check=False, capture_output=True)
+        if done.returncode:
+            pytest.skip("this file system cannot close a folder to root")
+    else:
+        closed.chmod(0o500)
+    try:
+        for words in (
+            ["rope", "llama3-8b", "--out", str(closed / "x")],
+            ["pack", str(results), "--out", str(closed / "x")],
+            ["export", "llama2-demo", str(closed / "x")],
+        ):
+            capsys.readouterr()
+            assert main(words) == 2, words
+            said = capsys.readouterr().err.splitlines()
+            assert str(closed) in said[-1], words
+            assert "allowed: what you may read, in a folder that you may write to" in said[-1]
+            assert "Errno" not in said[-1]
+    finally:
+        if os.getuid() == 0:
+            subprocess.run(["chattr", "-i", str(closed)], check=True)
+        assert list(closed.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", STREAMS)

@@ -1,5 +1,6 @@
 """The command line: arguments in, exit code out."""
 
+import errno
 import gc
 import os
 import signal
@@ -43,6 +44,7 @@ from llama_ablate.commands import (
 from llama_ablate.commands.answer import Answer
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.files import disk
 from llama_ablate.terminal import coloured, in_one_line, visible, width
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         kept = isinstance(error, OSError) and options.command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""
-        sys.stderr.write(f"llama-ablate: {in_one_line(str(error))}{note}\n")
+        sys.stderr.write(f"llama-ablate: {in_one_line(_said(error))}{note}\n")
         return 2
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
@@ -195,6 +197,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
     return answer.code
+
+
+def _said(error: Exception) -> str:
+    """Return what is wrong; of what the system refuses, where, and what is allowed there."""
+    if not isinstance(error, OSError) or not error.filename:
+        return str(error)
+    place = Path(os.fsdecode(error.filename2 or error.filename))  # of a rename where it leads
+    # Files are written aside, under names that nobody has given.
+    place = place.parent if place.name.startswith(disk.PARTIAL) else place
+    refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    allowed = "; allowed: what you may read, in a folder that you may write to" if refused else ""
+    return f"'{place}': {error.strerror}{allowed}"
 
 
 def script() -> NoReturn:

@@ -362,6 +362,11 @@ def _check_launcher(options: Namespace) -> None:
     ):
         if value and name != launcher:
             raise ConfigError(f"{flag} goes with --launcher {launcher}, not {name}")
+    if options.ray_address:  # before anything is written
+        from llama_ablate.launch.ray import answers
+
+        if not answers(options.ray_address):
+            raise ConfigError(f"--ray-address {options.ray_address}: nobody answers there")
 
 
 def _launcher(

@@ -52,8 +52,6 @@ class Ray:
             os.environ.setdefault(name, value)
         if not self._address and "RAY_AUTH_TOKEN_PATH" not in os.environ:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        if self._address and not _answers(self._address):
-            raise ConfigError(f"--ray-address {self._address}: nobody answers there")
         import ray as imported
 
         self._ray = ray = cast("Any", imported)
@@ -107,7 +105,7 @@ class Ray:
 
     def poll(self) -> News:
         """Wait until a task ends, at most half a second. Raises OSError where the head is gone."""
-        if _answers(self._head):
+        if answers(self._head):
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > _PATIENCE_S:
             raise OSError(f"Ray's head at {self._head} has not answered for {_PATIENCE_S:.0f} s")
@@ -133,7 +131,7 @@ class Ray:
             self._ray.cancel(task)
         deadline = time.monotonic() + processes.GRACE_S
         try:
-            while self._tasks and _answers(self._head) and time.monotonic() < deadline:
+            while self._tasks and answers(self._head) and time.monotonic() < deadline:
                 for task in self._ended(_POLL_S):
                     del self._tasks[task]
         except KeyboardInterrupt:
@@ -154,7 +152,7 @@ class Ray:
         return ended
 
 
-def _answers(address: str) -> bool:
+def answers(address: str) -> bool:
     """Return whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:

@@ -45,7 +45,9 @@ class MixtureOfExperts(nn.Module):
     of each sequence while training, the first ones; to later ones it adds nothing. Taken by
     sequence and in order of position, it lets no token see a later one or another sequence.
     Outside of training nothing is dropped, so a token's output does not depend on how many are
-    decoded at once. Without it (null, dropless) nothing ever is.
+    decoded at once. Without it (null, dropless) nothing ever is. T counts a sequence of training
+    whole, also where `data.documents` is `mask`: what an expert leaves out of a document depends on
+    those before it in the sequence.
 
     Raises ConfigError for numbers of experts, and for an inner network, that make no mixture.
     """
