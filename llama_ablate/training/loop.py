@@ -13,7 +13,7 @@ import torch
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
-from llama_ablate.data.shuffled import ShuffledDocuments
+from llama_ablate.data.document_streams import DocumentStreams
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -93,7 +93,7 @@ def train(
 
     `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
     losses of their own have. With a `span` the text is read in whole documents, so many tokens of
-    each stream of them at a step (`data.shuffled`); without one in windows drawn anywhere.
+    each stream of them at a step (`data.document_streams`); without one in windows drawn anywhere.
     In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
     part there is a column `loss_NAME_nats`, its weight in it.
 
@@ -155,7 +155,7 @@ class _Run:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
-        self.batch = (ShuffledDocuments(tokens, span) if span else tokens).batch
+        self.batch = (DocumentStreams(tokens, span) if span else tokens).batch
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)

@@ -5,8 +5,8 @@ import pytest
 
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
+from llama_ablate.data.document_streams import DocumentStreams
 from llama_ablate.data.documents import SEPARATOR
-from llama_ablate.data.shuffled import ShuffledDocuments
 from llama_ablate.data.tokenizers import TOKENIZERS
 
 DOCUMENTS = [f"{i} " + f"the cat {i} sat on the mat. " * (1 + 5 * i % 17) for i in range(40)]
@@ -44,7 +44,7 @@ def text_of(tokens, reader, stream, steps, count=3):
 @pytest.mark.parametrize("entry", ["bytes", BPE])
 def test_a_stream_is_whole_documents_one_behind_another(prepared, entry):
     tokens = prepared(entry)
-    text = text_of(tokens, ShuffledDocuments(tokens, 64), 1, 60)
+    text = text_of(tokens, DocumentStreams(tokens, 64), 1, 60)
     whole = text.split(SEPARATOR)
     assert len(whole) > 5
     assert set(whole[:-1]) <= set(DOCUMENTS)
@@ -54,7 +54,7 @@ def test_a_stream_is_whole_documents_one_behind_another(prepared, entry):
 def test_tokenizers_read_the_same_documents_in_the_same_order(prepared):
     for stream in range(3):
         of_bytes, of_bpe = (
-            text_of(tokens, ShuffledDocuments(tokens, 64), stream, steps)
+            text_of(tokens, DocumentStreams(tokens, 64), stream, steps)
             for tokens, steps in ((prepared("bytes"), 60), (prepared(BPE), 20))
         )
         shorter = min(len(of_bytes), len(of_bpe))
@@ -65,7 +65,7 @@ def test_tokenizers_read_the_same_documents_in_the_same_order(prepared):
 @pytest.mark.parametrize("context", [8, 16, 32])
 def test_a_shorter_context_reads_the_same_tokens_in_the_same_step(prepared, context):
     tokens, rows = prepared(BPE), 64 // context
-    long, short = (ShuffledDocuments(tokens, 64) for _ in range(2))
+    long, short = (DocumentStreams(tokens, 64) for _ in range(2))
     for k in (0, 7):
         whole, cut = long.batch(3, k, 5, 64), short.batch(3, k, 5 * rows, context)
         assert cut.shape == (5 * rows, context + 1)
@@ -75,16 +75,16 @@ def test_a_shorter_context_reads_the_same_tokens_in_the_same_step(prepared, cont
 
 def test_a_batch_depends_on_its_number_and_not_on_those_before_it(prepared):
     tokens = prepared("bytes")
-    read = ShuffledDocuments(tokens, 64)
+    read = DocumentStreams(tokens, 64)
     in_turn = [read.batch(1, k, 4, 64) for k in range(30)]
-    assert np.array_equal(ShuffledDocuments(tokens, 64).batch(1, 29, 4, 64), in_turn[29])
+    assert np.array_equal(DocumentStreams(tokens, 64).batch(1, 29, 4, 64), in_turn[29])
     assert np.array_equal(read.batch(1, 3, 4, 64), in_turn[3])
     assert not np.array_equal(read.batch(2, 3, 4, 64), in_turn[3])
 
 
 def test_every_document_is_drawn_about_as_often_as_any_other(prepared):
     tokens = prepared("bytes")
-    read = streams(ShuffledDocuments(tokens, 512), 0, 60, 16)
+    read = streams(DocumentStreams(tokens, 512), 0, 60, 16)
     text = "".join(map(tokens.tokenizer.decode, read))
     drawn = [text.count(document + SEPARATOR) for document in DOCUMENTS]
     expected = sum(drawn) / len(DOCUMENTS)

@@ -12,7 +12,7 @@ _DRAWN = 256  # documents of a stream at a time
 
 
 @dataclass(frozen=True)
-class ShuffledDocuments:
+class DocumentStreams:
     """Streams of documents, drawn with replacement, of which each step reads the next `span`.
 
     A batch has as many streams as fit it. Which documents a stream holds depends on the seed and
