@@ -179,9 +179,9 @@ EVIDENCE = (
     Mutant(
         "a variant that changes only its training is taken for the base",
         "design/grid.py",
-        "_baseline",
-        "v.spec == base and not v.train",
-        "v.spec == base",
+        "is_base",
+        "self.spec == spec and not self.train",
+        "self.spec == spec",
         (GRID, "tests/test_experiment.py", "tests/test_plan.py"),
     ),
     Mutant(

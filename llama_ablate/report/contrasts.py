@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text, written
-from llama_ablate.config.sections import Train
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, simultaneous, verdict
 from llama_ablate.evidence.factorial import weights
@@ -69,7 +68,7 @@ def factors(table: TableFrames) -> pd.DataFrame:
     effects = _effects(table)
     cells = _cells(table)
     main = {one.factors[0]: one.interval.mean for one in effects if len(one.factors) == 1}
-    levels = {name: _levels(cells, name, table.experiment.train) for name in main}
+    levels = {name: _levels(cells, name, table) for name in main}
     ordered = sorted(effects, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
     return pd.DataFrame(
         [
@@ -228,25 +227,27 @@ def _decided(interval: Interval, margin: float | None) -> dict[str, Any]:
     }
 
 
-def _levels(cells: Sequence[PlannedVariant], name: str, train: Train) -> tuple[str, str]:
+def _levels(cells: Sequence[PlannedVariant], name: str, table: TableFrames) -> tuple[str, str]:
     """Write a factor's two values, that of level 0 and that of level 1: `gelu`, `lr=0.003`."""
-    values = {cell.levels[name]: _value(cell, name, train) for cell in cells}
+    values = {cell.levels[name]: _value(cell, name, table) for cell in cells}
     labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
     off, on = _written(name, values)
     return labels[0] or off, labels[1] or on
 
 
-def _value(cell: PlannedVariant, name: str, train: Train) -> Any:
-    """Return the value that a factor has in a cell: of a slot, a size, an option or `train`."""
+def _value(cell: PlannedVariant, name: str, table: TableFrames) -> Any:
+    """Return what a factor is in a cell: of a slot, a size, an option, text or `train`."""
     key, _, inner = name.partition(".")
     if key == "train":
-        return cell.train.get(inner, getattr(train, inner))
+        return cell.train.get(inner, getattr(table.experiment.train, inner))
+    if key == "data":
+        return getattr(table.plan.text_of(cell).source, inner)
     return cell.model[key][inner] if inner else cell.model[key]
 
 
 def _written(name: str, values: Mapping[int, Any]) -> tuple[str, str]:
     key = name.rpartition(".")[2]
-    if name not in (*SLOTS, "train.optimizer"):
+    if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
         return f"{key}={written(values[0])}", f"{key}={written(values[1])}"
     off, on = (entry_text(values[level], options=False) for level in (0, 1))
     return (off, on) if off != on else (entry_text(values[0]), entry_text(values[1]))

@@ -8,6 +8,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text import text_error
+from llama_ablate.report import contrasts
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
@@ -105,3 +106,21 @@ def test_two_variants_of_other_tokenizers_compare_in_bits_and_seconds_alone(fold
     assert "test_bits_per_byte" in shown
     assert "test_loss_nats" not in shown
     assert "perplexity" not in shown
+
+
+def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
+    text = (folder.parent.parent / "tok.yaml").read_text("utf-8")
+    axes = (
+        "{design: product, axes: {data.tokenizer: [{name: bpe, vocab: 300}, bytes], context: [16,"
+    )
+    text = text.replace(text.split("variants: ")[1].split("\n")[0], f"{axes} 8]}}}}")
+    (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
+    assert run_in_process(tmp_path / "two.yaml", tmp_path / "results") == 0
+    frames = Frames.of(Results.open(tmp_path / "results" / "two"))
+    effects = contrasts.factors(frames.table).set_index("factor")
+    cells = frames.table.comparison.set_index("label")["loss"]
+    assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*effects.index}
+    expected = cells[["bytes context=16", "bytes context=8"]].mean()
+    expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
+    assert effects.loc["data.tokenizer", "difference"] == pytest.approx(expected)
+    assert effects.loc["data.tokenizer", "effect"] == "bytes instead of bpe"
