@@ -19,7 +19,7 @@ from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import attend
-from llama_ablate.model.linear import decayed
+from llama_ablate.model.linear import parameters
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.model.norms import LayerNorm
 from llama_ablate.model.recurrent import Recurrent
@@ -227,9 +227,10 @@ def narrower_after_the_first_chunk(self, window, held, _real=Context._mask):
     return _real(self, window - bool(held), held)
 
 
-def all_that_is_no_norm(model, _real=decayed):
+def all_that_is_no_norm(model, _real=parameters):
     """Let weight decay take all but norms."""
-    return {name: "norm" not in name for name in _real(model)}
+    for name, parameter, kind, _ in _real(model):
+        yield name, parameter, kind, "norm" not in name
 
 
 def every_matrix(model, *rest, _real=fill):
@@ -352,7 +353,7 @@ FAULTS = {
         (laws.cached_equals_full, WINDOWS, "decodes with a state to other logits"),
     ),
     "a gate's bias decays": (
-        (optimizers, "decayed", all_that_is_no_norm),
+        (optimizers, "parameters", all_that_is_no_norm),
         (laws.only_what_is_declared_decays, GATED_DELTA, r"attn\.A_log decays"),
     ),
     "initial values are overwritten": (
