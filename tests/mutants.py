@@ -180,8 +180,8 @@ EVIDENCE = (
         "a variant that changes only its training is taken for the base",
         "design/grid.py",
         "is_base",
-        "self.spec == spec and not self.train",
-        "self.spec == spec",
+        "self.spec == spec and not self.train and not self.text",
+        "self.spec == spec and not self.text",
         (GRID, "tests/test_experiment.py", "tests/test_plan.py"),
     ),
     Mutant(

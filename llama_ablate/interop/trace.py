@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.model import linear
 from llama_ablate.model.decoder import Decoder
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -103,8 +104,8 @@ class _Recording(TorchFunctionMode):
 
 
 def _code(frame: FrameType | None) -> str:
-    """Return the source line of the nearest caller that is neither torch nor this module."""
-    while frame and frame.f_code.co_filename.startswith((_TORCH, __file__)):
+    """Return the source line of the nearest caller but torch, linear layers and this module."""
+    while frame and frame.f_code.co_filename.startswith((_TORCH, linear.__file__, __file__)):
         frame = frame.f_back
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame else ""
     return line.partition("  #")[0].strip()
