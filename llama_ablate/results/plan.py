@@ -120,7 +120,7 @@ class PlannedTable(_Part):
         """The variant that the others are compared with."""
         return next(variant for variant in self.variants if variant.baseline)
 
-    @property
+    @cached_property
     def has_tokenizers(self) -> bool:
         """Whether variants have tokens of their own: then losses compare in bits per byte."""
         return any(variant.text for variant in self.variants)
