@@ -63,6 +63,15 @@ def add_device(parser: ArgumentParser) -> None:
     )
 
 
+def difference(text: str) -> str:
+    """Check a difference of losses with its unit."""
+    from llama_ablate.config import margins
+
+    if margins.of_loss(text) is None:
+        raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
+    return text
+
+
 def count(text: str) -> int:
     """Read an integer of 1 or more."""
     if not re.fullmatch("[0-9_]{1,12}", text) or not 1 <= int(text) <= 10**9:

@@ -1,6 +1,6 @@
 """The command `plan`: what `run` would do, without training."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_device(parser)
     parser.add_argument(
         "--power",
-        type=_difference,
+        type=shared.difference,
         metavar='"X nats"',
         help="how many seeds would show X, and what they cost; with looks, how many runs to expect",
     )
@@ -35,15 +35,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="with --power: whose noise to plan with (results/NAME)",
     )
-
-
-def _difference(text: str) -> str:
-    """Check a difference of losses with its unit."""
-    from llama_ablate.config import margins
-
-    if margins.of_loss(text) is None:
-        raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
-    return text
 
 
 def run(options: Namespace) -> Answer:

@@ -1,6 +1,6 @@
 """The command `promote`: a second gate for one variant, on fresh seeds and a second text."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--margin",
-        type=_margin,
+        type=shared.difference,
         metavar='"X nats"',
         help="differences below count as none (default: the experiment's)",
     )
@@ -56,14 +56,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--dry-run", action="store_true", help="print the experiment file, write and train nothing"
     )
     running.add_launch(parser)
-
-
-def _margin(text: str) -> str:
-    from llama_ablate.config import margins
-
-    if margins.of_loss(text) is None:
-        raise ArgumentTypeError(f"'{text}' is not a number above 0 and 'nats'")
-    return text
 
 
 def run(options: Namespace) -> Answer:

@@ -3,8 +3,9 @@
 import math
 import re
 
-#: Units of a loss.
-OF_LOSS = ("nats", "bits/byte")
+#: Units of a loss: per token, and where tokenizers differ.
+NATS, BITS = "nats", "bits/byte"
+OF_LOSS = (NATS, BITS)
 _STATED = re.compile(
     rf"((?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?({'|'.join(OF_LOSS)}|%|points)", re.ASCII
 )

@@ -130,6 +130,11 @@ class Tokens:
         return np.concatenate([np.zeros(1, np.int64), *(part + 1 for part in ends)])
 
     @cached_property
+    def document_counts(self) -> dict[str, int]:
+        """How many documents each split has."""
+        return {name: len(self.documents(name)) for name in self.counts}
+
+    @cached_property
     def separator(self) -> int | None:
         """The token that stands between documents; None where all of them are one."""
         return None if self.source else self.tokenizer.separator

@@ -125,7 +125,8 @@ def variants(
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         names = {c.key: c.label for c in changes if c.label} if factorial else {}
         arm = Variant(
-            *(label, spec),
+            label,
+            spec,
             levels=levels,
             level_labels=names,
             varied=varied,
@@ -423,8 +424,8 @@ def _spec(
     """Resolve the base with its changes. Raises ConfigError at the change, or in `model`."""
     values = base.model_dump()
     at: dict[str, Where] = {}
-    own = [c for c in changes if c.key not in ("label", _TOKENIZER)]
-    own = [c for c in own if not c.key.startswith(_TRAIN)]
+    others = ("label", _TOKENIZER)
+    own = [c for c in changes if c.key not in others and not c.key.startswith(_TRAIN)]
     # An option belongs to the component that the variant has, so components come first.
     for change in sorted(own, key=lambda c: "." in c.key):
         slot, _, option = change.key.partition(".")

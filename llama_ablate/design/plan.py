@@ -227,16 +227,16 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     prepared = []
     for data, where in _texts(experiment):
-        text = _text(data, where)
-        _check_size(experiment, text, where)
-        _check_documents(data, text, where)
-        prepared.append((data, text, text.separator if data.documents == "mask" else None))
-    _check_floor(metrics, [text for _, text, _ in prepared])
+        text = Text(data, _text(data, where))
+        _check_size(experiment, text.tokens, where)
+        _check_documents(text, where)
+        prepared.append(text)
+    _check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, Text] = {}  # of variants that have their own, opened once
     tables = []
-    for (data, text, separator), (i, size), match, budget in itertools.product(
+    for text, (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
     ):
         model = experiment.model.model_copy(update=size)
@@ -245,25 +245,25 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             variants = grid.variants(
                 at,
                 registries,
-                text.vocab,
+                text.tokens.vocab,
                 _cost(match, at),
                 match,
-                separator,
-                partial(_own_text, Text(data, text), texts),
+                text.tokens.separator if text.data.documents == "mask" else None,
+                partial(_own_text, text, texts),
             )
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
             grid.counted(variant, count)
-            _check_text(Text(data, text), at, variant, budget)
+            _check_text(text, at, variant, budget)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
         name = ", ".join(
             part
             for part, several in (
-                (_named(data), len(prepared) > 1),
+                (_named(text.data), len(prepared) > 1),
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
                 (f"equal {budget}", len(experiment.budget) > 1),
@@ -271,7 +271,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             if several
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
-        tables.append(Table(name, at, data, match, budget, text, variants, train))
+        tables.append(Table(name, at, text, match, budget, variants, train))
         if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)
@@ -323,10 +323,7 @@ def _check_text(of_table: Text, experiment: Experiment, variant: Variant, budget
                 f"the tokenizer loses text ({tokens.lost}), so it has no bits per byte to compare",
                 where,
             )
-        if any(
-            len(tokens.documents(split)) != len(of_table.tokens.documents(split))
-            for split in tokens.counts
-        ):
+        if tokens.document_counts != of_table.tokens.document_counts:
             raise ConfigError("has other documents than the table's own tokenizer", where)
     _check_size(experiment, variant.text.tokens, place)
 
@@ -361,13 +358,13 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
         ) from None
 
 
-def _check_documents(data: Data, text: tokens.Tokens, where: Where) -> None:
+def _check_documents(text: Text, where: Where) -> None:
     """Refuse what is done with documents where there is one, or no token between several."""
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
     ):
-        if getattr(data, key) == value and len(text.documents("train")) == 1:
+        if getattr(text.data, key) == value and text.tokens.document_counts["train"] == 1:
             raise ConfigError(
                 f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
                 "or the tokenizer no token that stands between them; allowed: "
@@ -402,8 +399,9 @@ def _check_seeds(experiment: Experiment) -> None:
 def _check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
     """Refuse margins of a loss that are not in the unit in which tables compare losses."""
     several = any(variant.text for table in tables for variant in table.variants)
-    unit = margins.OF_LOSS[several]
-    why = "variants differ in their tokenizers" if several else "all have one tokenizer"
+    unit, why = margins.NATS, "all have one tokenizer"
+    if several:
+        unit, why = margins.BITS, "variants differ in their tokenizers"
     stated: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
     stated += [
         (hypothesis.margin, ("hypotheses", i, "margin"))
@@ -414,13 +412,6 @@ def _check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
         given = margins.read(margin)[1]
         if given in margins.OF_LOSS and given != unit:
             raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
-    if several and experiment.measure and not _measures_loss(experiment):
-        raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
-
-
-def _measures_loss(experiment: Experiment) -> bool:
-    names = (one if isinstance(one, str) else one["name"] for one in experiment.measure)
-    return "perplexity" in names
 
 
 def _check_controls(experiment: Experiment) -> None:
@@ -464,6 +455,9 @@ def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> No
                 METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
         except ConfigError as error:
             raise error.under("measure", i) from None
+    several = any(variant.text for table in tables for variant in table.variants)
+    if several and all(choice.name != "perplexity" for choice in metrics):
+        raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
 
 
 def _check_plugins(tables: tuple[Table, ...]) -> None:

@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import Any
 
 from llama_ablate.config import plugins
-from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.data import tokens
+from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import train_config
 from llama_ablate.design.grid import Variant
 from llama_ablate.design.runs import Run, runs
@@ -30,10 +30,9 @@ class Table:
     #: What sets this table apart from the experiment's others; empty where it is alone.
     name: str
     experiment: Experiment  # at this table's size
-    data: Data
+    text: Text  # of all variants that have none of their own
     match: str
     budget: str
-    tokens: tokens.Tokens
     variants: tuple[Variant, ...]
     #: Changes of `train` in all runs: the learning rate, where it is scaled with size.
     train: Mapping[str, Any]
@@ -46,6 +45,11 @@ class Table:
         return self.variants[0]
 
     @property
+    def tokens(self) -> Tokens:
+        """The tokens of its text."""
+        return self.text.tokens
+
+    @property
     def _tokens_per_step(self) -> int:
         return self.experiment.train.batch * self.experiment.model.context
 
@@ -55,7 +59,7 @@ class Table:
 
         None where windows are drawn anywhere.
         """
-        return self.experiment.model.context if self.data.order == "documents" else None
+        return self.experiment.model.context if self.text.data.order == "documents" else None
 
     @property
     def steps(self) -> int:
@@ -96,16 +100,19 @@ class Table:
 
     def steps_of(self, variant: Variant) -> int:
         """Return how many steps a variant's runs take within the budget."""
-        cost: Mapping[str, float] = {}
-        if self.budget == "bytes":
-            cost = {v.id: self.text_of(v).bytes_per_token for v in self.variants}
-        elif self.budget == "flops":
-            cost = {id_: of.flops_per_token for id_, of in self.counts.items()}
-        elif self.budget == "seconds":
-            assert self.seconds is not None, "paced() comes first"
-            cost = self.seconds
-        share = cost[self.baseline.id] / cost[variant.id] if cost else 1.0
+        share = self._cost(self.baseline) / self._cost(variant)
         return max(1, round(self.steps * share))
+
+    def _cost(self, variant: Variant) -> float:
+        """Return what a step costs a variant, up to a factor that is the same for all."""
+        if self.budget == "bytes":
+            return self.text_of(variant).bytes_per_token
+        if self.budget == "flops":
+            return self.counts[variant.id].flops_per_token
+        if self.budget == "seconds":
+            assert self.seconds is not None, "paced() comes first"
+            return self.seconds[variant.id]
+        return 1.0
 
     def optimizer(self, changes: Mapping[str, Any]) -> Choice:
         """Return the optimizer of runs that change these keys of `train`."""
@@ -122,11 +129,6 @@ class Table:
         """Return the training losses of runs that change these keys of `train`."""
         entries = changes.get("losses", self.experiment.train.losses)
         return tuple(LOSSES.resolve(entry) for entry in entries)
-
-    @property
-    def text(self) -> Text:
-        """The text of all variants that have none of their own."""
-        return Text(self.data, self.tokens)
 
     def text_of(self, variant: Variant) -> Text:
         """Return the text that a variant reads."""

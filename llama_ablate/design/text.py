@@ -28,7 +28,7 @@ class Text:
             vocab=tokens.vocab,
             tokens=tokens.counts,
             bytes=tokens.bytes,
-            documents={name: len(tokens.documents(name)) for name in tokens.counts},
+            documents=tokens.document_counts,
             lost=tokens.lost or "",
             source=self.data,
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from llama_ablate.config import margins
 from llama_ablate.results.plan import PlannedTable
 
 
@@ -18,8 +19,8 @@ class Unit:
     text: str
 
 
-NATS = Unit("nats", "nats per token", "loss_nats", "training tokens")
-BITS = Unit("bits/byte", "bits per byte", "bits_per_byte", "training text (bytes)")
+NATS = Unit(margins.NATS, "nats per token", "loss_nats", "training tokens")
+BITS = Unit(margins.BITS, "bits per byte", "bits_per_byte", "training text (bytes)")
 
 
 def unit_of(table: PlannedTable) -> Unit:
