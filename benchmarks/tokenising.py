@@ -2,9 +2,10 @@
 
     python benchmarks/tokenising.py --size 2GB --source ../shared/data/wikitext-2/wiki.train.tokens
 
-The text is made of paragraphs of the source, drawn at random, with every twentieth word replaced by
-one that stands nowhere else: a larger text has new words to its end. It is written into a folder of
-Parquet files, read by the corpus `hub` with each of the tokenizers, and removed afterwards.
+The text is made of paragraphs of the source, drawn at random, in which one word of twenty
+(`--new 20`) is replaced by one that stands nowhere else: a larger text has new words to its end. It
+is written into a folder of Parquet files, read by the corpus `hub` with each of the tokenizers, and
+removed afterwards.
 """
 
 import argparse
@@ -40,8 +41,8 @@ print(json.dumps({"bytes": sum(found.bytes.values()), "tokens": sum(found.counts
 FILES = 4
 
 
-def make(source: Path, folder: Path, size: int) -> None:
-    """Write about so many bytes of text, drawn from the paragraphs of a source."""
+def make(source: Path, folder: Path, size: int, new: int) -> None:
+    """Write about so many bytes of text from the paragraphs of a source, one in `new` words new."""
     drawn = random.Random(0)
     lines = source.read_text("utf-8").split("\n")
     paragraphs = [line.split(" ") for line in lines if len(line) > 200]
@@ -53,7 +54,7 @@ def make(source: Path, folder: Path, size: int) -> None:
                 texts = []
                 for _ in range(2000):
                     words = list(drawn.choice(paragraphs))
-                    for at in range(drawn.randrange(20), len(words), 20):
+                    for at in range(drawn.randrange(new), len(words), new):
                         words[at] = "".join(drawn.choices(string.ascii_lowercase, k=7))
                     texts.append(" ".join(words))
                     left -= len(texts[-1].encode())
@@ -87,13 +88,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--size", default="2GB", help="how much text (default: 2GB)")
     parser.add_argument("--source", type=Path, required=True, help="the text to draw from")
+    parser.add_argument("--new", type=int, default=20, help="one word in so many is new (20)")
     parser.add_argument("--folder", type=Path, help="where to write (default: a temporary folder)")
     parser.add_argument("--only", help="one of bytes, bpe, file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         (folder / "text").mkdir()
-        make(options.source, folder / "text", size_of(options.size) or 0)
+        make(options.source, folder / "text", size_of(options.size) or 0, options.new)
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
         model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = tokenizers.decoders.ByteLevel()
