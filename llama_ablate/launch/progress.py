@@ -31,16 +31,17 @@ class Progress:
         """
         self._total, self._done, self._before = total, done, done
         self._began = time.monotonic()
+        name = f"{self._name}, {stage}" if stage else self._name
         if self._bars_wanted:
             self._close()
-            name = f"{self._name}, {stage}" if stage else self._name
             self._grid = tqdm(total=total, initial=done, desc=name, bar_format=_GRID)
             self._bars = [
                 tqdm(total=1, bar_format=_WORKER, position=i + 1, leave=False)
                 for i in range(min(self._workers, total))
             ]
-        elif stage:
-            sys.stderr.write(f"{stage}\n")
+        else:
+            sys.stderr.write(f"{name}: {done} of {total} runs done\n")
+            sys.stderr.flush()
 
     def start(self, slot: int, label: str, steps: int) -> None:
         """Show that a worker took up a run of so many steps."""
