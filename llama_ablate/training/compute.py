@@ -45,6 +45,7 @@ _PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores wo
 #: is not even tried for less; the share of the first run's seconds that each later run of a variant
 #: takes; and by how much it must be predicted to save more than it takes.
 _LEAST_COMPILE_S, _MOST_SAVED, _WARM, _CLEARLY = 15.0, 0.4, 0.3, 2.0
+_RECOMPILED = 8  # times that torch compiles a forward pass again for another shape, at most
 
 
 class Work(NamedTuple):
@@ -98,6 +99,12 @@ class Compute(ComputeSettings):
             return objective
         # A process of its own for each of many cores would take them from other workers.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
+        # torch counts how often a forward pass was compiled over all objectives of a process: the
+        # ninth variant that is timed in one would run as it is, and nothing would say so.
+        from torch._dynamo import config as limits  # two seconds
+
+        limits.recompile_limit += _RECOMPILED
+        limits.accumulated_recompile_limit += _RECOMPILED
         return cast("nn.Module", torch.compile(objective, dynamic=False))
 
     def synchronize(self) -> None:

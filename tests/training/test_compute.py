@@ -1,13 +1,15 @@
 """How a process is set up to compute: the same numbers again, in the precision that it says."""
 
 import os
+from functools import partial
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from llama_ablate.config.experiment import Train
 from llama_ablate.training import compute as computing
-from llama_ablate.training.compute import settle
+from llama_ablate.training.compute import Compute, settle
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +52,14 @@ def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypat
     recipe = Train.check({"steps": 1, "batch": 16, "accumulate": 2, "precision": "float32"})
     computing._fastest(spec(layers=1), recipe, "cpu", 1, rounds=1)
     assert set(seen) == {(rows, 25)}
+
+
+def test_each_of_many_objectives_in_one_process_is_compiled(monkeypatch):
+    """As the variants are whose speeds are taken in turn: torch stops at eight unless told."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    compute = Compute("cpu", 1, "float32", "math", compiled=True)
+    for width in range(1, 13):
+        compute.wrap(torch.nn.Linear(width, 1))(torch.zeros(1, width))
+    assert counters["stats"]["unique_graphs"] == 12
