@@ -52,6 +52,9 @@ class MixtureOfExperts(nn.Module):
     Raises ConfigError for numbers of experts, and for an inner network, that make no mixture.
     """
 
+    #: How many tokens an expert has is known only once they are routed: in a compiled training step
+    #: this is computed as it stands, or it would be compiled again for each split.
+    sizes_vary = True
     #: Added to the scores where experts are chosen; only where `balance` is `bias`.
     balance_bias: Tensor
     #: How many tokens chose each expert since the last optimizer step.

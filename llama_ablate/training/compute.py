@@ -94,7 +94,10 @@ class Compute(ComputeSettings):
         return model.to(self.device) if move else model
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """Return what trains: compiled where that was chosen, with the same parameters."""
+        """Return what trains: compiled where that was chosen, with the same parameters.
+
+        All but modules that say `sizes_vary`: the sizes of their tensors depend on values.
+        """
         if not self.compiled or self.shards:  # the hooks that gather weights are not compiled
             return objective
         # A process of its own for each of many cores would take them from other workers.
@@ -105,6 +108,9 @@ class Compute(ComputeSettings):
 
         limits.recompile_limit += _RECOMPILED
         limits.accumulated_recompile_limit += _RECOMPILED
+        for module in objective.modules():
+            if getattr(module, "sizes_vary", False):
+                module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
         return cast("nn.Module", torch.compile(objective, dynamic=False))
 
     def synchronize(self) -> None:

@@ -8,8 +8,10 @@ import torch
 from torch._dynamo.utils import counters
 
 from llama_ablate.config.experiment import Train
+from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, settle
+from llama_ablate.training.losses import Objective, losses_of
 
 
 @pytest.fixture(autouse=True)
@@ -54,12 +56,35 @@ def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypat
     assert set(seen) == {(rows, 25)}
 
 
-def test_each_of_many_objectives_in_one_process_is_compiled(monkeypatch):
-    """As the variants are whose speeds are taken in turn: torch stops at eight unless told."""
+COMPILED = Compute("cpu", 1, "float32", "math", compiled=True)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Leave out the compiler, which takes a minute, and return what torch counts before it."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch._dynamo.reset()
     counters.clear()
-    compute = Compute("cpu", 1, "float32", "math", compiled=True)
+    return counters["stats"]
+
+
+def test_each_of_many_objectives_in_one_process_is_compiled(traced):
+    """As the variants are whose speeds are taken in turn: torch stops at eight unless told."""
     for width in range(1, 13):
-        compute.wrap(torch.nn.Linear(width, 1))(torch.zeros(1, width))
-    assert counters["stats"]["unique_graphs"] == 12
+        COMPILED.wrap(torch.nn.Linear(width, 1))(torch.zeros(1, width))
+    assert traced["unique_graphs"] == 12
+
+
+@pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
+def test_a_mixture_is_not_compiled_again_for_every_split_of_tokens_over_experts(spec, traced):
+    mixed = spec(layers=1, dim=16, context=8, feedforward={"name": "moe", "experts": 4, "width": 8})
+    objective = Objective(init_weights(build(mixed), 0), losses_of(Train.check({"steps": 1})))
+    trained, text = COMPILED.wrap(objective), torch.Generator().manual_seed(0)
+    graphs, losses = [], []
+    for _ in range(5):
+        tokens = torch.randint(0, mixed.vocab, (4, 9), generator=text)
+        losses.append([float(part(tokens)[0].detach()) for part in (objective, trained)])
+        graphs.append(traced["unique_graphs"])
+    assert graphs[1:] == [graphs[1]] * 4  # a second pass may add one
+    for plain, compiled in losses:
+        assert compiled == pytest.approx(plain, abs=1e-6)
