@@ -2,6 +2,7 @@
 
     python benchmarks/grid.py
     python benchmarks/grid.py --steps 120 --rounds 3
+    python benchmarks/grid.py --steps 3000 --rounds 1 --compile auto
 
 Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama.
 Ours is the command as users type it, in all its processes: choosing the compute,
@@ -32,7 +33,7 @@ model: {{dim: {dim}, layers: {layers}, heads: {heads}, context: 256}}
 variants:
   design: one-at-a-time
   axes: {{attention: [{{name: gqa, kv_heads: 2}}, mqa]}}
-train: {{steps: {steps}, batch: 8, lr: 1.0e-3, evals: 1}}
+train: {{steps: {steps}, batch: 8, lr: 1.0e-3, evals: 1, compile: {compile}}}
 seeds: 2
 measure: [kv_cache]
 """
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="128x4x256")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each run")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compile", choices=["never", "auto", "always"], default="never")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plain:
@@ -58,7 +60,7 @@ def main() -> None:
     compileall.compile_dir("llama_ablate", quiet=1)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
-        file.write_text(YAML.format(steps=options.steps, **SHAPES[options.shape]), "utf-8")
+        file.write_text(YAML.format(**vars(options), **SHAPES[options.shape]), "utf-8")
         (table,) = plan(experiment.load(file)).tables  # its tokens are in the cache from here on
         total = len(table.runs) * table.tokens_per_run
 
