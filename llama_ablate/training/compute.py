@@ -93,13 +93,14 @@ class Compute(ComputeSettings):
         model.kernel = self.kernel
         return model.to(self.device) if move else model
 
-    def wrap(self, objective: nn.Module) -> nn.Module:
+    def wrap(self, objective: Objective) -> nn.Module:
         """Return what trains: compiled where that was chosen, with the same parameters.
 
         All but modules that say `sizes_vary`: the sizes of their tensors depend on values.
         """
         if not self.compiled or self.shards:  # the hooks that gather weights are not compiled
             return objective
+        model = objective.model
         # A process of its own for each of many cores would take them from other workers.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(self.threads))
         # torch counts how often a forward pass was compiled over all objectives of a process: the
@@ -108,7 +109,11 @@ class Compute(ComputeSettings):
 
         limits.recompile_limit += _RECOMPILED
         limits.accumulated_recompile_limit += _RECOMPILED
-        for module in objective.modules():
+        # Tables made in the first step would be part of its graph alone, and not rounded there: a
+        # run that goes on from a checkpoint would differ from one that was not stopped.
+        for scheme in model.positions.values():
+            scheme.reach(model.spec.context)
+        for module in model.modules():
             if getattr(module, "sizes_vary", False):
                 module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]
         return cast("nn.Module", torch.compile(objective, dynamic=False))

@@ -68,11 +68,35 @@ def traced(monkeypatch):
     return counters["stats"]
 
 
+class Line(torch.nn.Module):
+    """What has the shape of an objective, and is traced in a millisecond."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.model = torch.nn.Linear(width, 1)
+        self.model.positions = {}
+
+    def forward(self, x):
+        return self.model(x)
+
+
 def test_each_of_many_objectives_in_one_process_is_compiled(traced):
     """As the variants are whose speeds are taken in turn: torch stops at eight unless told."""
     for width in range(1, 13):
-        COMPILED.wrap(torch.nn.Linear(width, 1))(torch.zeros(1, width))
+        COMPILED.wrap(Line(width))(torch.zeros(1, width))
     assert traced["unique_graphs"] == 12
+
+
+@pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
+@pytest.mark.parametrize("position", ["rope", "sinusoidal", "alibi"])
+def test_no_later_step_is_compiled_otherwise_than_the_first(spec, traced, position):
+    """Or a run that goes on from a checkpoint would compute its next step by the first's graph."""
+    small = spec(layers=1, dim=16, context=8, position=position)
+    objective = Objective(init_weights(build(small), 0), losses_of(Train.check({"steps": 1})))
+    trained = COMPILED.wrap(objective)
+    for _ in range(2):
+        trained(torch.zeros(4, 9, dtype=torch.long))[0].backward()
+    assert traced["unique_graphs"] == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler

@@ -272,6 +272,22 @@ def test_a_compiled_run_has_the_curve_of_one_that_is_not(spec, tokens):
         assert one["train_loss_nats"] == pytest.approx(other["train_loss_nats"], abs=1e-4)
 
 
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_compiled_run_goes_on_bit_for_bit(spec, tokens, tmp_path, precision):
+    compiled = replace(COMPUTE, precision=precision, compiled=True)
+    whole, expected = trained(spec, tokens, compiled)
+    torch._dynamo.reset()  # as in a process of its own
+    stop = partial(next, iter([False] * 8 + [True]))
+    assert trained(spec, tokens, compiled, saved=tmp_path, stop=stop)[1].outcome == "cancelled"
+    torch._dynamo.reset()
+    gone_on, done = trained(spec, tokens, compiled, saved=tmp_path)
+    assert numbers(done.curve) == numbers(expected.curve)
+    for a, b in zip(whole.parameters(), gone_on.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_bfloat16_autocast_trains_close_to_float32(spec, tokens):
     _, full = trained(spec, tokens)
     _, half = trained(spec, tokens, compute=Compute("cpu", 1, "bfloat16", "math"))
