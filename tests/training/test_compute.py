@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.model.decoder import build, init_weights
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, settle
 from llama_ablate.training.losses import Objective, losses_of
@@ -87,16 +87,24 @@ def test_each_of_many_objectives_in_one_process_is_compiled(traced):
     assert traced["unique_graphs"] == 12
 
 
+NEEDED = {"gqa": {"kv_heads": 1}, "moe": {"experts": 4, "width": 8}}
+COMPONENTS = [(slot, name) for slot, registry in REGISTRIES.items() for name in registry]
+
+
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
-@pytest.mark.parametrize("position", ["rope", "sinusoidal", "alibi"])
-def test_no_later_step_is_compiled_otherwise_than_the_first(spec, traced, position):
+@pytest.mark.parametrize(("slot", "name"), COMPONENTS)
+def test_no_later_step_is_compiled_otherwise_than_the_first(spec, traced, slot, name):
     """Or a run that goes on from a checkpoint would compute its next step by the first's graph."""
-    small = spec(layers=1, dim=16, context=8, position=position)
+    component = {"name": name, **NEEDED.get(name, {})}
+    small = spec(layers=1, context=16, **{slot: component})
     objective = Objective(init_weights(build(small), 0), losses_of(Train.check({"steps": 1})))
     trained = COMPILED.wrap(objective)
-    for _ in range(2):
-        trained(torch.zeros(4, 9, dtype=torch.long))[0].backward()
-    assert traced["unique_graphs"] == 1
+    graphs = []
+    for _ in range(3):
+        trained(torch.randint(0, small.vocab, (4, 17)))[0].backward()
+        graphs.append(traced["unique_graphs"])
+    assert graphs == [1 if name != "moe" else graphs[0]] * 3
 
 
 @pytest.mark.filterwarnings("ignore")  # of the inside of torch's compiler
