@@ -393,9 +393,11 @@ def speed_ups(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"variant": frame["label"]})
     if frame["table"].any():
         shown.insert(0, "table", frame["table"])
-    shown["at a loss of (nats)"] = [number(v, ".4f") for v in frame["loss"]]
+    unit = frame["unit"].iloc[0]
+    shown[f"at a loss of ({unit})"] = [number(v, ".4f") for v in frame["loss"]]
+    named = {"tokens": "text" if unit == BITS.name else "tokens", "flops": "FLOPs"}
     for cost in ("tokens", "flops", "seconds"):
-        title = f"{cost.replace('flops', 'FLOPs')} [95% interval]"
+        title = f"{named.get(cost, cost)} [95% interval]"
         ends = (frame[cost], frame[f"{cost}_low"], frame[f"{cost}_high"])
         shown[title] = [_multiple(*row) for row in zip(*ends, strict=True)]
     if frame["beyond"].any():

@@ -444,8 +444,7 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
     runs = {run.id: run for run in plan.runs}
     per_step = table.experiment.train.batch * table.experiment.model.context
     ok = table.ranked[table.ranked["outcome"] == "ok"]
-    quantity = "bits_per_byte" if table.unit == BITS else "loss"
-    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == quantity)
+    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == "loss")
     losses = table.metrics[of_runs].dropna(subset="value")
     losses = losses[losses["run"].isin(ok["id"])]
     points = []
@@ -465,7 +464,7 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
                 "parameters": variant.non_embedding,
                 "tokens": tokens,
                 "compute": 3 * variant.flops_per_token * tokens,
-                "loss": row.value,
+                "loss": plan.scale(variant, table.split) * row.value,
                 "branch": tokens != at_end,
                 "rung": plan.name,
             }

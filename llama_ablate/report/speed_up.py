@@ -19,25 +19,30 @@ _COSTS = ("tokens", "flops", "seconds")
 def speed_ups(frames: Frames) -> pd.DataFrame:
     """Return one row for each variant whose table's baseline has runs of three lengths or more.
 
-    Columns: `table, label, along, loss, n, beyond`, and `tokens, flops, seconds`, each also
+    Columns: `table, label, along, loss, n, beyond, unit`, and `tokens, flops, seconds`, each also
     with `_low` and `_high`: how many times the variant's own cost the baseline needs for the same
-    loss. Lengths are those of branches of runs (`along` is `lengths`); without branches those of a
-    ladder of sizes, whose compute alone is compared (`sizes`). `n` counts the seeds, `beyond` says
-    in how many of them the curves do not reach the loss: then there is no multiple, and where it is
-    all of them, `_low` is what it is above (`_high` infinite), or `_high` what it is below (`_low`
-    0). The intervals of a table hold at once, at the level of its differences in loss, and with the
-    same parts: seeds, and held-out texts.
+    loss. Where variants differ in their tokens, `tokens` is of text. Lengths are those of branches
+    of runs (`along` is `lengths`); without branches those of a ladder of sizes, whose compute alone
+    is compared (`sizes`). `n` counts the seeds, `beyond` says in how many of them the curves do not
+    reach the loss: then there is no multiple, and where it is all of them, `_low` is what it is
+    above (`_high` infinite), or `_high` what it is below (`_low` 0). The intervals of a table hold
+    at once, at the level of its differences in loss, and with the same parts: seeds, and held-out
+    texts.
     """
     rows = [row for table in frames.tables for row in _of_lengths(table)]
-    return pd.DataFrame(rows or _of_sizes(frames))
+    frame = pd.DataFrame(rows or _of_sizes(frames))
+    return frame if frame.empty else frame.assign(unit=frames.table.unit.name)
 
 
 def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
     """Return the rows of a table whose runs have branches."""
-    multiples = _multiples(table.points, "tokens")
+    variants = {v.label: v for v in table.plan.variants}
+    text = {label: table.plan.text_per_token(variant) for label, variant in variants.items()}
+    points = table.points
+    of_text = points["tokens"] * points["label"].map(text)  # in the baseline's tokens
+    multiples = _multiples(points.assign(tokens=of_text), "tokens")
     if not multiples:
         return []
-    variants = {v.label: v for v in table.plan.variants}
     errors, standing = table.text_errors(), table.intervals
     texts = {
         label: TextError(errors[id_].se / of.fall, errors[id_].df)
@@ -53,11 +58,15 @@ def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
     )
     base = table.plan.baseline
     speeds = {label: _turns(table, variant.id) for label, variant in variants.items()}
-    ratios = {label: _log_ratios(speeds[label], speeds[base.label]) for label in multiples}
+    ratios = {
+        label: [math.log(text[label]) + of_turn for of_turn in _log_ratios(own, speeds[base.label])]
+        for label, own in speeds.items()
+        if label in multiples
+    }
     paces = simultaneous({label: ratio for label, ratio in ratios.items() if ratio}, shares=shares)
     rows = []
     for label, of in multiples.items():
-        flops = math.log(base.flops_per_token / variants[label].flops_per_token)
+        flops = math.log(text[label] * base.flops_per_token / variants[label].flops_per_token)
         row = _described(table.plan.name, label, "lengths", of)
         row |= _cost("tokens", of, intervals[label])
         row |= _cost("flops", of, intervals[label], flops)

@@ -15,6 +15,7 @@ from llama_ablate.report import speed_up
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.speed_up import speed_ups
+from llama_ablate.report.units import NATS
 from llama_ablate.results import Store
 from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.results.snapshot import Results
@@ -131,7 +132,8 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
         for i, compute in enumerate((1e10, 1e11, 1e12, 1e13))
         for seed in range(3)
     ]
-    ladder = SimpleNamespace(tables=(), ladder=pd.DataFrame(points))
+    table = SimpleNamespace(unit=NATS)
+    ladder = SimpleNamespace(tables=(), table=table, ladder=pd.DataFrame(points))
     (shown,) = speed_ups(ladder).to_dict("records")
     assert (shown["label"], shown["along"], shown["n"]) == ("other", "sizes", 3)
     assert shown["flops_low"] < 1.5 < shown["flops_high"]

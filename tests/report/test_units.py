@@ -12,6 +12,7 @@ from llama_ablate.report import contrasts
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
+from llama_ablate.report.speed_up import speed_ups
 from llama_ablate.results.snapshot import Results
 from tests.in_process import run_in_process
 
@@ -124,3 +125,22 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
     assert effects.loc["data.tokenizer", "difference"] == pytest.approx(expected)
     assert effects.loc["data.tokenizer", "effect"] == "bytes instead of bpe"
+
+
+def test_a_speed_up_is_of_text_not_of_tokens(folder, tmp_path):
+    """Of a tokenizer that needs 1.5 times the tokens a token of speed is two thirds of one."""
+    text = (folder.parent.parent / "tok.yaml").read_text("utf-8")
+    text = text.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.25, 0.5]")
+    (tmp_path / "wsd.yaml").write_text(text.replace("name: tok", "name: wsd"), "utf-8")
+    assert run_in_process(tmp_path / "wsd.yaml", tmp_path / "results") == 0
+    frames = Frames.of(Results.open(tmp_path / "results" / "wsd"))
+    found = speed_ups(frames).set_index("label").loc["bytes"]
+    plan = frames.table.plan
+    own, base = next(v for v in plan.variants if v.label == "bytes"), plan.baseline
+    per_text = own.flops_per_token / plan.text_per_token(own)
+    assert plan.text_per_token(own) < 0.8
+    assert found["unit"] == "bits/byte"
+    assert found["flops"] == pytest.approx(found["tokens"] * base.flops_per_token / per_text)
+    (part,) = (part for part in sections(frames) if part.title == "Effective speed-up")
+    assert "at a loss of (bits/byte)" in part.cells
+    assert "text [95% interval]" in part.cells
