@@ -343,7 +343,8 @@ def ladder(frames: Frames) -> Chart | None:
     losses = scaling.at_end(frames.ladder)
     means = over_seeds(losses, ["label", "parameters"], "loss")
     points = [{**_mean(row), "size": row.parameters} for row in rows(means)]
-    spec = of_means(points, logarithmic("size", _SIZE), "loss (nats per token)")
+    title = f"loss ({frames.table.unit.full})"
+    spec = of_means(points, logarithmic("size", _SIZE), title)
     spec["description"] = "Loss by size"
     laws = _laws(losses, scaling.floor_of(frames.table))
     if laws:

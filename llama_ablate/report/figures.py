@@ -461,7 +461,7 @@ def ladder(frames: Frames) -> Figure | None:
             of_law.append((np.geomspace(largest, 10 * largest, 50), ":"))
         for x, dash in of_law:
             axes.plot(x, [law(size) for size in x], dash, color=style.colour, lw=1)
-    axes.set(xlabel="non-embedding parameters", ylabel="loss (nats per token)")
+    axes.set(xlabel="non-embedding parameters", ylabel=f"loss ({frames.table.unit.full})")
     if shown.thin:
         remark(axes, f"{len(shown.thin):,} of {len(shown.all):,} variants are left out")
     legend(axes)
