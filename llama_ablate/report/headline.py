@@ -95,7 +95,8 @@ def facts(frames: Frames) -> str:
     return (
         f"{', '.join(text)}. Computed on {compute.get('device', '?')} in "
         f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel "
-        f"and {threads} thread{'s'[: threads != 1]} a worker."
+        f"and {threads} thread{'s'[: threads != 1]} a worker"
+        f"{', training steps compiled' if compute.get('compiled') else ''}."
     )
 
 
