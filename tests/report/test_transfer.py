@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from llama_ablate.report import cells, transfer
+from llama_ablate.report.units import NATS
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3]
 #: The index of the best rate by variant and size.
@@ -33,9 +34,8 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
         arms = [SimpleNamespace(label=label, role="") for label in BEST]
         arms.append(SimpleNamespace(label="A/A", role="aa"))
         plan = SimpleNamespace(name=size, variants=arms)
-        return SimpleNamespace(
-            plan=plan, runs=runs, loss="test_loss_nats", chance=9.0, split="test"
-        )
+        told = {"loss": "test_loss_nats", "chance": 9.0, "split": "test", "unit": NATS}
+        return SimpleNamespace(plan=plan, runs=runs, **told)
 
     rungs = [table(i, size) for i, size in enumerate(sizes)]
     experiment = SimpleNamespace(tune=dict.fromkeys(tune, RATES))
