@@ -81,7 +81,7 @@ class Line(torch.nn.Module):
 
 
 def test_each_of_many_objectives_in_one_process_is_compiled(traced):
-    """As the variants are whose speeds are taken in turn: torch stops at eight unless told."""
+    """torch recompiles a function at most eight times: more variants are timed in a process."""
     for width in range(1, 13):
         COMPILED.wrap(Line(width))(torch.zeros(1, width))
     assert traced["unique_graphs"] == 12
