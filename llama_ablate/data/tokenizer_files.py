@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from llama_ablate.data.byte_level import LONGEST
 from llama_ablate.data.pieces import SentencePiece, from_llama2c, saved
 from llama_ablate.data.tokenizers import (
     BPE,
@@ -52,7 +53,6 @@ LLAMA31_SPECIAL = {
     8: "<|eom_id|>",
     10: "<|python_tag|>",
 }
-_PIECE_CHARACTERS = 400_000  # longer texts overflow the stack of tiktoken's regular expressions
 #: Tokens of a vocab.json that stand for no text: `<|endoftext|>`, `</s>`, `<pad>`.
 _SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|</?s>|<(?:pad|unk|mask|eos|bos)>")
 _GPT2_FILES = ("vocab.json", "merges.txt")
@@ -99,12 +99,9 @@ class Tiktoken(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the ids; a text of more than 400,000 characters is cut there first."""
-        cuts = range(0, max(1, len(text)), _PIECE_CHARACTERS)
+        cuts = range(0, max(1, len(text)), LONGEST)
         with refusing("the tokenizer cannot encode this text"):
-            parts = [
-                self._model.encode(text[i : i + _PIECE_CHARACTERS], disallowed_special=())
-                for i in cuts
-            ]
+            parts = [self._model.encode(text[i : i + LONGEST], disallowed_special=()) for i in cuts]
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
     def decode(self, ids: Sequence[int] | Ids) -> str:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Registry
+from llama_ablate.data.byte_level import by_alphabet, by_rank, in_parts
 from llama_ablate.data.documents import SEPARATOR
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError
@@ -29,24 +31,7 @@ _ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>")
 _STOPS = (*_ENDS, "<|eot_id|>", "<|eom_id|>")
 #: Names of the padding token; the first that a tokenizer has is used.
 _PADS = ("<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "[PAD]")
-#: Where every tokenizer that cuts by one of _SPLITS cuts a text, whatever stands on either side.
-_UNIT = re.compile(r"(?=[ \n])(?:(?<=[0-9A-Za-z])|(?<=[!-~])(?= ))", re.ASCII)
-#: Ways to cut a text before bytes are merged: of GPT-2, of Llama 3, and of Qwen 2.
-_SPLITS = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    *(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-        + digits
-        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        for digits in ("", "{1,3}")
-    ),
-)
-#: Units that none of _SPLITS cuts further.
-_WORD = re.compile(r" ?[A-Za-z]+", re.ASCII)
-_SPACE = "\u0120"  # how byte-level BPE writes a space
-_KNOWN_UNITS, _KNOWN_LENGTH = 1 << 17, 48  # whose ids are kept: tens of megabytes
 _TRAINED_ON = 32_000_000  # bytes of text that a tokenizer is trained on: more takes gigabytes
-_FED = 8_000  # characters that the trainer gets at a time: it needs a hundred times the memory
 
 
 @contextmanager
@@ -244,7 +229,6 @@ class BPE(Tokenizer):
         self.bos = first[0] if before and first[0] != self.end else None
         unknown = getattr(model.model, "unk_token", None)
         self.unknown = model.token_to_id(unknown) if unknown else None
-        self._known: dict[str, list[int]] | None = {} if _cuts_at_units(model) else None
 
     @property
     def vocab(self) -> int:
@@ -257,38 +241,19 @@ class BPE(Tokenizer):
             return np.asarray(self._model.encode(text, add_special_tokens=False).ids, np.int64)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of several texts, in parallel.
-
-        Most of a text are words that stood in it before: where the tokenizer cuts between them
-        anyway, each is encoded once, which takes a third of the time.
-        """
-        if self._known is None:
+        """Return the ids of several texts: of ASCII by tiktoken, where that gives the same."""
+        fast = self._by_rank
+        if fast is None:
             return [np.asarray(ids, np.int64) for ids in self._encoded(texts)]
-        cut = [_UNIT.split(text) for text in texts]
-        known = self._known
-        new = list(set(chain.from_iterable(cut)) - known.keys())
-        known.update(self._of_units(new))
-        ids = [
-            np.fromiter(chain.from_iterable(map(known.__getitem__, units)), np.int64)
-            for units in cut
-        ]
-        for unit in new:  # what came first comes often
-            if len(unit) > _KNOWN_LENGTH or len(known) > _KNOWN_UNITS:
-                del known[unit]
-        return ids
+        cut = [list(by_alphabet(text)) for text in texts]
+        others = [part for part, plain in chain.from_iterable(cut) if not plain]
+        encoded = iter(self._encoded(others))
+        ids = ((fast(part) if plain else next(encoded) for part, plain in parts) for parts in cut)
+        return [np.fromiter(chain.from_iterable(text), np.int64) for text in ids]
 
-    def _of_units(self, units: list[str]) -> Iterator[tuple[str, list[int]]]:
-        """Yield units with their ids.
-
-        A word of letters is cut nowhere, so it goes to the merges at once: a third of the time.
-        """
-        words = list(filter(_WORD.fullmatch, units))
-        merge = self._model.model.tokenize
-        with refusing("the tokenizer cannot encode this text"):
-            ids = [[token.id for token in merge(word.replace(" ", _SPACE))] for word in words]
-        yield from zip(words, ids, strict=True)
-        others = list(set(units).difference(words))
-        yield from zip(others, self._encoded(others), strict=True)
+    @cached_property
+    def _by_rank(self) -> Callable[[str], list[int]] | None:
+        return by_rank(self._model)
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         with refusing("the tokenizer cannot encode this text"):
@@ -303,31 +268,6 @@ class BPE(Tokenizer):
     def to_json(self) -> str:
         """Return the library's own JSON."""
         return json.dumps({"kind": "bpe", "model": json.loads(self._model.to_str())})
-
-
-def _cuts_at_units(model: Any) -> bool:
-    """Whether a tokenizer of the `tokenizers` library cuts every text at all places of _UNIT."""
-    parts = json.loads(model.to_str())
-    before = parts["pre_tokenizer"] or {}
-    steps = before.get("pretokenizers", [before])
-    levels = [step for step in steps if step.get("type") == "ByteLevel"]
-    splits = [step for step in steps if step.get("type") == "Split"]
-    return (
-        parts["normalizer"] is None
-        and all(token["special"] for token in parts["added_tokens"])
-        and not parts["model"].get("dropout")
-        and steps == [*splits, *levels]
-        and len(levels) == 1
-        and not levels[0]["add_prefix_space"]
-        and levels[0].get("use_regex", True) == (not splits)
-        and all(
-            step["pattern"].get("Regex") in _SPLITS
-            and step["behavior"] == "Isolated"
-            and not step["invert"]
-            for step in splits
-        )
-        and len(splits) <= 1
-    )
 
 
 @dataclass(frozen=True)
@@ -390,16 +330,8 @@ def bpe_tokens(*, vocab: int = 2048) -> Maker:
             texts = text.sample("train", 1000, _TRAINED_ON // 1000)
         else:
             texts = chain.from_iterable(p.split(SEPARATOR) for p in text.pieces("train"))
-        model.train_from_iterator(chain.from_iterable(map(_fed, texts)), trainer)
+        # The trainer needs a hundred times the memory of what it gets at a time.
+        model.train_from_iterator(chain.from_iterable(map(in_parts, texts)), trainer)
         return BPE(model)
 
     return Maker(train, most=_TRAINED_ON)
-
-
-def _fed(text: str) -> Iterator[str]:
-    """Yield a text in parts between which the trainer cuts it anyway."""
-    start = 0
-    while unit := _UNIT.search(text, start + _FED):
-        yield text[start : unit.start()]
-        start = unit.start()
-    yield text[start:]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llama_ablate.data import pieces
+from llama_ablate.data.byte_level import byte_characters
 from llama_ablate.data.pieces import SPACE, Parts, SentencePiece
 from llama_ablate.data.tokenizer_files import Tiktoken
 from llama_ablate.data.tokenizers import Bytes, Chars, Tokenizer
@@ -93,11 +94,7 @@ def _byte_level(ranks: Mapping[bytes, int]) -> Any:
     """Return byte-level BPE: of two neighbours that make a token, those of lowest rank first."""
     import tokenizers
 
-    # The library shows each byte as one character: a printable one as itself, the others, in
-    # order, as those from code point 256 on.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    shown = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+    shown = byte_characters()
     vocab = {"".join(shown[b] for b in token): rank for token, rank in ranks.items()}
     # A part of a text that is a token as a whole stays whole, as in tiktoken.
     bpe = tokenizers.models.BPE(vocab=vocab, merges=_merges(vocab), ignore_merges=True)

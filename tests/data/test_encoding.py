@@ -11,9 +11,10 @@ import tokenizers
 
 from llama_ablate.data import encoding, texts, working
 from llama_ablate.data import tokens as store
+from llama_ablate.data.byte_level import SPLITS, by_rank
 from llama_ablate.data.corpora import CORPORA, Corpus
 from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, from_json
-from llama_ablate.data.tokenizers import _SPLITS, BPE, TOKENIZERS, Bytes
+from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Bytes
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
@@ -46,21 +47,56 @@ def by_split(pattern):
     )
 
 
-@pytest.mark.parametrize("pattern", [None, *_SPLITS], ids=["level", "gpt2", "qwen2", "llama3"])
-def test_words_that_are_encoded_once_give_the_tokens_of_the_whole_text(pattern):
+def rewritten(model, change):
+    """Return a tokenizer with another `model` in its JSON."""
+    parts = json.loads(model.to_str())
+    change(parts["model"])
+    return tokenizers.Tokenizer.from_str(json.dumps(parts))
+
+
+def with_all_merges(model):
+    """Return a tokenizer as Llama 3's files are: every two tokens that make a third are merged."""
+
+    def change(bpe):
+        order = sorted(bpe["vocab"], key=bpe["vocab"].get)
+        pairs = [[t[:i], t[i:]] for t in order for i in range(1, len(t))]
+        bpe["merges"] = [pair for pair in pairs if all(part in bpe["vocab"] for part in pair)]
+        bpe["ignore_merges"] = True
+
+    return rewritten(model, change)
+
+
+def some_texts():
+    drawn = random.Random(0)
+    yield from ("".join(drawn.choices(WORDS, k=drawn.randrange(60))) for _ in range(400))
+    yield from ("".join(map(chr, drawn.choices(range(128), k=200))) for _ in range(100))
+    yield from ("".join(drawn.choices("anth ", k=50)) for _ in range(200))  # merged much
+    yield from ("", "a" * 9000, " " * 9000, "^" * 500_000, "é" + "a" * 9000, "a b é c " * 2000)
+
+
+@pytest.mark.parametrize("merges", ["its own", "all"])
+@pytest.mark.parametrize("pattern", [None, *SPLITS], ids=["level", "gpt2", "qwen2", "llama3"])
+def test_many_texts_have_the_tokens_that_the_library_gives_each_alone(pattern, merges):
     level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     model = trained(level if pattern is None else by_split(pattern))
-    tokenizer, drawn = BPE(model), random.Random(0)
-    assert tokenizer._known is not None
-    some = ["".join(drawn.choices(WORDS, k=drawn.randrange(60))) for _ in range(400)]
-    some += ["".join(map(chr, drawn.choices(range(32, 127), k=200))) for _ in range(50)]
-    for _ in range(2):  # the second time from what is known
-        for text, ids in zip(some, tokenizer.encode_many(some), strict=True):
-            assert ids.tolist() == model.encode(text, add_special_tokens=False).ids, text
+    model = with_all_merges(model) if merges == "all" else model
+    tokenizer, texts = BPE(model), list(some_texts())
+    assert tokenizer._by_rank is not None
+    for text, ids in zip(texts, tokenizer.encode_many(texts), strict=True):
+        assert ids.tolist() == model.encode(text, add_special_tokens=False).ids, text[:1000]
+
+
+def test_ascii_is_encoded_by_rank_and_the_rest_by_the_library(monkeypatch):
+    tokenizer = BPE(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
+    left = []
+    encoded = tokenizer._encoded
+    monkeypatch.setattr(tokenizer, "_encoded", lambda texts: left.extend(texts) or encoded(texts))
+    tokenizer.encode_many(["the cat sat é on", "the mat", "^" * 500_000])
+    assert left == [" é on", "^" * 500_000]
 
 
 def test_llama_3_cuts_text_as_we_know_it():
-    assert LLAMA3_SPLIT in _SPLITS
+    assert LLAMA3_SPLIT in SPLITS
 
 
 @pytest.mark.parametrize("change", ["normalizer", "added", "prefix", "other pattern", "metaspace"])
@@ -76,21 +112,64 @@ def test_a_tokenizer_that_may_cut_elsewhere_encodes_texts_whole(change):
         model.normalizer = tokenizers.normalizers.Replace("a b", "c")
     if change == "added":
         model.add_tokens(["a b"])
+    refused(model, "x a b the cat")
+
+
+def refused(model, text):
+    """Expect a tokenizer to be left to its library, which gives these tokens."""
     tokenizer = BPE(model)
-    assert tokenizer._known is None
-    (ids,) = tokenizer.encode_many(["x a b the cat"])
-    assert ids.tolist() == model.encode("x a b the cat", add_special_tokens=False).ids
+    assert tokenizer._by_rank is None
+    (ids,) = tokenizer.encode_many([text])
+    assert ids.tolist() == model.encode(text, add_special_tokens=False).ids
 
 
-def test_what_is_known_of_words_is_limited(monkeypatch):
-    monkeypatch.setattr("llama_ablate.data.tokenizers._KNOWN_UNITS", 100)
-    tokenizer = BPE(trained(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)))
-    for start in range(0, 1000, 100):
-        text = " ".join(f"word{i}" for i in range(start, start + 100)) + " " + "x" * 1000
+def by_hand(made, **options):
+    """Return byte-level BPE that makes tokens of others: {token: its two parts}."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*alphabet, *made])}
+    merges = [parts for parts in made.values() if parts]
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges, **options))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    return model
+
+
+def test_merges_in_another_order_than_their_tokens_are_left_to_the_library():
+    model = by_hand({"ab": ("a", "b"), "bc": ("b", "c")})
+    assert BPE(model)._by_rank is not None
+    turned = rewritten(model, lambda bpe: bpe["merges"].reverse())
+    assert turned.encode("abc").ids != model.encode("abc").ids
+    refused(turned, "abc")
+
+
+def test_a_token_that_no_merge_makes_is_never_given():
+    model = by_hand({"<|end|>": None, "ab": ("a", "b"), "bc": None, "abc": ("a", "bc")})
+    tokenizer = BPE(model)
+    assert tokenizer._by_rank is not None
+    for text in ("abc", "<|end|>", "xabcab"):
         (ids,) = tokenizer.encode_many([text])
-        assert tokenizer.decode(ids) == text
-        assert len(tokenizer._known) <= 101
-        assert max(map(len, tokenizer._known)) < 50
+        assert ids.tolist() == model.encode(text).ids
+
+
+def test_a_token_only_of_whole_words_is_given_for_these_alone():
+    three = by_hand({"ab": ("a", "b"), "abcd": None}, ignore_merges=True)
+    two = by_hand({"ab": ("a", "b"), "abc": None}, ignore_merges=True)
+    tokenizer = BPE(three)
+    assert tokenizer._by_rank is not None
+    for text in ("abcd", "abcde", " abcd"):
+        (ids,) = tokenizer.encode_many([text])
+        assert ids.tolist() == three.encode(text).ids
+    refused(two, "xabc")  # tiktoken would merge "ab" and "c" within a word, the library does not
+
+
+def test_prefixes_dropout_and_missing_bytes_are_left_to_the_library():
+    model = by_hand({"ab": ("a", "b")})
+    for name, value in (("continuing_subword_prefix", "##"), ("end_of_word_suffix", "</w>")):
+        refused(
+            rewritten(model, lambda bpe, n=name, v=value: bpe.update({n: v, "merges": []})), "ab"
+        )
+    assert by_rank(rewritten(model, lambda bpe: bpe.update(dropout=0.5))) is None
+    refused(rewritten(model, lambda bpe: bpe["vocab"].pop("z")), "ab")
 
 
 def test_a_long_document_in_parts_has_the_tokens_of_the_whole(tmp_path, monkeypatch):
@@ -141,6 +220,7 @@ def corpus(tmp_path):
 KILLED = """
 import json, os, signal, sys
 from llama_ablate.data import encoding, texts, tokens, working
+from llama_ablate.data.byte_level import SPLITS, by_rank
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 texts._BLOCK, working._SAVE_S = 1000, 0.0
