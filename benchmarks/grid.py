@@ -2,7 +2,7 @@
 
     python benchmarks/grid.py
     python benchmarks/grid.py --steps 120 --rounds 3
-    python benchmarks/grid.py --steps 3000 --rounds 1 --compile auto
+    python benchmarks/grid.py --shape 128x4x128 --steps 500 --rounds 1 --compile always
 
 Six runs (multi-head, grouped and multi-query attention, two seeds) of a Llama.
 Ours is the command as users type it, in all its processes: choosing the compute,
@@ -29,19 +29,30 @@ YAML = """\
 name: grid
 question: How many tokens a second does a whole grid train?
 base: llama2-tiny
-model: {{dim: {dim}, layers: {layers}, heads: {heads}, context: 256}}
+model: {{dim: {dim}, layers: {layers}, heads: {heads}, context: {context}, tie: {tie}}}
+data: {{tokenizer: {tokenizer}}}
 variants:
   design: one-at-a-time
   axes: {{attention: [{{name: gqa, kv_heads: 2}}, mqa]}}
-train: {{steps: {steps}, batch: 8, lr: 1.0e-3, evals: 1, compile: {compile}}}
+train: {{steps: {steps}, batch: {batch}, lr: 1.0e-3, evals: 1, compile: {compile}}}
 seeds: 2
 measure: [kv_cache]
 """
 
 
+BYTES = {"context": 256, "batch": 8, "tokenizer": "bytes", "tie": "false"}
 SHAPES = {
-    "128x4x256": {"dim": 128, "layers": 4, "heads": 4},
-    "256x6x256": {"dim": 256, "layers": 6, "heads": 8},
+    "128x4x256": {"dim": 128, "layers": 4, "heads": 4, **BYTES},
+    "256x6x256": {"dim": 256, "layers": 6, "heads": 8, **BYTES},
+    "128x4x128": {  # as experiments/prose.yaml
+        "dim": 128,
+        "layers": 4,
+        "heads": 4,
+        "context": 128,
+        "batch": 32,
+        "tokenizer": "{name: bpe, vocab: 2048}",
+        "tie": "true",
+    },
 }
 
 
@@ -108,6 +119,7 @@ def plain_loop(file: Path) -> None:
             num_key_value_heads=kv_heads,
             intermediate_size=32 * -(-int(8 * spec.dim / 3) // 32),
             max_position_embeddings=spec.context,
+            tie_word_embeddings=spec.tie,
             use_cache=False,
         )
         model = LlamaForCausalLM(config)

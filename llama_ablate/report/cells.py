@@ -200,12 +200,12 @@ def tasks(frame: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies on tasks with their numbers written as people read them."""
     shown = pd.DataFrame({"task": frame["task"], "variant": frame["label"]})
     shown["n"] = frame["n"].astype(str)
-    shown["accuracy"] = [number(v, ".1%") for v in frame["accuracy"]]
+    shown["accuracy"] = [number(v, ".3f") for v in frame["accuracy"]]
     shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
     shown["verdict"] = frame["verdict"]
     for title, column, form in (
-        ("chance", "chance", ".1%"),
-        ("accuracy per byte", "accuracy_norm", ".1%"),
+        ("chance", "chance", ".3f"),
+        ("accuracy per byte", "accuracy_norm", ".3f"),
         ("perplexity of targets", "target_perplexity", ",.4g"),
         ("items", "items", ",.0f"),
     ):

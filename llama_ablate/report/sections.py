@@ -179,12 +179,12 @@ def _tasks(frames: Frames) -> Section | None:
         "Tasks",
         items.accuracies(frames.table),
         cells.tasks,
-        """Share of a task's items that are answered right, mean over seeds; higher is better. The
-        difference is variant minus baseline over the n seeds that both finished, paired by seed and
-        item; its interval has the error of the seeds and that of the items, and holds for all rows
-        of this table at once (Bonferroni; a control's alone). The verdict is read off it. Near
-        chance no variant has learned the task. Items that are cut are longer than the model's
-        context, and lose their beginning.""",
+        """Share of a task's items that are answered right, 0 to 1, mean over seeds; higher is
+        better. The difference is variant minus baseline over the n seeds that both finished, paired
+        by seed and item; its interval has the error of the seeds and that of the items, and holds
+        for all rows of this table at once (Bonferroni; a control's alone). The verdict is read off
+        it. Near chance no variant has learned the task. Items that are cut are longer than the
+        model's context, and lose their beginning.""",
         leading=("verdict", "chance"),
     )
 
