@@ -134,6 +134,26 @@ def by_hand(made, **options):
     return model
 
 
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_any_list_of_merges_gives_the_librarys_tokens_or_is_left_to_it(ignore_merges):
+    drawn, by_us = random.Random(3), 0
+    for _ in range(400):
+        known, made = list("abĠ"), {}
+        for _ in range(drawn.randrange(1, 12)):
+            parts = drawn.choice(known), drawn.choice(known)
+            token = "".join(parts)
+            if token not in known:  # some stand in the vocabulary, and no merge makes them
+                made[token] = parts if drawn.random() < 0.8 else None
+                known.append(token)
+        model = by_hand(made, ignore_merges=ignore_merges)
+        encode = by_rank(model)
+        if encode is not None:
+            by_us += 1
+            texts = ["".join(drawn.choices("ab ", k=drawn.choice([5, 20, 300]))) for _ in range(20)]
+            assert all(encode(text) == model.encode(text).ids for text in texts), made
+    assert by_us > 200
+
+
 def test_merges_in_another_order_than_their_tokens_are_left_to_the_library():
     model = by_hand({"ab": ("a", "b"), "bc": ("b", "c")})
     assert BPE(model)._by_rank is not None
