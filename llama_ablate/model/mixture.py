@@ -194,11 +194,22 @@ class MixtureOfExperts(nn.Module):
         sizes = expert_R.bincount(minlength=experts)[:experts].tolist()
         order_R = expert_R.argsort(stable=True)[: sum(sizes)]
         groups = torch.split(x_RD.index_select(0, order_R), sizes)
-        outputs = [
-            expert(group[None], ctx)[0] for expert, group in zip(self.experts, groups, strict=True)
-        ]
+        outputs = []
+        for expert, group, size in zip(self.experts, groups, sizes, strict=True):
+            rows = F.pad(group, (0, 0, 0, _rounded(size) - size))
+            outputs.append(expert(rows[None], ctx)[0, :size])
         y_RD = torch.cat(outputs)
         return y_RD.new_zeros(x_RD.shape).index_copy(0, order_R, y_RD)
+
+
+def _rounded(size: int) -> int:
+    """Round 64 rows or more up, by a sixteenth at most, so that few different numbers come up.
+
+    On a CPU the library that multiplies in bfloat16 (oneDNN) makes and keeps code for every size
+    of a product: 0.4 ms and 0.3 MB each.
+    """
+    step = 1 if size < 64 else 1 << size.bit_length() - 5
+    return -(-size // step) * step
 
 
 def _inner(name: str) -> Choice:

@@ -265,6 +265,20 @@ def test_capacity_lets_no_token_see_a_later_one_or_another_sequence():
     assert (after[0, 4:] - before[0, 4:]).abs().max() > 1e-3
 
 
+def test_experts_compute_few_different_numbers_of_rows_and_hardly_more_than_they_have():
+    moe, seen = mixture(), []
+    for expert in moe.experts:
+        expert.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
+    generator, had = torch.Generator().manual_seed(1), []
+    for length in range(1, 1000, 7):
+        x = torch.randn(1, length, DIM, dtype=torch.float64, generator=generator)
+        had += moe.load(x).tolist()
+        moe(x, EVALUATION)
+    assert all(n <= rows <= max(n, 17 / 16 * n) for n, rows in zip(had, seen, strict=True))
+    assert all(n == rows for n, rows in zip(had, seen, strict=True) if n < 64)
+    assert len({rows for rows in seen if rows >= 64}) <= 16 * 4 < len(set(had)) / 4
+
+
 def test_an_expert_without_a_token_has_a_gradient_of_zeros():
     moe = mixture(top_k=1)
     moe(tokens(1, 1), Training()).sum().backward()
