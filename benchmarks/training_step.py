@@ -10,10 +10,15 @@ feed-forward network of as many parameters, LayerNorm and a table of positions. 
 step of every contestant, so that a noisy machine slows all alike; ratios are taken within a round.
 With `--compiled` each is there a second time, through `torch.compile`: minutes for each the first
 time, seconds from torch's cache.
+
+The last line of a shape is no step: it times the products with weights of one step of ours, forward
+and backward, and nothing else. Every implementation of this model has them, so none that leaves
+them to torch can be faster.
 """
 
 import argparse
 import copy
+import functools
 import json
 import math
 import statistics
@@ -23,6 +28,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
@@ -37,6 +43,7 @@ SHAPES = {  # dim, layers, heads, batch
     "512x4x256": (512, 4, 8, 4),
 }
 CONTEXT, VOCAB = 256, 256
+PRODUCTS = "products with weights alone"
 
 
 def width(dim: int) -> int:
@@ -186,6 +193,7 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
         name: stepper(model, batch, precision, options.device)
         for name, model in contestants.items()
     }
+    steps[PRODUCTS] = products(steps["llama_ablate (math)"])
     synchronize = torch.cuda.synchronize if options.device != "cpu" else lambda: None
     timed = {name: partial(seconds_of, step, synchronize) for name, step in steps.items()}
     times, errors = interleave(timed, options.rounds, warm_up=2)
@@ -193,7 +201,7 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
         raise next(iter(errors.values()))
     medians = {name: statistics.median(values) for name, values in times.items()}
     own, others = (
-        min((name for name in medians if is_ours(name) == side), key=medians.__getitem__)
+        min((name for name in contestants if is_ours(name) == side), key=medians.__getitem__)
         for side in (True, False)
     )
     ours_s = medians[own]
@@ -201,10 +209,9 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
     ratio = statistics.median(ratios)
     print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
     for name, value in medians.items():
-        count = sum(p.numel() for p in contestants[name].parameters())
-        print(
-            f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {count:,} parameters"
-        )
+        count = sum(p.numel() for p in contestants[name].parameters()) if name in contestants else 0
+        model = f"{count:,} parameters" if count else f"{medians[others] / value:.2f} of {others}"
+        print(f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {model}")
     quarter = len(ratios) // 4
     spread = [ratios[quarter], ratios[-1 - quarter]]
     print(f"  {others} / {own}: {ratio:.2f} (middle half {spread[0]:.2f} to {spread[1]:.2f})")
@@ -243,6 +250,38 @@ def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callab
         optimizer.zero_grad()
 
     return step
+
+
+class Recorder(TorchDispatchMode):
+    """The products with weights that are computed, as pairs of sizes, strides and types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[list[tuple[torch.Size, tuple[int, ...], torch.dtype]]] = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        """Note a product, and compute anything."""
+        if operation is torch.ops.aten.mm.default:
+            self.pairs.append([(x.size(), x.stride(), x.dtype) for x in args])
+        return operation(*args, **(kwargs or {}))
+
+
+def products(step: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that computes the products with weights of a step, on other numbers."""
+    with Recorder() as seen:
+        step()
+
+    @functools.cache
+    def filled(size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype).normal_()
+
+    pairs = [[filled(*tensor) for tensor in pair] for pair in seen.pairs]
+
+    def alone() -> None:
+        for first, second in pairs:
+            torch.mm(first, second)
+
+    return alone
 
 
 if __name__ == "__main__":

@@ -31,6 +31,19 @@ def test_the_model_of_the_training_step_is_the_one_that_its_rivals_build():
     assert model(torch.zeros(1, 8, dtype=torch.long)).shape == (1, 8, module.VOCAB)
 
 
+def test_the_products_of_a_step_are_all_that_have_weights():
+    module = script("training_step")
+    model = module.ours(96, 4, 3, "math")
+    step = module.stepper(model, 1, "float32", "cpu")
+    with module.Recorder() as seen:
+        step()
+    sizes = [(first[0], second[0]) for first, second in seen.pairs]
+    flops = sum(2 * rows * inner * columns for (rows, inner), (_, columns) in sizes)
+    weights = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    weights -= model.embedding.weight.numel()  # rows of it are looked up
+    assert flops == 3 * 2 * weights * module.CONTEXT
+
+
 def test_the_grid_that_is_timed_is_a_valid_experiment(tmp_path):
     module = script("grid")
     for sizes in module.SHAPES.values():
