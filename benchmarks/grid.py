@@ -44,7 +44,7 @@ BYTES = {"context": 256, "batch": 8, "tokenizer": "bytes", "tie": "false"}
 SHAPES = {
     "128x4x256": {"dim": 128, "layers": 4, "heads": 4, **BYTES},
     "256x6x256": {"dim": 256, "layers": 6, "heads": 8, **BYTES},
-    "128x4x128": {  # as experiments/prose.yaml
+    "128x4x128": {  # the shape of experiments/prose.yaml
         "dim": 128,
         "layers": 4,
         "heads": 4,

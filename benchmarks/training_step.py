@@ -12,8 +12,7 @@ With `--compiled` each is there a second time, through `torch.compile`: minutes 
 time, seconds from torch's cache.
 
 The last line of a shape is no step: it times the products with weights of one step of ours, forward
-and backward, and nothing else. Every implementation of this model has them, so none that leaves
-them to torch can be faster.
+and backward, and nothing else. It is what would be left of the step if all else cost nothing.
 """
 
 import argparse
@@ -125,7 +124,9 @@ class NanoGPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
@@ -210,7 +211,11 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
     print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
     for name, value in medians.items():
         count = sum(p.numel() for p in contestants[name].parameters()) if name in contestants else 0
-        model = f"{count:,} parameters" if count else f"{medians[others] / value:.2f} of {others}"
+        model = (
+            f"{count:,} parameters"
+            if count
+            else f"{others} takes {medians[others] / value:.2f} times as long"
+        )
         print(f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {model}")
     quarter = len(ratios) // 4
     spread = [ratios[quarter], ratios[-1 - quarter]]
@@ -252,17 +257,21 @@ def stepper(model: nn.Module, batch: int, precision: str, device: str) -> Callab
     return step
 
 
+#: Size, stride, type and device.
+Like = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+
+
 class Recorder(TorchDispatchMode):
-    """The products with weights that are computed, as pairs of sizes, strides and types."""
+    """The products with weights that are computed, as pairs of what their tensors are like."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pairs: list[list[tuple[torch.Size, tuple[int, ...], torch.dtype]]] = []
+        self.pairs: list[list[Like]] = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         """Note a product, and compute anything."""
         if operation is torch.ops.aten.mm.default:
-            self.pairs.append([(x.size(), x.stride(), x.dtype) for x in args])
+            self.pairs.append([(x.size(), x.stride(), x.dtype, x.device) for x in args])
         return operation(*args, **(kwargs or {}))
 
 
@@ -272,10 +281,11 @@ def products(step: Callable[[], None]) -> Callable[[], None]:
         step()
 
     @functools.cache
-    def filled(size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype).normal_()
+    def filled(like: Like) -> Tensor:
+        size, stride, dtype, device = like
+        return torch.empty_strided(size, stride, dtype=dtype, device=device).normal_()
 
-    pairs = [[filled(*tensor) for tensor in pair] for pair in seen.pairs]
+    pairs = [list(map(filled, pair)) for pair in seen.pairs]
 
     def alone() -> None:
         for first, second in pairs:

@@ -1,16 +1,19 @@
 """Byte-level BPE of the `tokenizers` library, done by tiktoken where both give the same tokens.
 
-tiktoken is four to five times as fast. Both cut a text into words and merge neighbours within them:
+tiktoken is several times as fast. Both cut a text into words and merge neighbours within them:
 `tokenizers` the two that come first in its list of merges, tiktoken the two that together have
 the bytes of the token of lowest rank, here its id. These are the same if
 
+- every byte is a token, and no two tokens share an id,
 - the ids that the list gives never decrease along it, and
-- every token that has a rank is merged from its own bytes by the list.
+- every token that has a rank is merged from its own bytes by the list, or these end as three tokens
+  or more (where a word that is a token is not merged, as in Llama 3's files).
 
 For wherever two neighbours have the bytes of a token, nothing has been merged across the ends of
 these bytes. So what happened between the ends is what happens to the token's bytes alone, which
-become the token. Hence the list has these two, and no other two of these bytes ever meet: both
-libraries have the same choices, in the same order.
+come to these two neighbours only if they become the token. Hence the list has these two, and no
+other two that make up these bytes ever meet: both libraries have the same choices, in the same
+order.
 """
 
 import json
@@ -71,9 +74,11 @@ def by_rank(model: Any) -> Callable[[str], list[int]] | None:
     import tiktoken
 
     parts = json.loads(model.to_str())
-    pattern = _pattern(parts)
-    ranks = _ranks(parts) if pattern else None
-    if pattern is None or ranks is None:
+    pattern, tokens = _pattern(parts), model.get_vocab_size(with_added_tokens=False)
+    if pattern is None or len(parts["model"]["vocab"]) != tokens:  # two share an id
+        return None
+    ranks = _ranks(parts)
+    if ranks is None:
         return None
     encode: Callable[[str], list[int]] = tiktoken.Encoding(
         "ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens={}
@@ -90,6 +95,7 @@ def _pattern(parts: dict[str, Any]) -> str | None:
     patterns = [step["pattern"].get("Regex") for step in splits] or [SPLITS[0]]
     known = (
         parts["normalizer"] is None
+        and _keeps(parts["post_processor"])
         and all(token["special"] for token in parts["added_tokens"])
         and steps == [*splits, *levels]
         and len(levels) == 1
@@ -102,6 +108,17 @@ def _pattern(parts: dict[str, Any]) -> str | None:
     return patterns[0] if known else None
 
 
+def _keeps(after: dict[str, Any] | None) -> bool:
+    """Whether what is done to the tokens leaves them as they are, where none are to be added."""
+    match after:
+        case {"type": "Sequence", "processors": steps}:
+            return all(map(_keeps, steps))
+        case {"type": "TemplateProcessing", "single": single}:
+            return sum("Sequence" in piece for piece in single) == 1
+        case _:
+            return after is None or after["type"] == "ByteLevel"
+
+
 def _ranks(parts: dict[str, Any]) -> dict[bytes, int] | None:
     """Return the ranks of tokens that give what a list of merges does, if there are any."""
     import tokenizers
@@ -110,9 +127,8 @@ def _ranks(parts: dict[str, Any]) -> dict[bytes, int] | None:
     odd = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     if bpe.get("type") != "BPE" or any(bpe.get(name) for name in odd):
         return None
-    merges = [m.split(" ") if isinstance(m, str) else m for m in bpe["merges"]]
-    made = [bpe["vocab"][left + right] for left, right in merges]
-    if made != sorted(made):
+    made = [bpe["vocab"].get(left + right) for left, right in bpe["merges"]]
+    if None in made or made != sorted(made):
         return None
     as_whole = bpe.get("ignore_merges", False)  # a word that is a token is not merged
     parts = parts | {"model": bpe | {"ignore_merges": False}}

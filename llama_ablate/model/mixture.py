@@ -194,20 +194,25 @@ class MixtureOfExperts(nn.Module):
         sizes = expert_R.bincount(minlength=experts)[:experts].tolist()
         order_R = expert_R.argsort(stable=True)[: sum(sizes)]
         groups = torch.split(x_RD.index_select(0, order_R), sizes)
-        outputs = []
-        for expert, group, size in zip(self.experts, groups, sizes, strict=True):
-            rows = F.pad(group, (0, 0, 0, _rounded(size) - size))
-            outputs.append(expert(rows[None], ctx)[0, :size])
+        if _makes_code_for_sizes(x_RD):
+            groups = tuple(F.pad(x, (0, 0, 0, _rounded(len(x)) - len(x))) for x in groups)
+        outputs = [
+            expert(group[None], ctx)[0, :size]
+            for expert, group, size in zip(self.experts, groups, sizes, strict=True)
+        ]
         y_RD = torch.cat(outputs)
         return y_RD.new_zeros(x_RD.shape).index_copy(0, order_R, y_RD)
 
 
-def _rounded(size: int) -> int:
-    """Round 64 rows or more up, by a sixteenth at most, so that few different numbers come up.
+def _makes_code_for_sizes(x: Tensor) -> bool:
+    """Whether products of x are left to oneDNN: it makes and keeps code for every size of them."""
+    is_cast = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if is_cast else x.dtype
+    return x.device.type == "cpu" and dtype == torch.bfloat16
 
-    On a CPU the library that multiplies in bfloat16 (oneDNN) makes and keeps code for every size
-    of a product: 0.4 ms and 0.3 MB each.
-    """
+
+def _rounded(size: int) -> int:
+    """Round 64 rows or more up, by a sixteenth at most, so that few different numbers come up."""
     step = 1 if size < 64 else 1 << size.bit_length() - 5
     return -(-size // step) * step
 

@@ -182,6 +182,29 @@ def test_a_token_only_of_whole_words_is_given_for_these_alone():
     refused(two, "xabc")  # tiktoken would merge "ab" and "c" within a word, the library does not
 
 
+def template(*single):
+    return tokenizers.processors.TemplateProcessing(single=list(single), special_tokens=[("a", 64)])
+
+
+def test_a_template_that_repeats_or_drops_the_text_is_left_to_the_library():
+    model = by_hand({"ab": ("a", "b")})
+    level = tokenizers.processors.ByteLevel()
+    for once in (template("$A"), template("a", "$A", "a"), level):
+        model.post_processor = tokenizers.processors.Sequence([level, once])
+        assert by_rank(model) is not None
+    for other in (template("$A", "$A"), template("a")):
+        model.post_processor = other
+        refused(model, "ab c")
+
+
+def test_two_tokens_of_one_id_are_left_to_the_library():
+    for twice in ({"ab": 256, "x x": 256}, {"ab": 97}):
+        model = rewritten(
+            by_hand({"ab": ("a", "b")}), lambda bpe, new=twice: bpe["vocab"].update(new)
+        )
+        assert by_rank(model) is None
+
+
 def test_prefixes_dropout_and_missing_bytes_are_left_to_the_library():
     model = by_hand({"ab": ("a", "b")})
     for name, value in (("continuing_subword_prefix", "##"), ("end_of_word_suffix", "</w>")):
@@ -240,7 +263,6 @@ def corpus(tmp_path):
 KILLED = """
 import json, os, signal, sys
 from llama_ablate.data import encoding, texts, tokens, working
-from llama_ablate.data.byte_level import SPLITS, by_rank
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 texts._BLOCK, working._SAVE_S = 1000, 0.0

@@ -265,18 +265,48 @@ def test_capacity_lets_no_token_see_a_later_one_or_another_sequence():
     assert (after[0, 4:] - before[0, 4:]).abs().max() > 1e-3
 
 
-def test_experts_compute_few_different_numbers_of_rows_and_hardly_more_than_they_have():
-    moe, seen = mixture(), []
-    for expert in moe.experts:
+def rows_of(moe, lengths):
+    """Return how many tokens experts had for sequences of some lengths, and rows computed."""
+    had, seen = [], []
+    hooks = [
         expert.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[1]))
-    generator, had = torch.Generator().manual_seed(1), []
-    for length in range(1, 1000, 7):
-        x = torch.randn(1, length, DIM, dtype=torch.float64, generator=generator)
+        for expert in moe.experts
+    ]
+    for x in (tokens(1, length).float() for length in lengths):
         had += moe.load(x).tolist()
         moe(x, EVALUATION)
+    for hook in hooks:
+        hook.remove()
+    return had, seen
+
+
+def test_in_bfloat16_experts_compute_few_different_numbers_of_rows_and_hardly_more_than_they_have():
+    moe, lengths = mixture().float(), range(1, 1000, 7)
+    had, seen = rows_of(moe, lengths)
+    assert had == seen
+    with torch.autocast("cpu", torch.bfloat16):
+        had, seen = rows_of(moe, lengths)
     assert all(n <= rows <= max(n, 17 / 16 * n) for n, rows in zip(had, seen, strict=True))
     assert all(n == rows for n, rows in zip(had, seen, strict=True) if n < 64)
     assert len({rows for rows in seen if rows >= 64}) <= 16 * 4 < len(set(had)) / 4
+
+
+@pytest.mark.parametrize("inner", ["swiglu", "relu"])
+def test_rows_that_only_fill_up_change_no_output_and_no_gradient(inner, monkeypatch):
+    moe = mixture(bias=True, inner=inner).float()
+
+    def step():
+        moe.zero_grad()
+        x = tokens(2, 200).float().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = moe(x, EVALUATION)
+        y.float().square().mean().backward()
+        return [y, x.grad, *(p.grad for p in moe.parameters() if p.grad is not None)]
+
+    filled = step()
+    monkeypatch.setattr("llama_ablate.model.mixture._rounded", int)
+    for one, other in zip(filled, step(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_an_expert_without_a_token_has_a_gradient_of_zeros():
