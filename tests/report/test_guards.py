@@ -92,6 +92,13 @@ def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_i
     assert least_error(400) == 1 / 402
 
 
+def test_accuracies_are_shown_in_the_unit_of_their_differences(frames):
+    frame = items.accuracies(frames().table)
+    shown = cells.tasks(frame)
+    for row, accuracy in zip(frame.to_dict("records"), shown["accuracy"], strict=True):
+        assert float(accuracy) == pytest.approx(row["accuracy"], abs=5e-4)
+
+
 def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_everywhere(frames):
     found = frames(hypotheses=[{"variant": "worse", "direction": "better"}])
     table = found.table
