@@ -1,6 +1,8 @@
 import json
 import math
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -345,6 +347,14 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
     )
     values = measure("excess_loss", Subject(copies, plain, TRAIN, COMPUTE))
     assert "test_skill_accuracy" not in values
+
+
+def test_the_peak_is_that_of_the_program_and_not_of_the_one_that_started_it():
+    reads = "from llama_ablate.measure.memory import PeakMemory as P; print(P('cpu').read())"
+    becomes = f"os.execv(sys.executable, [sys.executable, '-c', {reads!r}])"
+    words = [sys.executable, "-c", f"import os, sys; x = b'1' * (1 << 30); {becomes}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 64 << 20
 
 
 def test_peak_memory_sees_what_was_taken_and_given_back():

@@ -1,7 +1,10 @@
 """Memory: bytes of the key/value cache from its live tensors, and a process's peak."""
 
+import re
 import resource
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import torch
@@ -58,9 +61,18 @@ class PeakMemory:
         """Return the peak so far."""
         if self._device == "cuda":
             return torch.cuda.max_memory_allocated()
-        unit = 1 if sys.platform == "darwin" else 1024  # the one number that differs by system
-        return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - self._before)
+        return max(0, _most_resident() - self._before)
 
 
 def _resident() -> int:
     return int(psutil.Process().memory_info().rss)
+
+
+def _most_resident() -> int:
+    """Return the most that this program had: `ru_maxrss` keeps what its process had before exec."""
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text("ascii")
+        if match := re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE):
+            return int(match[1]) << 10
+    unit = 1 if sys.platform == "darwin" else 1024  # the one number that differs by system
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
