@@ -9,8 +9,11 @@ import multiprocessing
 import os
 import signal
 from contextlib import suppress
+from importlib import import_module
 
 from llama_ablate.commands.cli import script
+from llama_ablate.launch import processes
+from llama_ablate.launch.processes import _child as real
 
 from .harness import Disk
 
@@ -42,8 +45,14 @@ def note(file, how, text):
     os.close(handle)
 
 
+def child(*arguments):
+    """Do what a worker's process does, after putting the disk in its place."""
+    install()
+    real(*arguments)
+
+
 if __name__ == "__main__":
     install()
+    # Under the name by which a worker finds it.
+    processes._child = import_module("tests.reliability.crashing").child
     script()
-elif __name__ == "__mp_main__":  # as a forked process names the module that its launcher ran
-    install()
