@@ -17,12 +17,11 @@ and backward, and nothing else. It is what would be left of the step if all else
 
 import argparse
 import copy
-import functools
 import json
 import math
 import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -209,14 +208,13 @@ def race(shape: str, precision: str, options: argparse.Namespace) -> dict[str, o
     ratios = sorted(b / a for a, b in zip(times[own], times[others], strict=True))
     ratio = statistics.median(ratios)
     print(f"{shape}, batch {batch}, {precision}, {options.threads} thread(s), {options.device}")
+    remarks = {
+        name: f"{sum(p.numel() for p in model.parameters()):,} parameters"
+        for name, model in contestants.items()
+    }
+    remarks[PRODUCTS] = f"{others} takes {medians[others] / medians[PRODUCTS]:.2f} times as long"
     for name, value in medians.items():
-        count = sum(p.numel() for p in contestants[name].parameters()) if name in contestants else 0
-        model = (
-            f"{count:,} parameters"
-            if count
-            else f"{others} takes {medians[others] / value:.2f} times as long"
-        )
-        print(f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {model}")
+        print(f"  {name:34s} {value * 1e3:9.2f} ms   {value / ours_s:5.2f} x   {remarks[name]}")
     quarter = len(ratios) // 4
     spread = [ratios[quarter], ratios[-1 - quarter]]
     print(f"  {others} / {own}: {ratio:.2f} (middle half {spread[0]:.2f} to {spread[1]:.2f})")
@@ -280,7 +278,7 @@ def products(step: Callable[[], None]) -> Callable[[], None]:
     with Recorder() as seen:
         step()
 
-    @functools.cache
+    @cache
     def filled(like: Like) -> Tensor:
         size, stride, dtype, device = like
         return torch.empty_strided(size, stride, dtype=dtype, device=device).normal_()

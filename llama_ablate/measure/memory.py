@@ -61,18 +61,21 @@ class PeakMemory:
         """Return the peak so far."""
         if self._device == "cuda":
             return torch.cuda.max_memory_allocated()
-        return max(0, _most_resident() - self._before)
+        return max(0, most_resident() - self._before)
 
 
 def _resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _most_resident() -> int:
-    """Return the most that this program had: `ru_maxrss` keeps what its process had before exec."""
+def most_resident() -> int:
+    """Return the most bytes that this program had resident.
+
+    `ru_maxrss` keeps what its process had before exec, as the program that started it.
+    """
     with suppress(OSError):
-        status = Path("/proc/self/status").read_text("ascii")
-        if match := re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE):
+        status = Path("/proc/self/status").read_bytes()  # a program's name may be any bytes
+        if match := re.search(rb"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE):
             return int(match[1]) << 10
     unit = 1 if sys.platform == "darwin" else 1024  # the one number that differs by system
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
