@@ -40,7 +40,7 @@ from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.processes import alive, myself
 from llama_ablate.training import checkpoint
-from llama_ablate.training.compute import Compute, settle
+from llama_ablate.training.compute import Compute, give_back, settle
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 from llama_ablate.training.shards import whole
@@ -161,6 +161,7 @@ def _run(
             if trained.outcome == "cancelled" or not (lease or ranks.shards):
                 return trained.outcome  # the first rank, or the next process, does the rest
             memory = peak.read()
+            give_back()
             if trained.outcome in ("ok", "collapsed"):  # the weights are finite
                 subject = Subject(model, tokens, train_config, compute)
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]

@@ -9,9 +9,8 @@ import torch
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
+from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.token_losses import rows_at_once
-
-_BATCH = 8192  # tokens
 
 
 class Encoded(NamedTuple):
@@ -107,7 +106,8 @@ def _batches(model: Decoder, texts: Sequence[Encoded]) -> Iterator[list[int]]:
     """Yield places of texts of similar length, the longest first."""
     lengths = [min(len(t.context) + len(t.continuation), model.spec.context + 1) for t in texts]
     order = sorted(range(len(texts)), key=lambda i: -lengths[i])
+    most = BATCH_TOKENS[model.embedding.weight.device.type]
     while order:
-        rows = max(1, _BATCH // lengths[order[0]])
+        rows = max(1, most // lengths[order[0]])
         yield order[:rows]
         order = order[rows:]

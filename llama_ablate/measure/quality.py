@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from llama_ablate.evidence import text
 from llama_ablate.measure.registry import METRICS, Subject
 from llama_ablate.results.metrics import Coordinate, Value, row
-from llama_ablate.training.evaluation import heldout_windows, losses, predictions
+from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions
 
 _BINS = 15  # of confidence, as in Guo et al. 2017
 
@@ -82,12 +83,13 @@ def _losses_and_likeliest(
     subject: Subject, cut: list[NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the loss in nats of every prediction, and the likeliest token there."""
-    nats, likeliest = [], []
-    for logits_NV, targets_N in predictions(subject.model, cut, subject.compute):
+
+    def of(logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
         loss_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
-        nats.append(loss_N.double().cpu().numpy())
-        likeliest.append(logits_NV.argmax(-1).cpu().numpy())
-    return np.concatenate(nats), np.concatenate(likeliest)
+        return loss_N, logits_NV.argmax(-1)
+
+    nats, likeliest = of_predictions(subject.model, cut, subject.compute, of)
+    return nats, likeliest.astype(np.int64)
 
 
 @METRICS.add("calibration", per="run", worse={"calibration_error": "higher", "accuracy": "lower"})
@@ -101,21 +103,21 @@ def calibration(subject: Subject) -> Iterator[Value]:
     """
     split = subject.tokens.heldout[-1]
     cut = heldout_windows(subject.model, subject.tokens, split)
-    confidences, hits, nats = [], [], []
-    for logits_NV, targets_N in predictions(subject.model, cut, subject.compute):
+
+    def of(logits_NV: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logs_NV = logits_NV.log_softmax(-1)
         best_N, likeliest_N = logs_NV.max(-1)
-        confidences.append(best_N.exp().double().cpu().numpy())
-        hits.append((likeliest_N == targets_N).double().cpu().numpy())
-        nats.append(-logs_NV.gather(-1, targets_N[:, None])[:, 0].double().cpu().numpy())
-    confidence, hit = np.concatenate(confidences), np.concatenate(hits)
+        nats_N = -logs_NV.gather(-1, targets_N[:, None])[:, 0]
+        return best_N.exp(), likeliest_N == targets_N, nats_N
+
+    confidence, hit, nats = of_predictions(subject.model, cut, subject.compute, of)
     yield row("calibration_error", calibration_error(confidence, hit), split=split)
     yield row("confidence_mean", confidence.mean(), split=split)
     yield row("accuracy", hit.mean(), split=split)
     if subject.tokens.source:
         floor = np.concatenate([subject.tokens.floor(part).ravel() for part in cut])
         if np.isfinite(floor).all() and floor.std() > 0:
-            slope, intercept = np.polyfit(floor, np.concatenate(nats), 1)
+            slope, intercept = np.polyfit(floor, nats, 1)
             yield row("floor_slope", slope, split=split)
             yield row("floor_intercept_nats", intercept, "nats", "floor_intercept", split=split)
 

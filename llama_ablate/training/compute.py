@@ -143,11 +143,19 @@ def settle(threads: int, device: str = "cpu", *, keep: bool = True) -> None:
         torch.use_deterministic_algorithms(True)
         # torch would also fill every new tensor, for code that reads uninitialised memory.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-        if mallopt is not None:
-            mallopt(_MMAP_THRESHOLD, KEPT_BLOCK if keep else _GIVEN_BACK)
-            mallopt(_TRIM_THRESHOLD, (1 << 31) - 1 if keep else _GIVEN_BACK)
+    _glibc("mallopt", _MMAP_THRESHOLD, KEPT_BLOCK if keep else _GIVEN_BACK)
+    _glibc("mallopt", _TRIM_THRESHOLD, (1 << 31) - 1 if keep else _GIVEN_BACK)
+
+
+def give_back() -> None:
+    """Give what was freed back to the system: what comes now needs blocks of other sizes."""
+    _glibc("malloc_trim", 0)
+
+
+def _glibc(function: str, *arguments: int) -> None:
+    """Call a function that other systems, and Linux with musl, do not have."""
+    if sys.platform == "linux" and (found := getattr(ctypes.CDLL(None), function, None)):
+        found(*arguments)
 
 
 def pick_device(requested: str) -> str:

@@ -1,12 +1,14 @@
 """The peak memory of a run, found without memory: a step on tensors that have shapes and no data.
 
 Every operation of a training step is dispatched with torch's fake tensors, which know the bytes of
-their storages and hold none; the peak is the most bytes that were alive at once. So what a
-component, kernel or loss keeps for its backward pass is counted as it is written.
+their storages and hold none; the peak is the most bytes that were alive at once, on a CPU with the
+holes between them. So what a component, kernel or loss keeps for its backward pass is counted as it
+is written.
 """
 
 import json
 import weakref
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -27,15 +29,16 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.training.compute import KEPT_BLOCK, Compute
 from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.losses import Objective, losses_of
-from llama_ablate.training.optimizers import make_optimizer, state_bytes
+from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.token_losses import rows_at_once
 
-_FORMAT = 1  # of what is kept of a forecast: raised when it should be made anew
-#: What a process takes beside tensors once it computes: libraries that torch imports when it first
-#: trains, their buffers, text that was read. Measured as the rest of eight shapes on a CPU.
-_PROCESS = {"cpu": 175 << 20, "cuda": 16 << 20}
-#: Small blocks of memory leave gaps that others do not fit in: so much more, in those eight shapes.
+_FORMAT = 2  # of what is kept of a forecast: raised when it should be made anew
+#: What a process takes beside tensors once it computes: pages of libraries, their buffers, text
+#: that was read. This and the next are the middle of what thirteen shapes took.
+_PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}
+#: So much more than the simulated heap the real one takes: blocks of Python's own lie in its holes.
 _GAPS = 1.15
+_HEADER, _ALIGNMENT = 16, 64  # bytes of a block of glibc and torch
 
 
 def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
@@ -78,66 +81,124 @@ def _peak(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
             model = Decoder(spec)
             model.kernel = compute.kernel
             objective = Objective(model, losses_of(train))
-            own = sum(parameter.nbytes for parameter in objective.parameters())
-            kept = state_bytes(make_optimizer(objective, train))
-            if train.branches:  # goes back to a copy of both
-                kept += own + kept
-            if train.average > 1:
-                kept += own
-            _train(objective, train, compute)
-            _evaluate(model)
+            kept: list[Tensor] = list(objective.parameters())
+            _gradients(objective, train, compute, 1)
+            kept += _state(objective, train)  # made by the first step, when gradients are there
+            objective.zero_grad()
+            _gradients(objective, train, compute, min(2, train.accumulate))
+            objective.zero_grad()
+            _evaluate(model, compute.device)
+            whole = sum(tensor.nbytes for tensor in kept)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
     finally:
         dropout.forget()  # numbers that are fake here would be taken for real ones in a run
     cut = 1 / compute.ranks if compute.shards else 1
-    held: float = alive.held - own + cut * (own + kept)
+    held: float = alive.most - whole + cut * whole
     return round(held) + _PROCESS[compute.device]
 
 
-def _train(objective: Objective, train: Train, compute: Compute) -> None:
-    """Compute the gradients of a step; of several micro-batches the second has those before it."""
+def _gradients(objective: Objective, train: Train, compute: Compute, micro_batches: int) -> None:
+    """Add the gradients of micro-batches: the second is computed beside those of the first."""
     spec = objective.model.spec
     rows = train.batch // train.accumulate // compute.ranks
     tokens = torch.zeros(rows, spec.context + 1, dtype=torch.long)
     masks = Dropout.of_step(spec, 0, 0, train.batch)
-    for _ in range(min(2, train.accumulate)):
+    for _ in range(micro_batches):
         with compute.autocast():
             total, _ = objective(tokens, masks)
         total.backward()
         del total
-    objective.zero_grad()
+
+
+def _state(objective: Objective, train: Train) -> list[Tensor]:
+    """Return as many tensors as a run keeps beside its weights, in their shapes."""
+    weights = list(objective.parameters())
+    moments: dict[Tensor, int] = {}
+    for group in make_optimizer(objective, train).param_groups:
+        moments |= dict.fromkeys(group["params"], group["moments"])
+    state = [torch.empty_like(weight) for weight in weights for _ in range(moments[weight])]
+    if train.branches:  # goes back to a copy of both
+        state += [torch.empty_like(tensor) for tensor in [*weights, *state]]
+    if train.average > 1:
+        state += [torch.empty_like(weight) for weight in weights]
+    return state
 
 
 @torch.no_grad()
-def _evaluate(model: Decoder) -> None:
+def _evaluate(model: Decoder, device: str) -> None:
     """Predict some tokens as `evaluation.predictions` does."""
-    rows = max(1, BATCH_TOKENS // model.spec.context)
+    rows = max(1, BATCH_TOKENS[device] // model.spec.context)
     tokens = torch.zeros(rows, model.spec.context, dtype=torch.long)
     hidden_ND = model.hidden(tokens).flatten(0, 1)
     some = rows_at_once(model, len(hidden_ND))
     F.cross_entropy(model.logits(hidden_ND[:some]).float(), tokens.flatten()[:some])
 
 
+class _Heap:
+    """Blocks of memory as glibc places them: in the smallest hole that holds one, else at the end.
+
+    Neighbouring holes are joined, and the end never moves back (`compute.settle`). `size` is all
+    of it in bytes: blocks, and the holes between them.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._holes: list[tuple[int, int]] = []  # size, first byte; sorted
+        self._sizes: dict[int, int] = {}  # of holes by their first byte
+        self._firsts: dict[int, int] = {}  # of holes by the byte after their last
+
+    def place(self, size: int) -> int:
+        """Return the first byte of a new block."""
+        at = bisect_left(self._holes, (size, 0))
+        if at < len(self._holes):
+            room, first = self._holes[at]
+            self._close(first, room)
+            if room > size:
+                self._open(first + size, room - size)
+            return first
+        first = self._firsts.get(self.size, self.size)
+        if first < self.size:  # it ends in a hole, which grows
+            self._close(first, self.size - first)
+        self.size = first + size
+        return first
+
+    def free(self, first: int, size: int) -> None:
+        """Make a hole of a block."""
+        if first in self._firsts:
+            before = self._firsts[first]
+            self._close(before, first - before)
+            first, size = before, size + first - before
+        if first + size in self._sizes:
+            after = self._sizes[first + size]
+            self._close(first + size, after)
+            size += after
+        self._open(first, size)
+
+    def _open(self, first: int, size: int) -> None:
+        insort(self._holes, (size, first))
+        self._sizes[first], self._firsts[first + size] = size, first
+
+    def _close(self, first: int, size: int) -> None:
+        del self._holes[bisect_left(self._holes, (size, first))]
+        del self._sizes[first], self._firsts[first + size]
+
+
 class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes of the storages that are alive, and the most that a process holds for them.
 
-    A GPU's memory is given back at once. What glibc has given out in blocks up to `KEPT_BLOCK` it
-    keeps (`compute.settle`), and larger ones come from the system each time: the most of the ones
-    and the most of the others are held together, whenever either was.
+    A GPU's memory is given back at once. On a CPU blocks of less than `KEPT_BLOCK` lie in glibc's
+    heap, which keeps what it had (`compute.settle`), and larger ones come from the system each
+    time. `most` is the most bytes so far.
     """
 
     def __init__(self, *, keeps: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kept = KEPT_BLOCK if keeps else 0
-        self._sizes: dict[Any, int] = {}
-        self._alive, self._most = [0, 0], [0, 0]
-
-    @property
-    def held(self) -> int:
-        """The most bytes so far."""
-        small, large = self._most
-        return round(_GAPS * small) + large
+        self._heap = _Heap()
+        self._large = 0
+        self._known: set[Any] = set()
+        self.most = 0
 
     def count(self, tensors: Iterable[Any]) -> None:
         """Count the storages of tensors until they are freed."""
@@ -145,18 +206,24 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 key = storage._cdata  # noqa: SLF001  what a storage is known by
-                if key not in self._sizes:
-                    self._sizes[key] = size = storage.nbytes()
-                    self._add(size)
-                    weakref.finalize(storage, self._freed, key)
+                if key not in self._known and storage.nbytes():
+                    self._known.add(key)
+                    weakref.finalize(storage, self._freed, key, *self._placed(storage.nbytes()))
+                    self.most = max(self.most, self._large + round(_GAPS * self._heap.size))
 
-    def _add(self, size: int) -> None:
-        large = abs(size) > self._kept
-        self._alive[large] += size
-        self._most[large] = max(self._most[large], self._alive[large])
+    def _placed(self, size: int) -> tuple[int | None, int]:
+        if size >= self._kept:
+            self._large += size
+            return None, size
+        size = -(-(size + _HEADER) // _ALIGNMENT) * _ALIGNMENT
+        return self._heap.place(size), size
 
-    def _freed(self, key: Any) -> None:
-        self._add(-self._sizes.pop(key))
+    def _freed(self, key: Any, first: int | None, size: int) -> None:
+        self._known.remove(key)
+        if first is None:
+            self._large -= size
+        else:
+            self._heap.free(first, size)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -26,10 +26,20 @@ class TokenLoss(Protocol):
         """Return the mean."""
 
 
+def even_share(total: int, most: int) -> int:
+    """Return the size of the fewest equal parts of `total` that are of at most `most` each.
+
+    Equal, since a small last part takes memory of its own: its blocks are of other sizes, which
+    glibc keeps beside those of the others.
+    """
+    parts = -(-total // most) or 1
+    return -(-total // parts)
+
+
 def rows_at_once(model: Decoder, tokens: int) -> int:
     """Return of how many tokens the logits are made at once: of all, where they are few enough."""
     device = model.embedding.weight.device.type
-    return min(tokens, max(1, LOGITS.get(device, LOGITS["cpu"]) // model.spec.vocab))
+    return even_share(tokens, max(1, LOGITS.get(device, LOGITS["cpu"]) // model.spec.vocab))
 
 
 def token_means(

@@ -17,7 +17,7 @@ from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training import checkpoint
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute, choose, loss_of
-from llama_ablate.training.evaluation import losses, windows
+from llama_ablate.training.evaluation import BATCH_TOKENS, losses, windows
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.schedules import learning_rate
@@ -192,10 +192,11 @@ def test_windows_predict_every_token_but_the_first_once():
     assert sum(w[:, 1:].size for w in windows(text, 10, most=25)) == 25
 
 
-def test_losses_are_those_of_a_plain_loop(spec):
+def test_losses_are_those_of_a_plain_loop(spec, monkeypatch):
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 50)
     model = init_weights(build(spec(init_std=0.3)), 0)
     text = np.random.default_rng(0).integers(0, 61, 75)
-    found = losses(COMPUTE.prepare(model), windows(text, 24), COMPUTE, batch_tokens=50)
+    found = losses(COMPUTE.prepare(model), windows(text, 24), COMPUTE)
     expected = []
     for start in range(0, 74, 24):
         part = torch.from_numpy(text[start : start + 25])[None]
