@@ -10,7 +10,7 @@ import json
 import weakref
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ _FORMAT = 2  # of what is kept of a forecast: raised when it should be made anew
 _PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}
 #: So much more than the simulated heap the real one takes: blocks of Python's own lie in its holes.
 _GAPS = 1.15
+_EXPERTS = 512  # of all layers in three passes: five seconds
 _HEADER, _ALIGNMENT = 16, 64  # bytes of a block of glibc and torch
 
 
@@ -47,8 +48,10 @@ def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     Of ranks that cut a model no more than that: their gradients are counted whole.
 
     On a CPU that is what the resident set grows by, on a GPU what torch allocates. Cached, as it
-    takes a second or two. None where the shapes of tensors depend on their values, as in mixtures
-    of experts.
+    takes a second or two. The experts of a mixture are taken to have equally many rows. None where
+    else something depends on the values of tensors, as in the loss `multi_token`, and for a mixture
+    in bfloat16 on a CPU: oneDNN makes code for its sizes, which takes more than the tensors. Nor of
+    a mixture of more than some 170 experts over its layers, which would take long.
     """
     of_compute = [compute.device, compute.precision, compute.kernel, compute.ranks, compute.shards]
     without = "lr", "min_lr", "warmup", "weight_decay", "betas", "eps", "steps", "tokens"
@@ -71,11 +74,13 @@ def _peak(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
         FakeTensorMode,
     )
 
+    makes_code = (compute.device, compute.precision) == ("cpu", "bfloat16")  # for every size
     dropout.forget()
     try:
         with (
             FakeTensorMode(),
             _Alive(keeps=compute.device == "cpu" and not compute.shards) as alive,
+            nullcontext() if makes_code else _Counts(),
             torch.device(compute.device),
         ):
             model = Decoder(spec)
@@ -205,7 +210,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                key = storage._cdata  # noqa: SLF001  what a storage is known by
+                key = _storage(tensor)
                 if key not in self._known and storage.nbytes():
                     self._known.add(key)
                     weakref.finalize(storage, self._freed, key, *self._placed(storage.nbytes()))
@@ -231,3 +236,36 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = operation(*args, **(kwargs or {}))
         self.count(tree_leaves(result))
         return result
+
+
+class _Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Answers where a step asks how many rows each expert has, which fake tensors do not know.
+
+    All have equally many, as if the router kept them in balance. Of many experts the step would
+    take long: they stay unknown.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._counts: dict[Any, tuple[Tensor, int]] = {}  # by storage, which the tensor keeps
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        aten = torch.ops.aten
+        if operation is aten.bincount.default and len(args) == 3:
+            values, _, bins = args
+            if len(self._counts) * bins < _EXPERTS:
+                counts = values.new_empty(bins)
+                self._counts[_storage(counts)] = counts, len(values) // bins
+                return counts
+        if operation is aten._local_scalar_dense.default:  # noqa: SLF001  what `tolist` calls
+            known = self._counts.get(_storage(args[0]))
+            if known is not None:
+                return known[1]
+        return operation(*args, **(kwargs or {}))
+
+
+def _storage(tensor: Tensor) -> Any:
+    """Return what a storage is known by while it lives."""
+    return tensor.untyped_storage()._cdata  # noqa: SLF001

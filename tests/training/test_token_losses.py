@@ -1,5 +1,6 @@
 """Logits made some at a time: the losses of all at once, in a part of the memory."""
 
+import math
 import subprocess
 import sys
 
@@ -20,6 +21,17 @@ LOSS_NAMES = ["z_loss", "multi_token"]
 def some(monkeypatch):
     """Let logits be made of seven tokens at a time: 36 tokens are no multiple of it."""
     monkeypatch.setitem(token_losses.LOGITS, "cpu", 61 * 7 + 5)
+
+
+@pytest.mark.parametrize("total", [0, 1, 6, 7, 8, 36, 100])
+@pytest.mark.parametrize("most", [1, 7, 50])
+def test_parts_are_the_fewest_there_can_be_and_equal_but_for_the_last(total, most):
+    share = token_losses.even_share(total, most)
+    parts = [len(range(total)[at : at + share]) for at in range(0, total, share or 1)]
+    assert share <= most
+    assert sum(parts) == total
+    assert len(parts) == math.ceil(total / most)
+    assert all(part == share for part in parts[:-1])
 
 
 def computed(spec, *losses, **changes):
