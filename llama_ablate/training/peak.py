@@ -38,7 +38,7 @@ _FORMAT = 2  # of what is kept of a forecast: raised when it should be made anew
 _PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}
 #: So much more than the simulated heap the real one takes: blocks of Python's own lie in its holes.
 _GAPS = 1.15
-_EXPERTS = 512  # of all layers in three passes: five seconds
+_EXPERTS = 512  # counted in three passes over all layers: five seconds
 _HEADER, _ALIGNMENT = 16, 64  # bytes of a block of glibc and torch
 
 
@@ -51,7 +51,7 @@ def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     takes a second or two. The experts of a mixture are taken to have equally many rows. None where
     else something depends on the values of tensors, as in the loss `multi_token`, and for a mixture
     in bfloat16 on a CPU: oneDNN makes code for its sizes, which takes more than the tensors. Nor of
-    a mixture of more than some 170 experts over its layers, which would take long.
+    a mixture of more than some 100 experts over its layers, which would take long.
     """
     of_compute = [compute.device, compute.precision, compute.kernel, compute.ranks, compute.shards]
     without = "lr", "min_lr", "warmup", "weight_decay", "betas", "eps", "steps", "tokens"

@@ -102,8 +102,15 @@ def test_nothing_is_forecast_of_what_depends_on_values(spec):
     ids=["capacity", "bias", "more experts than rows"],
 )
 def test_every_kind_of_mixture_has_a_forecast(spec, options):
-    model = spec(feedforward={"name": "moe", "width": 8, **options})
+    model = spec(feedforward={"name": "moe", "width": 8, **options}, layers=1)
     assert forecast(model, batch=1) > 0
+
+
+def test_of_a_mixture_of_very_many_experts_nothing_is_forecast(spec, monkeypatch):
+    monkeypatch.setattr(peak, "_EXPERTS", 24)
+    moe = {"name": "moe", "width": 8}
+    assert forecast(spec(feedforward={**moe, "experts": 2}, layers=2)) > 0
+    assert forecast(spec(feedforward={**moe, "experts": 8}, layers=2)) is None
 
 
 def test_what_a_mixture_keeps_of_a_token_does_not_depend_on_how_many_experts_there_are(spec):
