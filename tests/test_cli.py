@@ -153,6 +153,18 @@ STREAMS = {
 
 
 @pytest.mark.skipif(os.getuid() == 0 and not shutil.which("chattr"), reason="root writes anywhere")
+def interrupted(*_arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["commands.cli.parser", "commands.components.run"])
+def test_an_interrupt_is_one_line_also_while_the_words_are_read(monkeypatch, capsys, place):
+    monkeypatch.setattr(f"llama_ablate.{place}", interrupted)
+    assert main(["components"]) == 130
+    error = capsys.readouterr().err
+    assert error == "llama-ablate: interrupted; the same command goes on from here\n"
+
+
 def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, tmp_path, capsys):
     closed = tmp_path / "closed"
     closed.mkdir()

@@ -173,7 +173,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a user can mend is one line on standard error and code 2: a ConfigError, and whatever the
     system refuses, such as a full disk or a missing permission.
     """
-    options = _parsed(arguments)
+    try:
+        return _done(_parsed(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
+        return 130
+
+
+def _done(options: Namespace) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
@@ -193,9 +200,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why = f" ({in_one_line(str(error))})" if str(error) else ""
         sys.stderr.write(f"llama-ablate: {options.command} needs more memory than there is{why}\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
-        return 130
     return answer.code
 
 

@@ -9,13 +9,9 @@ import multiprocessing
 import os
 import signal
 from contextlib import suppress
-from importlib import import_module
-
-from llama_ablate.commands.cli import script
-from llama_ablate.launch import processes
-from llama_ablate.launch.processes import _child as real
 
 from .harness import Disk
+from .installed import script_with
 
 VARIABLE = "LLAMA_ABLATE_TEST_CRASH"
 
@@ -45,14 +41,5 @@ def note(file, how, text):
     os.close(handle)
 
 
-def child(*arguments):
-    """Do what a worker's process does, after putting the disk in its place."""
-    install()
-    real(*arguments)
-
-
 if __name__ == "__main__":
-    install()
-    # Under the name by which a worker finds it.
-    processes._child = import_module("tests.reliability.crashing").child
-    script()
+    script_with("tests.reliability.crashing")

@@ -8,12 +8,12 @@ import os
 import pickle
 from pathlib import Path
 
-from llama_ablate.commands.cli import script
 from llama_ablate.files import disk
 from llama_ablate.results import leases, processes
 from llama_ablate.results.store import Store
 
 from .harness import Disk
+from .installed import script_with
 from .power import Recorder
 
 VARIABLE = "LLAMA_ABLATE_TEST_RECORD"
@@ -74,7 +74,4 @@ def recorded(file, root):
 
 
 if __name__ == "__main__":
-    install()
-    script()
-elif __name__ == "__mp_main__":  # as a forked process names the module that its launcher ran
-    install()
+    script_with("tests.reliability.recording")
