@@ -152,7 +152,6 @@ STREAMS = {
 }
 
 
-@pytest.mark.skipif(os.getuid() == 0 and not shutil.which("chattr"), reason="root writes anywhere")
 def interrupted(*_arguments):
     raise KeyboardInterrupt
 
@@ -165,6 +164,7 @@ def test_an_interrupt_is_one_line_also_while_the_words_are_read(monkeypatch, cap
     assert error == "llama-ablate: interrupted; the same command goes on from here\n"
 
 
+@pytest.mark.skipif(os.getuid() == 0 and not shutil.which("chattr"), reason="root writes anywhere")
 def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, tmp_path, capsys):
     closed = tmp_path / "closed"
     closed.mkdir()
