@@ -29,7 +29,8 @@ def needed(plan: "Plan", compute: "Compute") -> Memory | None:
                 train = plan.experiment.train.with_changes(variant.train)
                 likely[variant.id] = variant, peak_bytes(variant.spec, train, compute)
     known = [(size, variant.label) for variant, size in likely.values() if size is not None]
-    return Memory(*max(known)) if known else None
+    unknown = tuple(variant.label for variant, size in likely.values() if size is None)
+    return Memory(*max(known), unknown) if known else None
 
 
 def fitting(memory: Memory, free: int, compute: "Compute") -> int:

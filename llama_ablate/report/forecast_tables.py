@@ -46,10 +46,12 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
 
 def _memory(forecast: Forecast) -> str:
     if forecast.memory is None:
-        return "not known before: the sizes of tensors depend on their values"
+        return "no forecast: it depends on the values of tensors"
     where = "of the GPU " if forecast.compute.device == "cuda" else ""
     who = f"a worker, most for '{forecast.memory.variant}'"
-    return f"up to {tables.size(forecast.memory.bytes)} {where}{who}"
+    without = ", ".join(f"'{label}'" for label in forecast.memory.unknown)
+    rest = f"; no forecast of {without}" if without else ""
+    return f"up to {tables.size(forecast.memory.bytes)} {where}{who}{rest}"
 
 
 def _text(text: PlannedText) -> str:

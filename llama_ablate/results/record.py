@@ -98,10 +98,14 @@ class ComputeSettings:
 
 @dataclass(frozen=True)
 class Memory:
-    """The most that a worker is forecast to take at once, and the label of whose run does."""
+    """The most that a worker is forecast to take at once, and the label of whose run does.
+
+    `unknown` are the labels of variants that may take more, and have no forecast.
+    """
 
     bytes: int
     variant: str
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,15 @@ def test_a_plan_says_how_much_memory_a_worker_needs_and_for_which_variant(experi
     assert need["bytes"] > 100 << 20
 
 
+def test_a_plan_names_what_has_no_forecast_of_memory(experiment_file, capsys):
+    moe = "{name: moe, experts: 4, width: 500}"
+    file = experiment_file(f"{{axes: {{feedforward: [{moe}]}}}}")
+    words = ["plan", str(file), "--device", "cpu", "--set", "train.precision=bfloat16"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "a worker, most for 'baseline'; no forecast of 'moe-width=500-experts=4'" in said
+
+
 #: Vocabulary, dim, layers, context, batch, precision, kernel.
 SHAPES = [
     (256, 128, 4, 256, 32, "bfloat16", "math"),
