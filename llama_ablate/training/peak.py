@@ -118,11 +118,14 @@ def _gradients(objective: Objective, train: Train, compute: Compute, micro_batch
 
 def _state(objective: Objective, train: Train) -> list[Tensor]:
     """Return as many tensors as a run keeps beside its weights, in their shapes."""
-    weights = list(objective.parameters())
-    moments: dict[Tensor, int] = {}
-    for group in make_optimizer(objective, train).param_groups:
-        moments |= dict.fromkeys(group["params"], group["moments"])
-    state = [torch.empty_like(weight) for weight in weights for _ in range(moments[weight])]
+    groups = make_optimizer(objective, train).param_groups
+    weights: list[Tensor] = [weight for group in groups for weight in group["params"]]
+    state = [
+        torch.empty_like(weight)
+        for group in groups
+        for weight in group["params"]
+        for _ in range(group["moments"])
+    ]
     if train.branches:  # goes back to a copy of both
         state += [torch.empty_like(tensor) for tensor in [*weights, *state]]
     if train.average > 1:
