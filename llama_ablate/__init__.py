@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llama_ablate.api import report as report
     from llama_ablate.api import run as run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "open": ("llama_ablate.api", "open"),

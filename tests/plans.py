@@ -1,5 +1,6 @@
 """Plans for tests that need results on disk, and no experiment behind them."""
 
+from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.results import Record
 from llama_ablate.results.plan import (
@@ -67,7 +68,7 @@ def document(*tables, name="x", **experiment):
     """A plan of some tables; `experiment` are sections of its file."""
     sections = {"train": {"steps": 2, "batch": 4}, "variants": {}, **experiment}
     checked = Experiment.check({"name": name, **sections})
-    return PlanDocument(format=FORMAT, experiment=checked, tables=list(tables))
+    return PlanDocument(format=FORMAT, version=__version__, experiment=checked, tables=list(tables))
 
 
 def of_runs(*ids, name="x"):

@@ -304,13 +304,15 @@ def test_results_do_not_follow_a_link_out_of_their_folder(tmp_path, name):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-@pytest.mark.parametrize("place", ["working/zzz", "failed/a--s0--0123abcd--1", "report/figures"])
+@pytest.mark.parametrize(
+    "place", ["working/zzz", "failed/a--s0--0123abcd--1", "report/figures", "track", "track/log"]
+)
 def test_a_link_anywhere_in_results_is_refused(store, tmp_path, place):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").write_text("mine")
     disk.make((store.root / place).parent)
     (store.root / place).symlink_to(tmp_path / "elsewhere")
-    for enter in (store.prepare, store.refuse_links, lambda: report.write(Results(store))):
+    for enter in (store.prepare, store.layout.refuse_links, lambda: report.write(Results(store))):
         with pytest.raises(ConfigError, match=f"{place}' is a link"):
             enter()
     disk.remove_tree(store.root)  # of a link, the link itself
@@ -348,9 +350,10 @@ def test_two_experiments_whose_names_are_cut_to_one_folder_do_not_share_it(tmp_p
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({"format": 4, "tables": []}, "of format 4: a later version wrote it, and this one reads"),
-        ({"format": 2, "runs": []}, "of format 2: an earlier version wrote it, and this one reads"),
+        ({"format": 5, "tables": []}, "of format 5: a later version wrote it; this is version"),
+        ({"format": 2, "runs": []}, "of format 2: an earlier version wrote it; this is version"),
         ({"runs": []}, "of format 1: an earlier version wrote it"),
+        ({"format": 3, "tables": []}, "another version wrote it; .* reads formats 3 and 4"),
     ],
 )
 def test_results_of_another_format_are_refused_by_its_number_and_left_as_they_are(

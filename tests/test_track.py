@@ -225,15 +225,6 @@ def test_an_unknown_sink_and_one_that_is_not_installed_are_told_before_anything(
         checked(["wandb"], "--track")
 
 
-def test_links_that_a_tracker_makes_are_no_reason_to_refuse_results(store):
-    store.layout.track.mkdir()
-    (store.layout.track / "latest-run").symlink_to(store.root)
-    store.refuse_links()
-    (store.root / "report").symlink_to(store.root)
-    with pytest.raises(ConfigError, match=r"'[^']*report' is a link"):
-        store.refuse_links()
-
-
 def test_a_command_starts_its_followers_and_waits_only_so_long(tmp_path, monkeypatch, capsys):
     started = []
 

@@ -14,7 +14,7 @@ I5  every learning curve has each of its steps once, in order
 I6  every JSON file is strict: UTF-8, no NaN or Infinity, no key twice
 
 A file that is not one of the results, such as `.DS_Store` in a run's folder, is a note, no breach.
-Of a pack I1, I2, I5 and I6 are checked.
+Of a pack I1, I2, I4, I5 and I6 are checked.
 
 Exit codes: 0 all hold, 1 some do not, 2 there is nothing to check.
 """
@@ -75,15 +75,17 @@ def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed(root: Path) -> Iterator[Breach]:
-    """I1, I2, I5 and I6 of a pack."""
+    """I1, I2, I4, I5 and I6 of a pack."""
     file, path = root / PACK, root / "runs.jsonl.gz"
     values = document(file)
     if not sealed(root, file):
         yield "I2", str(file), "is not what its seal says"
-    raw = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(raw).hexdigest() != mapping(values.get("runs")).get("sha256"):
-        yield "I2", str(path), "is not what the pack says"
+    old = mapping(values.get("runs"))  # of format 3: the runs' file alone, and how many they are
+    changed = [*other_files(root, values)]
+    yield from changed
+    if any(place == str(path) for _, place, _ in changed):
         return
+    raw = path.read_bytes()
     ids: Counter[str] = Counter()
     planned = planned_runs(mapping(values.get("plan")))
     for number_, line in enumerate(gzip.decompress(raw).splitlines(), 1):
@@ -102,10 +104,22 @@ def packed(root: Path) -> Iterator[Breach]:
     for id_ in planned:
         if ids[id_] != 1 and not (staged and ids[id_] == 0):
             yield "I1", str(file), f"run {id_} is there {ids[id_]} times"
-    if ids.total() != mapping(values.get("runs")).get("count"):
+    if ids.total() != old.get("count", len(mapping(values.get("ended")))):
         yield "I1", str(file), f"{ids.total()} runs are there, and the pack says another number"
     for id_ in ids.keys() - planned:
         yield "I1", str(path), f"run {id_} is not planned"
+
+
+def other_files(root: Path, document: dict[str, Any]) -> Iterator[Breach]:
+    """I2 and I4 of the files that a pack's document lists."""
+    for place in root.glob(".partial-*"):
+        yield "I4", str(place), "is left of packing that was stopped"
+    sums = {"runs.jsonl.gz": [mapping(document.get("runs")).get("sha256")]}
+    sums |= {name: listed(sum_)[1:] for name, sum_ in mapping(document.get("files")).items()}
+    for name, sum_ in sums.items():
+        place = root / Path(name).name
+        if not place.is_file() or [hashlib.sha256(place.read_bytes()).hexdigest()] != sum_:
+            yield "I2", str(place), "is not what the pack says"
 
 
 def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:

@@ -40,10 +40,12 @@ def left_out(store: Store, planned: set[str]) -> None:
 
 
 def odd_files(results: Results) -> None:
-    """Note foreign files in folders of runs, and runs whose weights were deleted.
+    """Note foreign files in folders of runs, deleted weights, and changed pages of a pack.
 
-    Neither changes a result.
+    None of them changes a result.
     """
+    if results.changed:
+        note(f"not as the pack was written: {_named(results.root, results.changed)}")
     foreign: list[Path] = []
     without: list[Path] = []
     for folder, run in sorted((run.path, run) for run in results.finished.values() if run.path):

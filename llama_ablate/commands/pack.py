@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llama_ablate.commands import options as shared
 from llama_ablate.commands import report
 from llama_ablate.commands.answer import Answer
+from llama_ablate.files import disk
 
 if TYPE_CHECKING:
     from llama_ablate.results import Results
@@ -30,14 +31,18 @@ def run(options: Namespace) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
-    from llama_ablate.results.pack_writer import pack, refuse_target
+    from llama_ablate.results.pack import Pack
+    from llama_ablate.results.pack_writer import finish, pack, refuse_target
 
+    finish(options.folder)
     results = Results.open(options.folder)
     target = options.out or _beside(results)
+    finish(target)
     refuse_target(target)
     report.write(results)
     pack(results, target, _pages(results.report))
-    files = {path.name: path.stat().st_size for path in sorted(target.iterdir()) if path.is_file()}
+    files = {name: sum_.bytes for name, sum_ in Pack(target).files.items()}
+    files["pack.json"] = (target / "pack.json").stat().st_size
     unfinished = len(Frames.of(results).stage.runs - results.finished.keys())
     lines = [f"{target}: {len(results.finished)} runs in {sum(files.values()) / 1024:,.0f} KiB"]
     lines += [f"{unfinished} runs have not finished, and are pending there"] * bool(unfinished)
@@ -53,7 +58,7 @@ def _beside(results: "Results") -> Path:
 
 def _pages(folder: Path) -> dict[str, bytes]:
     """Return the Markdown report and the figures of effects, the only ones that a pack holds."""
-    figures = {path.name: path.read_bytes() for path in folder.glob("figures/effects*.png")}
+    figures = {path.name: disk.read(path) for path in folder.glob("figures/effects*.png")}
 
     def image(match: re.Match[str]) -> str:
         return match[0].replace("(figures/", "(") if match[1] in figures else ""

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
+from llama_ablate.commands import notes
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
@@ -45,6 +46,7 @@ def run(options: Namespace) -> Answer:
         if options.json or terminal.width() is None or terminal.dumb():
             raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
         results = _watched(results)
+    notes.odd_files(results)
     return _once(results)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from llama_ablate import __version__
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
 from llama_ablate.config.registry import Choice
@@ -103,6 +104,7 @@ class Plan:
         """Return what `plan.json` holds: enough to read the results without making the plan."""
         return PlanDocument(
             format=FORMAT,
+            version=__version__,
             experiment=self.experiment,
             tables=[table.planned() for table in self.tables],
             compute=compute,

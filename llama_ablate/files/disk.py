@@ -1,7 +1,8 @@
-"""Crash-safe files: atomic writes by flush and rename, partial folders, removal.
+"""Crash-safe files: atomic writes by flush and rename, partial folders, removal, bounded reading.
 
 All calls that change the disk go through `os` of this module, so that a test can replace it by one
-that fails, crashes or loses power at any call.
+that fails, crashes or loses power at any call. No call writes through a symbolic link: names that
+come from a file become paths by `below` alone.
 """
 
 import contextlib
@@ -9,18 +10,59 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from llama_ablate.errors import ConfigError
 
 #: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"
 Content = bytes | Callable[["Writer"], Any]
 _CHUNK = 1 << 20
+#: A pipe in the place of a file is an error then, where it would wait for a reader.
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 #: Seconds for which a network file system's cache may show a folder that is gone.
 _STALE_S = 20.0
+
+
+def below(root: Path, *names: str) -> Path:
+    """Return a path below a folder, each name a level: the only way from a name to such a path.
+
+    Raises ConfigError for what is no name of one file or folder, and for a link on the way, since
+    what is written or removed would lie elsewhere.
+    """
+    path = root
+    for name in names:
+        if name in ("", ".", "..") or {"/", "\0", os.sep} & {*name}:
+            raise ConfigError(f"{name!r} is not the name of a file or a folder in '{path}'")
+        path /= name
+        if os.path.islink(path):
+            raise ConfigError(f"'{path}' is a link: results are kept in real folders and files")
+    return path
+
+
+def opened(path: Path | str) -> BufferedReader:
+    """Open a file to read. Raises ConfigError for a folder, a pipe or a device, which may not end.
+
+    A pipe that nobody writes to does not make it wait.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ConfigError(f"{path}: damaged, it is {kind} and not a file")
+    return os.fdopen(handle, "rb")
+
+
+def read(path: Path | str) -> bytes:
+    """Return the content of a file. Raises ConfigError where it is none, as `opened` does."""
+    with opened(path) as file:
+        return file.read()
 
 
 class Writer:
@@ -111,7 +153,7 @@ def make(folder: Path, tries: int = 3) -> None:
 
 
 def append(path: Path) -> int:
-    """Open a file for appending, and return its handle; a missing folder is made.
+    """Open a file for appending, and return its handle; a missing folder is made, no link followed.
 
     Another machine may have removed the folder while a cache still shows it: retries for a while.
     """
@@ -119,7 +161,7 @@ def append(path: Path) -> int:
     while True:
         make(path.parent)
         try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            return os.open(path, _APPENDING, 0o666)
         except FileNotFoundError:
             if time.monotonic() > until:
                 raise

@@ -46,22 +46,24 @@ def write_text(path: Path, text: str) -> None:
     disk.replace(path, text.encode("utf-8"))
 
 
-def read_json(path: Path, place: str | None = None) -> Any:
+def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
     """Read what `write_json` wrote; with `place`, a sealed document, whose checksum must match.
 
     Raises ConfigError for a damaged file.
     """
-    return parse(path.read_bytes(), path, place)
+    return parse(disk.read(path), path, place)
 
 
-def parse(raw: bytes, path: Path | str, place: str | None = None) -> Any:
-    """Return the values in the content of a file, as `read_json` does."""
+def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
+    """Return the document in the content of a file, as `read_json` does."""
     try:
         value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse)
         if any(word in raw for word in _QUOTED):
             value = _infinite(value)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
     if place is not None:
         text = raw[:-_SEAL_BYTES]
         if raw != text + _SEAL.format(_digest(text, place)).encode():

@@ -6,18 +6,18 @@ import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from llama_ablate import __version__
 from llama_ablate.config import plugins
+from llama_ablate.results.record import Environment
 
 _PACKAGES = ("numpy", "datasets", "tokenizers")
 
 
 @cache
-def environment() -> dict[str, Any]:
+def environment() -> Environment:
     """Return versions, code state and hardware: no names of users, hosts or folders."""
     return {
         "packages": {

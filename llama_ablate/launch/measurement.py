@@ -238,7 +238,7 @@ def _has(metric: Measurement | None, choice: Choice) -> bool:
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:
     """Raise ConfigError where text or plug-ins have changed since the runs were made."""
-    store.refuse_links()
+    store.layout.refuse_links()
     for variant, table in now.arms:
         whose, train = f"'{store.root}'", _train_config(variant, table)
         refuse_other_code(variant.spec, planned.settings.plugins, whose, train)

@@ -54,7 +54,7 @@ class Maps:
 
     def save(self, file: Path) -> Path:
         """Write all arrays to a .npz beside the figures."""
-        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.make(file.parent)
         steps = {name: getattr(self, name) for name in _STEPS}
         content = BytesIO()
         labels, layers = np.array(self.labels), np.array(self.layers)

@@ -231,7 +231,7 @@ def caption(made: Made[Figure]) -> str:
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as SVG and PNG beside each other, each in one step; return both paths."""
     base = path.with_suffix("") if path.suffix in (".svg", ".png") else path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.make(path.parent)
     _without_formulas(figure)
     with mpl.rc_context({"svg.hashsalt": "llama_ablate"}):
         drawn = {".svg": BytesIO(), ".png": BytesIO()}

@@ -15,6 +15,7 @@ import pandas as pd
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.registry import entry_text
+from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.report import columns, details, drawing, embedding, tables
 from llama_ablate.report.chart import Chart
@@ -112,11 +113,11 @@ def write(
     caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
     measured = facts(frames)
     for section in sections:
-        base = folder / "tables" / slug(section.title, 160)
+        base = disk.below(folder, "tables", slug(section.title, 160))
         title = f"{caption} {section.title}: {measured}"
         tables.save(section.cells, section.frame, title, base, section.short, section.note)
     for name, make in columns.FILES.items():
-        tables.save_csv(make(frames), folder / "tables" / f"{name}.csv")
+        tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
     figures = _draw(frames, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
@@ -130,7 +131,7 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
     for made in FIGURES.make(frames):
         first = made.table in ("", frames.table.plan.name)
         name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
-        svg, _png = drawing.save(made.part, folder / name)
+        svg, _png = drawing.save(made.part, disk.below(folder, name))
         title = name.replace("_", " ")
         figures.append(Drawn(made.name, made.table, title, drawing.caption(made), svg))
     return figures

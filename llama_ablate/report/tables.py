@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate import terminal
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import write_text
 from llama_ablate.report import latex
 
 _GAP = 2  # spaces between columns
@@ -221,18 +223,18 @@ def save(
     """
     save_csv(frame, base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
-    base.with_name(base.name + ".md").write_text(text, "utf-8")
+    write_text(base.with_name(base.name + ".md"), text)
     leading = cells.iloc[:, : short or None]
     for ending, width in (("", latex.COLUMN), ("-wide", latex.PAGE)):
         name = f"tab:{base.name}{ending}"
         text = latex.table(leading, caption, name, note=note, width=width)
-        base.with_name(f"{base.name}{ending}.tex").write_text(text, "utf-8")
+        write_text(base.with_name(f"{base.name}{ending}.tex"), text)
 
 
 def save_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a frame as CSV, for spreadsheets too: no cell is a formula."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame.map(_no_formula).to_csv(path, index=False)
+    disk.make(path.parent)
+    write_text(path, frame.map(_no_formula).to_csv(index=False))
 
 
 def _no_formula(cell: Any) -> Any:

@@ -6,8 +6,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pydantic import ValidationError
-
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed
@@ -43,16 +41,15 @@ class Documents:
         Empty without a file. Results from before there was a protocol have their hypotheses alone.
         """
         file = self._layout.document(_PROTOCOL)
+        file = file if file.is_file() else self._layout.document(_HYPOTHESES)
         try:
-            if file.is_file():
-                return [Version.model_validate(entry) for entry in self._read(file)["versions"]]
-            file = self._layout.document(_HYPOTHESES)
-            return protocol.of_hypotheses(self._read(file)["hypotheses"]) if file.is_file() else []
-        except (ConfigError, ValidationError) as error:
+            stored = self._read(file) if file.is_file() else {}
+        except ConfigError as error:
             raise ConfigError(
                 f"{error}. What was stated before the first run cannot be made again;"
                 f" to go on without it: rm {quote(str(file))}"
             ) from None
+        return protocol.stated_in(stored, file)
 
     def keep_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
         """Write the protocol."""
@@ -76,7 +73,7 @@ class Documents:
         try:
             return {
                 variant: {
-                    file.stem: Measurement.from_dict(self._read(file))
+                    file.stem: Measurement.from_dict(self._read(file), file)
                     for file in files.get(variant, [])
                 }
                 for variant in variants

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 
@@ -54,6 +55,11 @@ class Layout:
         return self.root / PACK
 
     @property
+    def packing(self) -> Path:
+        """Where a new pack is written before it takes the place of the one that is there."""
+        return self.root / f"{disk.PARTIAL}pack"
+
+    @property
     def experiment(self) -> Path:
         """The experiment file as the user wrote it."""
         return self.root / "experiment.yaml"
@@ -85,7 +91,7 @@ class Layout:
 
     @property
     def track(self) -> Path:
-        """Where trackers keep what was sent to them, with links among it."""
+        """Where trackers keep what was sent to them."""
         return self.root / "track"
 
     @property
@@ -93,13 +99,21 @@ class Layout:
         """Where submitit keeps its files of Slurm jobs, with links among them."""
         return self.working / "slurm" / "jobs"
 
+    def refuse_links(self, *more: Path) -> None:
+        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
+        links = [path for path in more if path.is_symlink()]
+        links += [path for path in disk.links_below(self.root) if self.jobs not in path.parents]
+        if links:
+            raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
+
     def document(self, name: str) -> Path:
         """Return the file of a sealed document beside the plan."""
         return self.root / f"{name}.json"
 
     def variant_metric(self, label: str, variant: str, metric: str) -> Path:
         """Return the file of what a metric measured of a variant."""
-        return self.variants / f"{slug(label)}--{variant}" / METRICS / f"{metric}.json"
+        names = (f"{slug(label)}--{variant}", METRICS, f"{metric}.json")
+        return disk.below(self.variants, *names)
 
     def place(self, file: Path) -> str:
         """Return a file's path inside the results, which its seal vouches for."""
@@ -117,7 +131,7 @@ class Layout:
         parts = path.relative_to(self.root).parts
         name = "--".join(parts[1:] or parts)  # which kind of folder it was in is of no interest
         disk.make(folder)
-        places = (folder / f"{name}--{n}" for n in count(1))
+        places = (disk.below(folder, f"{name}--{n}") for n in count(1))
         place = next(place for place in places if not place.exists())
         disk.move(path, place)
         return place

@@ -74,7 +74,7 @@ class Lease:
         """Set a value shared by all holders of this lease, unless it is set; return the value."""
         file = self.folder / key
         try:
-            return file.read_text("utf-8")
+            return disk.read(file).decode("utf-8")
         except FileNotFoundError:
             disk.replace(file, value.encode())
             return value
@@ -197,7 +197,9 @@ class Watch:
             self._seen.pop(folder, None)
             return False
         try:
-            with (folder / f"lease-{number}").open() as file:  # opening bypasses a client's cache
+            with disk.opened(
+                folder / f"lease-{number}"
+            ) as file:  # opening bypasses a client's cache
                 at = os.fstat(file.fileno())
         except FileNotFoundError:
             return False
@@ -229,7 +231,7 @@ def _numbered(name: str, kind: str) -> bool:
 def _lives(folder: Path, number: int) -> bool | None:
     """Return whether a lease's holder is alive; None if unknown, or if it was released."""
     try:
-        return alive((folder / f"lease-{number}").read_text("utf-8", "replace"))
+        return alive(disk.read(folder / f"lease-{number}").decode("utf-8", "replace"))
     except FileNotFoundError:
         return None  # being released at this moment: the next look will tell
 

@@ -11,18 +11,22 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
+from llama_ablate.results.typed import Number
 
 LIVE = "live.json"
 #: Seconds between two notes.
 EVERY_S = 2.0
+_MOST = 10**18  # of anything that is counted: what is more is no note
 
 
 class Live(BaseModel):
@@ -37,13 +41,13 @@ class Live(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     run: str
-    step: int
-    steps: int
-    tokens: int
-    train_loss: float
-    tokens_per_s: float
-    curve: tuple[dict[str, float], ...]
-    updated: float
+    step: int = Field(ge=0)
+    steps: int = Field(gt=0, le=_MOST)
+    tokens: int = Field(ge=0, le=_MOST)
+    train_loss: Number
+    tokens_per_s: Annotated[float, Field(ge=0, le=_MOST), AfterValidator(partial(round, ndigits=6))]
+    curve: tuple[dict[str, Number], ...]
+    updated: float = Field(ge=0, le=_MOST)
 
     @property
     def seconds_left(self) -> float | None:
@@ -112,7 +116,7 @@ def read(folder: Path) -> Live | None:
     """
     file = folder / LIVE
     try:
-        return Live.model_validate(parse(file.read_bytes(), file))
+        return Live.model_validate(parse(disk.read(file), file))
     except (OSError, ConfigError, ValidationError):
         return None
 

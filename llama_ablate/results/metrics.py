@@ -3,19 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from llama_ablate.results.typed import Number, typed
 
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
-Coordinate = str | int | float
+Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number
 
 
 @dataclass(frozen=True)
 class Value:
     """One measured number of a metric."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     #: Unique within a run or variant: what hypotheses and the columns of a CSV name it by.
     name: str
-    value: float
+    value: Number
     #: What was measured, whatever the coordinates: "loss", "decode_speed". The name where it has
     #: no coordinates.
     quantity: str = ""
@@ -23,7 +28,7 @@ class Value:
     #: Where it was measured: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
     #: Of a timed metric: the value of every round, whose median `value` is.
-    samples: tuple[float, ...] = ()
+    samples: tuple[Number, ...] = ()
     #: Of a timed metric: how many of the samples each process took, in order; all of them one
     #: process where this is empty.
     turns: tuple[int, ...] = ()
@@ -40,6 +45,7 @@ class Value:
 class Measurement:
     """What a metric measured of a run or a variant, or why it failed."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     rows: tuple[Value, ...] = ()
     error: str = ""
     #: A digest of what it depends on; of a per-variant metric also the compute, and where it ran.
@@ -58,13 +64,12 @@ class Measurement:
         return {"rows": rows, **_without_defaults({**vars(self), "rows": ()})}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Measurement":
-        """Make the measurement that `to_dict` wrote. Raises TypeError for anything else."""
-        rows = tuple(
-            Value(**{**row, **{key: tuple(row.get(key, ())) for key in ("samples", "turns")}})
-            for row in stored["rows"]
-        )
-        return cls(**{**stored, "rows": rows})
+    def from_dict(cls, stored: object, where: object = "") -> "Measurement":
+        """Make the measurement that `to_dict` wrote. Raises ConfigError for anything else."""
+        return typed(_MEASUREMENT, stored, where)
+
+
+_MEASUREMENT = TypeAdapter(Measurement)
 
 
 def row(

@@ -1,7 +1,8 @@
 """Packed results: one experiment as a few small files.
 
 <pack>/
-pack.json         plan, protocol, metrics of variants; SHA-256 of the runs' file; sealed
+pack.json         plan, protocol, metrics of variants, and how each run ended; the size and SHA-256
+                  of every other file of the pack; sealed
 runs.jsonl.gz     one run a line: its record with its metrics, and its learning curve by column
 experiment.yaml   the experiment file as the user wrote it
 report.md  effects*.png
@@ -11,26 +12,43 @@ Weights are left out. A pack is read by the commands that read a folder of resul
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import plans, protocol
-from llama_ablate.results.layout import Layout
+from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import Record
+from llama_ablate.results.record import Curve, Outcome, Record
+from llama_ablate.results.typed import Count, Id, MetricName, typed
 
 RUNS = "runs.jsonl.gz"
+#: A line of a run has kilobytes, and is packed in a fifth of them: what is far beyond is an attack.
+_LINE, _PACKED, _LEAST = 64 << 20, 100, 16 << 20
+
+
+class Sum(NamedTuple):
+    """Size and SHA-256 of a file."""
+
+    bytes: Count
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+_FILES = TypeAdapter(dict[Annotated[str, Field(pattern=r"^\w[\w.-]{0,199}$")], Sum])
+_ENDINGS = TypeAdapter(dict[Id, tuple[Outcome, str]])
+_VARIANTS = TypeAdapter(dict[Id, dict[MetricName, Measurement]])
 
 
 class PackedRun:
@@ -39,22 +57,21 @@ class PackedRun:
     path = None
     lacks_weights = False
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+    def __init__(self, pack: "Pack", run: str) -> None:
+        self._pack, self._run = pack, run
         self.foreign: list[Path] = []
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
-        return Record.from_dict({k: v for k, v in self._values.items() if k != "curve"})
+        return self._pack.runs[self._run][0]
 
-    def outcome(self) -> tuple[str, str]:
+    def outcome(self) -> tuple[Outcome, str]:
         """Return the outcome and its reason."""
-        return self._values["outcome"], self._values["reason"]
+        return self._pack.endings[self._run]
 
     def curve(self) -> list[dict[str, float]]:
         """Return the learning curve, one row a point; NaN where a number was not taken."""
-        columns = self._values["curve"]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return self._pack.runs[self._run][1].points
 
 
 class Pack:
@@ -67,46 +84,89 @@ class Pack:
     @staticmethod
     def is_at(root: Path) -> bool:
         """Return whether a folder holds packed results."""
-        return Layout(root).pack.is_file()
+        return Layout(root).pack.exists()
 
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned. Raises FormatError for a pack of another format."""
-        return plans.validate(self._document.get("plan"), self._file)
+        return plans.validate(self._mapping("plan"), self._file)
 
     @property
     def protocol(self) -> list[Version]:
-        """What the file stated before the first run had finished, and every change since.
+        """What the file stated before the first run had finished, and every change since."""
+        stored = self._document
+        stated = {"versions": stored["protocol"]} if "protocol" in stored else stored
+        return protocol.stated_in(stated, self._file)
 
-        A pack from before there was a protocol has the hypotheses alone.
+    @cached_property
+    def files(self) -> Mapping[str, Sum]:
+        """Size and SHA-256 of every other file of the pack, by name.
+
+        Of one in format 3 the runs' alone, and not their size.
         """
-        try:
-            if "protocol" not in self._document:
-                return protocol.of_hypotheses(self._document["hypotheses"])
-            return [Version.model_validate(entry) for entry in self._document["protocol"]]
-        except ValidationError as error:
-            why = str(error).splitlines()[0]
-            raise ConfigError(f"{self._file}: damaged, it holds no protocol ({why})") from None
+        if "files" in self._document:
+            return listed(self._document, self._file)
+        return typed(_FILES, {RUNS: (0, self._mapping("runs").get("sha256"))}, self._file)
+
+    @property
+    def changed(self) -> list[Path]:
+        """Files beside the data, such as the report, that are not as they were written."""
+        sums = {self.layout.root / name: sum_ for name, sum_ in self.files.items() if name != RUNS}
+        return [file for file, sum_ in sums.items() if _sha256(file) != sum_.sha256]
+
+    @cached_property
+    def endings(self) -> Mapping[str, tuple[Outcome, str]]:
+        """The outcome of each finished run and its reason, by id."""
+        self._verify_runs()
+        if "ended" in self._document:
+            return typed(_ENDINGS, self._document["ended"], self._file)
+        return {run: (record.outcome, record.reason) for run, (record, _) in self.runs.items()}
 
     def finished(self) -> Mapping[str, PackedRun]:
         """Return the finished runs by id."""
+        return {run: PackedRun(self, run) for run in self.endings}
+
+    @cached_property
+    def runs(self) -> dict[str, tuple[Record, Curve]]:
+        """The record and the learning curve of each finished run, by id."""
         file = self.layout.root / RUNS
-        try:
-            content = file.read_bytes()
-        except FileNotFoundError:
-            raise ConfigError(f"{self.layout.root}: damaged, it lacks {RUNS}") from None
-        if hashlib.sha256(content).hexdigest() != self._document["runs"]["sha256"]:
+        found = {}
+        for line in self._lines(file):
+            values = parse(line, file)
+            columns = values.pop("curve", None)
+            record = Record.from_dict(values, file)
+            if not isinstance(columns, dict) or record.id not in self.plan.runs:
+                raise ConfigError(f"{file}: damaged, '{record.id}' is no run with a learning curve")
+            found[record.id] = record, Curve.of(columns, _rows(columns), file)
+        if "ended" in self._document and found.keys() != self.endings.keys():
+            raise ConfigError(f"{file}: damaged, these are not the runs that {self._file} names")
+        return found
+
+    def _verify_runs(self) -> None:
+        file = self.layout.root / RUNS
+        if not (found := _sha256(file)):
+            raise ConfigError(f"{self.layout.root}: damaged, it lacks {RUNS}")
+        if RUNS not in self.files or found != self.files[RUNS].sha256:
             raise ConfigError(f"{file}: damaged, not what was written there")
-        lines = (parse(line, file) for line in gzip.decompress(content).splitlines())
-        return {values["id"]: PackedRun(values) for values in lines}
+
+    def _lines(self, file: Path) -> Iterator[bytes]:
+        """Yield the lines of the runs' file: verified first, and no more than its size allows."""
+        self._verify_runs()
+        left = max(_LEAST, _PACKED * file.stat().st_size)
+        try:
+            with disk.opened(file) as packed, gzip.open(packed) as lines:
+                while line := lines.readline(_LINE + 1):
+                    left -= len(line)
+                    if len(line) > _LINE or left < 0:
+                        raise ConfigError(f"{file}: it unpacks to far more than runs take")
+                    yield line
+        except (EOFError, OSError, zlib.error) as error:
+            raise ConfigError(f"{file}: damaged, it cannot be unpacked ({error})") from None
 
     def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
         """Return the metrics of variants, by variant and name."""
-        stored = self._document["variants"]
-        return {
-            variant: {k: Measurement.from_dict(v) for k, v in stored.get(variant, {}).items()}
-            for variant in variants
-        }
+        stored = typed(_VARIANTS, self._document.get("variants"), self._file)
+        return {variant: stored.get(variant, {}) for variant in variants}
 
     def is_leased(self, _run: str) -> bool:
         """Return whether somebody is at work on a run: never on a packed one."""
@@ -118,12 +178,39 @@ class Pack:
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Raise ConfigError for a link; nobody waits for a lease, as a pack has none."""
-        for path in disk.links_below(self.layout.root):
-            if self.layout.track in path.parents:
-                continue
-            raise ConfigError(f"'{path}' is a link: results are kept in real folders and files")
+        self.layout.refuse_links()
         return nullcontext()
+
+    def _mapping(self, key: str) -> dict[str, Any]:
+        value = self._document.get(key)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self._file}: damaged, it has no '{key}'")
+        return value
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        return dict(read_json(self._file, self._file.name))
+        if (self.layout.packing / PACK).exists():
+            root = quote(str(self.layout.root))
+            raise ConfigError(
+                f"'{self.layout.root}' was being packed again when that was stopped: "
+                f"llama-ablate pack {root} finishes it"
+            )
+        return read_json(self._file, PACK)
+
+
+def listed(document: Mapping[str, Any], file: Path) -> dict[str, Sum]:
+    """Return the files that a pack's document lists. Raises ConfigError where they are no names."""
+    return typed(_FILES, document.get("files"), file)
+
+
+def _rows(columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    yield from zip(*columns.values(), strict=True)
+
+
+def _sha256(file: Path) -> str:
+    """Return the SHA-256 of a file; of a missing one nothing."""
+    try:
+        with disk.opened(file) as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""

@@ -2,15 +2,18 @@
 
 import math
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_ablate.config.experiment import Data, Experiment, Train
 from llama_ablate.results.record import ComputeSettings, Settings
+from llama_ablate.results.typed import Count, Fingerprint, Id, Number, Positive
 
 #: Of the layout of results: raised when other code would misread what is written.
-FORMAT = 3
+FORMAT = 4
+#: The formats that are read. Only the newest is written.
+READ = (3, FORMAT)
 #: Lengths of the context at which the growth of a state is drawn.
 CONTEXTS = tuple(2**n for n in range(7, 18))
 
@@ -22,13 +25,13 @@ class _Part(BaseModel):
 class PlannedText(_Part):
     """The text of a table, as tokens: enough to make them again elsewhere."""
 
-    fingerprint: str
-    corpus: str
-    vocab: int
-    tokens: dict[str, int]
-    bytes: dict[str, int]
+    fingerprint: Fingerprint
+    corpus: Fingerprint
+    vocab: Positive
+    tokens: dict[str, Positive]
+    bytes: dict[str, Positive]
     #: Documents of each split; empty in plans of older versions.
-    documents: dict[str, int] = Field(default_factory=dict)
+    documents: dict[str, Count] = Field(default_factory=dict)
     #: An example of text that the tokenizer loses; empty where it loses none.
     lost: str = ""
     source: Data
@@ -43,13 +46,13 @@ class PlannedVariant(_Part):
     """A variant of a table: its architecture with every default filled in, and its exact sizes."""
 
     label: str
-    id: str
+    id: Id
     baseline: bool = False
     #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order" or "both".
     role: Literal["", "aa", "positive"] = ""
     reseed: str = ""
     #: What matching left of the budget, and what it changed: "feed-forward width 176".
-    residual: float = 0.0
+    residual: Number = 0.0
     solved: str = ""
     #: In a factorial design: which of its axis' values each factor has.
     levels: dict[str, int] = Field(default_factory=dict)
@@ -63,15 +66,15 @@ class PlannedVariant(_Part):
     model: dict[str, Any]
     #: Its tokens, where they are not those of the table.
     text: PlannedText | None = None
-    parameters: int
-    non_embedding: int
-    flops_per_token: int
-    kv_bytes_per_token: int
+    parameters: Positive
+    non_embedding: Count
+    flops_per_token: Count
+    kv_bytes_per_token: Count
     #: Unknown in plans of older versions.
-    state_bytes: int | None = None
-    active_parameters: int | None = None
+    state_bytes: Count | None = None
+    active_parameters: Count | None = None
     #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
-    state_growth: dict[int, int] = Field(default_factory=dict)
+    state_growth: dict[Count, Count] = Field(default_factory=dict)
 
     @property
     def active(self) -> int:
@@ -82,17 +85,17 @@ class PlannedVariant(_Part):
 class PlannedRun(_Part):
     """A variant trained from one seed, at one point of what is tuned."""
 
-    id: str
-    variant: str
-    seed: int
-    init_seed: int
-    order_seed: int
-    steps: int
+    id: Id
+    variant: Id
+    seed: Count
+    init_seed: Count
+    order_seed: Count
+    steps: Positive
     #: What it changes of the experiment's `train`, the tuned point included.
     train: dict[str, Any] = Field(default_factory=dict)
     tuned: dict[str, Any] = Field(default_factory=dict)
     #: Of its optimizer's state; None in plans of older versions, which all had AdamW.
-    optimizer_bytes: int | None = None
+    optimizer_bytes: Count | None = None
 
     def train_config(self, experiment: Train) -> Train:
         """Return what it trains with: the experiment's `train` with its own changes."""
@@ -106,14 +109,22 @@ class PlannedTable(_Part):
     name: str = ""
     match: str = "none"
     budget: str = "tokens"
-    size: dict[str, int]
+    size: dict[str, Count]
     text: PlannedText
     #: Where documents are read in random order: tokens of each stream of them that a step reads.
-    span: int | None = None
-    steps: int
-    tokens_per_run: int
+    span: Positive | None = None
+    steps: Positive
+    tokens_per_run: Positive
     variants: list[PlannedVariant]
     runs: list[PlannedRun]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if [variant.baseline for variant in self.variants].count(True) != 1:
+            raise ValueError("a table has one baseline")
+        if unknown := {run.variant for run in self.runs} - {v.id for v in self.variants}:
+            raise ValueError(f"a run is of the variant {min(unknown)}, which the table lacks")
+        return self
 
     @property
     def baseline(self) -> PlannedVariant:
@@ -163,8 +174,10 @@ class PlanDocument(_Part):
     """What `plan.json` holds: enough to read the results without making the plan again."""
 
     format: int
+    #: Of the program that wrote it; empty in plans of older versions.
+    version: str = ""
     experiment: Experiment
-    tables: list[PlannedTable]
+    tables: list[PlannedTable] = Field(min_length=1)
     #: How the runs compute, once that has been measured.
     compute: ComputeSettings | None = None
     #: What the launch decided for all runs.
@@ -187,7 +200,7 @@ class PlanDocument(_Part):
             "text": {"documents"},
         }
         values = self.model_dump(
-            mode="json", exclude={"experiment": True, "tables": {"__all__": known}}
+            mode="json", exclude={"version": True, "experiment": True, "tables": {"__all__": known}}
         )
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
         return {**values, "experiment": experiment}

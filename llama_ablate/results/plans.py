@@ -2,16 +2,19 @@
 
 import contextlib
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from llama_ablate import __version__
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, sealed
 from llama_ablate.results.layout import EARLIER
 from llama_ablate.results.leases import Lease
-from llama_ablate.results.plan import FORMAT, PlanDocument
+from llama_ablate.results.plan import FORMAT, READ, PlanDocument
 
 
 class FormatError(ConfigError):
@@ -20,40 +23,55 @@ class FormatError(ConfigError):
 
 def read(file: Path) -> PlanDocument:
     """Return a plan. Raises FormatError for another format, ConfigError for a damaged one."""
-    raw = file.read_bytes()
+    raw = disk.read(file)
     try:
         values = parse(raw, file, file.name)
     except ConfigError:
-        _refuse_format_1(parse(raw, file), file)
+        _refuse_unsealed(parse(raw, file), file)
         raise
     return validate(values, file)
 
 
-def _refuse_format_1(values: Any, file: Path) -> None:
-    """Raise FormatError for a plan of format 1, which had neither a seal nor a number."""
-    plain = isinstance(values, dict) and not {"format", "sha256"} & values.keys()
-    if plain and isinstance(values.get("runs"), list):
-        validate({"format": 1}, file)
+def _refuse_unsealed(values: Mapping[str, Any], file: Path) -> None:
+    """Raise FormatError for a plan of format 1, without seal and number, or sealed otherwise."""
+    is_first = not {"format", "sha256"} & values.keys() and isinstance(values.get("runs"), list)
+    number = 1 if is_first else values.get("format")
+    if number == 1 or (isinstance(number, int) and number > FORMAT):
+        validate({**values, "format": number}, file)
 
 
-def validate(values: object, file: Path) -> PlanDocument:
-    """Return the plan in a file as a typed document. Raises FormatError and ConfigError."""
-    if isinstance(values, dict) and values.get("format") != FORMAT:
-        number = values.get("format")
+def validate(values: Mapping[str, Any], file: Path) -> PlanDocument:
+    """Return the plan that a file holds, whose seal is intact, as a typed document.
+
+    Raises FormatError for one of another version: of another format, or that lacks or adds a key.
+    """
+    number, version = values.get("format"), values.get("version")
+    which = f" ({version})" if version else ""
+    ours = f"this is version {__version__}, which reads formats {' and '.join(map(str, READ))}"
+    if number not in READ:
         who = "an earlier" if isinstance(number, int) and number < FORMAT else "a later"
-        raise FormatError(
-            f"'{file.parent}' is of format {number}: {who} version wrote it, and this one reads "
-            f"format {FORMAT}"
-        )
+        what = f"'{file.parent}' is of format {number}: {who} version{which} wrote it"
+        raise FormatError(f"{what}; {ours}")
     try:
         return PlanDocument.model_validate(values)
     except (ValidationError, ConfigError) as error:
-        why = str(error).splitlines()[0]
-        raise ConfigError(f"'{file}' is damaged: it holds no plan ({why})") from None
+        what = f"'{file}': another version{which} wrote it"
+        raise FormatError(f"{what}; {ours} ({_first(error)})") from None
 
 
-def refuse_other_format(file: Path) -> PlanDocument | None:
-    """Return the plan in a file; None for a damaged or missing one. Raises FormatError."""
+def _first(error: ValidationError | ConfigError) -> str:
+    """Return in a line where a document is not what it should be, and why."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    wrong = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+
+
+def if_sound(file: Path) -> PlanDocument | None:
+    """Return the plan in a file; None for a damaged or missing one.
+
+    Raises FormatError for one of another version, which no command may replace.
+    """
     try:
         return read(file)
     except FormatError:
@@ -62,38 +80,21 @@ def refuse_other_format(file: Path) -> PlanDocument | None:
         return None
 
 
-def refuse_another_experiment(file: Path, plan: PlanDocument) -> None:
-    """Raise ConfigError where a plan may not replace the one in a file.
-
-    That is where the file is of an experiment of another name, which was cut to the same folder,
-    and where it is of another format. A damaged one may be replaced.
-    """
-    current = refuse_other_format(file)
-    if current and current.experiment.name != plan.experiment.name:
+def refuse_another_experiment(file: Path, current: PlanDocument, plan: PlanDocument) -> None:
+    """Raise ConfigError where the current plan in a file is of an experiment of another name."""
+    if current.experiment.name != plan.experiment.name:
         raise ConfigError(
             f"'{file.parent}' holds the results of '{current.experiment.name}', not of "
             f"'{plan.experiment.name}': choose another name, or another --results"
         )
 
 
-def same(file: Path, plan: PlanDocument) -> bool:
-    """Return whether a file holds this plan, as this or an earlier version wrote it."""
-    with contextlib.suppress(ConfigError):
-        return read(file).identity() == plan.identity()
-    return False
-
-
-def keep(file: Path, now: PlanDocument, finished: set[str], lease: Lease) -> None:
-    """Keep a copy of the plan in a file, where the plan that replaces it drops finished runs.
-
-    A damaged one is not kept.
-    """
-    try:
-        current = read(file)
-    except ConfigError:
-        return
+def keep(
+    file: Path, current: PlanDocument, now: PlanDocument, finished: set[str], lease: Lease
+) -> None:
+    """Keep a copy of the current plan, where the plan that replaces it drops finished runs."""
     if finished & current.runs.keys() - now.runs.keys():
-        name = f"plan-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.json"
+        name = f"plan-{hashlib.sha256(disk.read(file)).hexdigest()[:8]}.json"
         lease.replace(file.parent / name, sealed(current.model_dump(mode="json"), name))
 
 

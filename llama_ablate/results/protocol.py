@@ -5,10 +5,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_ablate.config.experiment import Experiment, Hypothesis
 from llama_ablate.errors import ConfigError
@@ -81,13 +82,27 @@ def version(
     return Version(after_runs=after_runs, stated=stated, replaced=list(replaced))
 
 
-def of_hypotheses(hypotheses: Sequence[Any]) -> list[Version]:
-    """Return the protocol of results from before there was one: of the hypotheses alone.
+_VERSIONS = TypeAdapter(list[Version])
+_HYPOTHESES = TypeAdapter(list[Hypothesis])
 
-    Raises ValidationError where that is not what they are.
+
+def stated_in(stored: Mapping[str, Any], file: Path) -> list[Version]:
+    """Return the versions that a sealed document holds; none where it holds nothing.
+
+    One from before there was a protocol has the hypotheses alone. Raises ConfigError for a document
+    that another version of the program wrote.
     """
-    stated = [Hypothesis.model_validate(entry).model_dump(mode="json") for entry in hypotheses]
-    return [Version(stated={"hypotheses": stated}, whole=False)]
+    if not {"versions", "hypotheses"} & stored.keys():
+        return []
+    try:
+        if "versions" in stored:
+            return _VERSIONS.validate_python(stored["versions"])
+        hypotheses = _HYPOTHESES.validate_python(stored["hypotheses"])
+    except (ValidationError, ConfigError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"'{file}': another version of the program wrote it ({why})") from None
+    of_file = [entry.model_dump(mode="json") for entry in hypotheses]
+    return [Version(stated={"hypotheses": of_file}, whole=False)]
 
 
 def extended(

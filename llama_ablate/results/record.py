@@ -1,10 +1,17 @@
 """What a launch decides for its runs, and what a finished one leaves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, NotRequired
 
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from llama_ablate.errors import ConfigError
 from llama_ablate.results.metrics import Measurement
+from llama_ablate.results.typed import LARGEST, Count, Id, MetricName, Number, typed
 
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
@@ -14,26 +21,41 @@ CURVE_TOKENS = 8_192
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
 
+@with_config(ConfigDict(extra="allow"))
+class Environment(TypedDict):
+    """What a run was made with: more keys than these may be there."""
+
+    packages: dict[str, str | None]
+    code: str | None
+    processor: str
+    gpu: str | None
+    plugins: NotRequired[dict[str, str]]
+    python: NotRequired[str]
+    system: NotRequired[str]
+    cores: NotRequired[int]
+
+
 @dataclass(frozen=True)
 class Record:
     """What a finished run leaves behind, apart from its curve, weights and metrics."""
 
-    id: str
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    id: Id
     label: str
-    variant: str
-    seed: int
+    variant: Id
+    seed: Count
     outcome: Outcome
     reason: str
-    steps_done: int
-    tokens_done: int
-    train_s: float
-    peak_memory_bytes: int
+    steps_done: Count
+    tokens_done: Count
+    train_s: Number
+    peak_memory_bytes: Count
     model: dict[str, Any]
     train: dict[str, Any]
     data: str
     compute: dict[str, Any]
-    environment: dict[str, Any]
-    metrics: dict[str, Measurement] = field(default_factory=dict)
+    environment: Environment
+    metrics: dict[MetricName, Measurement] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -41,10 +63,9 @@ class Record:
         return {**asdict(replace(self, metrics={})), "metrics": metrics}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Record":
-        """Make the record that `to_dict` wrote. Raises TypeError for anything else."""
-        metrics = {k: Measurement.from_dict(v) for k, v in values["metrics"].items()}
-        return cls(**{**values, "metrics": metrics})
+    def from_dict(cls, values: object, where: object = "") -> "Record":
+        """Make the record that `to_dict` wrote. Raises ConfigError for anything else."""
+        return typed(_RECORD, values, where)
 
     @property
     def ok(self) -> bool:
@@ -60,6 +81,47 @@ class Record:
     def unmeasured(self) -> dict[str, str]:
         """Why a metric failed, by metric."""
         return {name: metric.error for name, metric in self.metrics.items() if metric.error}
+
+
+_RECORD = TypeAdapter(Record)
+_ENDING = TypeAdapter(tuple[Outcome, str])
+
+
+def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
+    """Return the outcome and its reason. Raises ConfigError where they are none."""
+    return typed(_ENDING, (values.get("outcome"), values.get("reason")), where)
+
+
+def _beyond(values: NDArray[np.float64]) -> bool:
+    return bool((np.abs(values[np.isfinite(values)]) > LARGEST).any())
+
+
+class Curve(NamedTuple):
+    """A learning curve: the names of its columns, and its numbers (points, columns)."""
+
+    columns: tuple[str, ...]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, columns: Iterable[str], rows: Iterable[Sequence[Any]], where: object) -> "Curve":
+        """Make a curve of what was stored; NaN where a number was not taken.
+
+        Raises ConfigError where a row is shorter than another, or holds anything but numbers.
+        """
+        names = tuple(columns)
+        try:
+            values = np.array([[float(cell) for cell in row] for row in rows])
+            curve = cls(names, values.reshape(len(values), len(names)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"{where}: damaged, it is no learning curve ({error})") from None
+        if len(curve.values) and ({*CURVE} - {*names} or _beyond(values)):
+            raise ConfigError(f"{where}: damaged, a learning curve has other columns or numbers")
+        return curve
+
+    @property
+    def points(self) -> list[dict[str, float]]:
+        """Its points, a number for each column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.values.tolist()]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import csv
 import hashlib
 import io
-import math
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse
 from llama_ablate.results.layout import METRICS
 from llama_ablate.results.metrics import Measurement
-from llama_ablate.results.record import Record
+from llama_ablate.results.record import Curve, Record, ending
 
 MANIFEST = "manifest.json"
 RECORD = "record.json"
 WEIGHTS = "weights.safetensors"
 #: An empty file: the weights were dropped on purpose.
 DROPPED = "weights.dropped"
-_NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_NO_FILE = (FileNotFoundError, NotADirectoryError)
 
 
 class RunFolder:
@@ -34,24 +34,23 @@ class RunFolder:
 
     def record(self) -> Record:
         """Return the run's record with its metrics."""
-        try:
-            return Record(**self._values, metrics=self.metrics)
-        except TypeError:
-            raise ConfigError(f"{self.path / RECORD}: damaged, it is no record") from None
+        return Record.from_dict({**self._values, "metrics": self.metrics}, self.path / RECORD)
 
     def outcome(self) -> tuple[str, str]:
         """Return how the run ended, and why, from the manifest alone."""
         entry = self.manifest.get(RECORD, {})
         values = entry if "outcome" in entry else self._values  # of older versions: in the record
-        return values["outcome"], values["reason"]
+        return ending(values, self.path / MANIFEST)
 
     def curve(self) -> list[dict[str, float]]:
         """Return the learning curve; an empty cell is a number not taken there."""
-        text = self._content("curve.csv").decode("utf-8")
-        return [
-            {key: float(cell) if cell else math.nan for key, cell in row.items()}
-            for row in csv.DictReader(io.StringIO(text))
-        ]
+        text = self._content("curve.csv").decode("utf-8", "replace")
+        try:
+            names, *rows = [*csv.reader(io.StringIO(text))] or [[]]
+        except csv.Error as error:
+            raise ConfigError(f"{self.path / 'curve.csv'}: damaged, no CSV ({error})") from None
+        cells = ([cell or "nan" for cell in row] for row in rows)
+        return Curve.of(names, cells, self.path / "curve.csv").points
 
     def weights(self) -> Path | None:
         """Return the file of the run's weights, where it has one."""
@@ -124,13 +123,12 @@ class RunFolder:
     @cached_property
     def _values(self) -> dict[str, Any]:
         file = self.path / RECORD
-        return dict(parse(self._content(file.name), file))
+        return parse(self._content(file.name), file)
 
     def _json(self, name: str) -> Any:
         file = f"{self.path}/{name}"  # joining paths would take a fifth of reading a manifest
         try:
-            with open(file, "rb") as opened:
-                content = opened.read()
+            content = disk.read(file)
         except _NO_FILE:
             raise ConfigError(f"{file}: damaged, there is no such file") from None
         return parse(content, file, "/".join((*self.path.parts[-2:], name)))
@@ -145,9 +143,9 @@ class RunFolder:
         with self._opened(name) as opened:  # it may be larger than memory
             self._compare(name, hashlib.file_digest(opened, "sha256").hexdigest())
 
-    def _opened(self, name: str) -> io.BufferedReader:
+    def _opened(self, name: str) -> BufferedReader:
         try:
-            return (self.path / name).open("rb")
+            return disk.opened(self.path / name)
         except _NO_FILE:
             raise ConfigError(f"{self.path}: damaged, it lacks {name}") from None
 

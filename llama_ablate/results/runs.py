@@ -44,9 +44,8 @@ class Runs:
         partial = lease.folder / f"partial-{lease.number}"
         try:
             name = lease.set_once("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
-            target = kind / (
-                name if kind == self.final else f"{name}--{self._attempts(record.id) + 1}"
-            )
+            attempt = "" if kind == self.final else f"--{self._attempts(record.id) + 1}"
+            target = disk.below(kind, name + attempt)
             disk.make(partial / METRICS)
             disk.make(kind)
             _write(partial, self._layout.place(target), record, curve, save_weights)
@@ -143,7 +142,7 @@ class Runs:
         """Add a metric to a finished run."""
         folder = self.folder(run)
         assert folder is not None, run
-        file = folder / METRICS / f"{name}.json"
+        file = disk.below(folder, METRICS, f"{name}.json")
         lease.replace(file, sealed(metric.to_dict(), self._layout.place(file)))
 
 
@@ -192,5 +191,5 @@ def _write(
     manifest[METRICS] = dict.fromkeys(metrics, "sealed")
     for name, metric in metrics.items():
         file = f"{METRICS}/{name}.json"
-        disk.write(partial / file, sealed(metric, f"{place}/{file}"))
+        disk.write(disk.below(partial, METRICS, f"{name}.json"), sealed(metric, f"{place}/{file}"))
     disk.write(partial / MANIFEST, sealed(manifest, f"{place}/{MANIFEST}"))

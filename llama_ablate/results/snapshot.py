@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.results.layout import Layout
 from llama_ablate.results.live import Live
@@ -157,13 +158,22 @@ class Results:
     def experiment_text(self) -> str:
         """The experiment file as the user wrote it; without that copy, what was read of it."""
         try:
-            return self._source.layout.experiment.read_text("utf-8", "replace")
+            return disk.read(self._source.layout.experiment).decode("utf-8", "replace")
         except FileNotFoundError:
             return to_json(self.plan.experiment.model_dump(mode="json"))
+
+    @property
+    def changed(self) -> list[Path]:
+        """Files of a pack beside its data that are not as they were written, such as its report."""
+        return self._store.changed if isinstance(self._store, Pack) else []
 
     def curve(self, run: str) -> list[dict[str, float]]:
         """Return a run's learning curve, one row a point."""
         return self.finished[run].curve() if run in self.finished else []
+
+    def refuse_links(self) -> None:
+        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
+        self._source.layout.refuse_links()
 
     def lock_report(self) -> AbstractContextManager[object]:
         """Return a context in which one process at a time writes the report.

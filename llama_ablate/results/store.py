@@ -47,6 +47,8 @@ class Store:
         if not (root / PLAN).is_file():
             others = [path.name for path in experiments_in(root) or experiments_in(root.parent)]
             hint = nearest(root.name, others) if others else ""
+            stopped = "; packing was stopped there, before its end: pack it again"
+            hint = stopped if Layout(root).packing.exists() else hint
             raise ConfigError(f"'{root}' holds no results (no plan.json){hint}")
         return cls(root)
 
@@ -61,22 +63,15 @@ class Store:
     def prepare(self) -> None:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         self._refuse_pack(self.root)
+        plans.if_sound(self.plan_file)
         try:
-            self.refuse_links(self.root)
+            self.layout.refuse_links(self.root)
             for folder in (self.layout.final, self.layout.variants, self.layout.working):
                 disk.make(folder)
             with self.alone("plan"):
                 pass
         except OSError as error:
             raise self._unwritable(error) from None
-
-    def refuse_links(self, *more: Path) -> None:
-        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
-        links = [path for path in more if path.is_symlink()]
-        others = {self.jobs, self.layout.track}
-        links += [path for path in disk.links_below(self.root) if not others & {*path.parents}]
-        if links:
-            raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
     def create(self, plan: PlanDocument, experiment_text: str) -> None:
         """Write the plan, unless the same plan is there already.
@@ -86,10 +81,12 @@ class Store:
         """
         try:
             with self.alone("plan") as lease:
-                exists = self.plan_file.is_file()
-                same = exists and plans.same(self.plan_file, plan)
+                current = plans.if_sound(self.plan_file)
+                same = current is not None and current.identity() == plan.identity()
+                exists = self.plan_file.exists()
                 if exists and not same:
-                    plans.refuse_another_experiment(self.plan_file, plan)
+                    if current:
+                        plans.refuse_another_experiment(self.plan_file, current, plan)
                     if self._at_work(besides=("plan", "report", "mend")):
                         raise ConfigError(
                             f"others are at work in '{self.root}' on another plan: "
@@ -99,8 +96,10 @@ class Store:
                 if same:
                     return
                 self._keep_protocol(lease, plan)
-                if exists:
-                    plans.keep(self.plan_file, plan, self.runs.final_ids(), lease)
+                if current:
+                    plans.keep(self.plan_file, current, plan, self.runs.final_ids(), lease)
+                elif exists:
+                    self.layout.quarantine(self.plan_file)
                 lease.replace(
                     self.plan_file, sealed(plan.model_dump(mode="json"), self.plan_file.name)
                 )
@@ -170,7 +169,7 @@ class Store:
 
         Raises ConfigError for damaged ones that cannot.
         """
-        plans.refuse_other_format(self.plan_file)
+        plans.if_sound(self.plan_file)
         with self.alone("mend"):
             moved = self._documents.quarantine()
         if self.runs.folders():
@@ -179,7 +178,7 @@ class Store:
 
     def working(self, key: str) -> Path:
         """Return the folder of a piece of work: leases, checkpoints and log."""
-        return self.layout.working / key
+        return disk.below(self.layout.working, key)
 
     def log(self, key: str) -> Path:
         """Return the file to which the process of a piece of work prints."""
@@ -225,7 +224,7 @@ class Store:
 
     def lock_report(self) -> AbstractContextManager[Lease]:
         """Return the lease on writing the report. Raises ConfigError for a link."""
-        self.refuse_links()
+        self.layout.refuse_links()
         return self.alone("report")
 
     def is_leased(self, run: str) -> bool:

@@ -2,6 +2,7 @@
 
 import fcntl
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.results import FINAL, Record, Results
 from llama_ablate.results.live import EVERY_S
 from llama_ablate.track.registry import Sink, TrackedRun, make
@@ -137,10 +139,12 @@ def follow(
 def alone(results: Results, name: str) -> Iterator[TextIO]:
     """Hold the right to send an experiment to a sink; yield the file that it may print to.
 
-    Raises ConfigError where another process has it, and OSError where the folder cannot be made.
+    Raises ConfigError where another process has it, and for a link in the results; OSError where
+    the folder cannot be made.
     """
-    results.track.mkdir(exist_ok=True)
-    with (results.track / f"{name}.log").open("a", encoding="utf-8") as log:
+    results.refuse_links()
+    handle = disk.append(disk.below(results.track, f"{name}.log"))
+    with os.fdopen(handle, "a", encoding="utf-8") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

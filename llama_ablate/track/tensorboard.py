@@ -1,11 +1,11 @@
 """TensorBoard: event files in the experiment's folder."""
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.track.registry import SINKS, TrackedRun
 
@@ -17,7 +17,7 @@ class TensorBoard:
     package = "tensorboard"
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "tensorboard"
+        self._folder = folder
         self._last = 0
 
     def open(self, run: TrackedRun) -> int:
@@ -29,8 +29,9 @@ class TensorBoard:
         from tensorboard.plugins.hparams.plugin_data_pb2 import SessionStartInfo
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        place = self._folder / slug(run.group) / f"{slug(run.name)}--{run.id}"
-        shutil.rmtree(place, ignore_errors=True)
+        names = ("tensorboard", slug(run.group), f"{slug(run.name)}--{run.id}")
+        place = disk.below(self._folder, *names)
+        disk.remove_tree(place)
         self._writer = EventFileWriter(str(place))
         info = SessionStartInfo(group_name=run.id, start_time_secs=time.time())
         for key, value in run.flat.items():

@@ -1,9 +1,9 @@
 """Weights & Biases; offline with WANDB_MODE=offline, to be sent by `wandb sync`."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
 from llama_ablate.track.registry import SINKS, TrackedRun
 
@@ -22,8 +22,8 @@ class WandB:
         import wandb
 
         for earlier in (self._folder / "wandb").glob(f"offline-run-*-{run.id}"):
-            shutil.rmtree(earlier, ignore_errors=True)
-        self._folder.mkdir(parents=True, exist_ok=True)
+            disk.remove_tree(earlier)
+        disk.make(self._folder)
         self._run = wandb.init(
             project=slug(run.project, 128),  # names of projects have no spaces and slashes
             id=run.id,

@@ -39,7 +39,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     """
     for _step, path in _checkpoints(folder):
         try:
-            with path.open("rb") as file:
+            with disk.opened(path) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if not path.name.endswith(f"-{digest[:32]}.pt"):
                 raise ValueError("its content does not have the hash in its name")  # noqa: TRY301

@@ -1,0 +1,42 @@
+"""What names and numbers of stored results may be: whoever wrote a file, it is read as this."""
+
+import math
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from llama_ablate.errors import ConfigError
+
+_T = TypeVar("_T")
+#: Of measured numbers: beyond it squares are infinite, and what is computed of them is no number.
+LARGEST = 1e100
+
+#: The id of a variant or a run: a part of the names of folders.
+Id = Annotated[str, Field(pattern=r"^[0-9a-z]{1,32}$")]
+#: The fingerprint of a text or of its tokens, by which their folder is called.
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-z]{1,32}$")]
+#: The name of a metric, by which files and figures are called.
+MetricName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}$")]
+#: How many there are of something, or how large it is.
+Count = Annotated[int, Field(ge=0, le=10**18)]
+Positive = Annotated[int, Field(gt=0, le=10**18)]
+
+
+def _bounded(value: float) -> float:
+    if math.isfinite(value) and abs(value) > LARGEST:
+        raise ValueError(f"a number is at most {LARGEST:g}")
+    return value
+
+
+#: What was measured; NaN and infinities are numbers too.
+Number = Annotated[float, AfterValidator(_bounded)]
+
+
+def typed(kind: TypeAdapter[_T], stored: object, where: object) -> _T:
+    """Return what was stored as a type. Raises ConfigError, with the place, for anything else."""
+    try:
+        return kind.validate_python(stored)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{where}: damaged, {key}: {first['msg']}") from None
