@@ -12,9 +12,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import PydanticUserError, create_model
+from pydantic import AfterValidator, PydanticUserError, create_model
 
 from llama_ablate.config import plugins
 from llama_ablate.config.validation import Section, shown
@@ -22,7 +22,16 @@ from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files.strict_json import to_json
 
 Component = TypeVar("Component", bound=Callable[..., Any])
-Entry = str | dict[str, Any]
+
+
+def _named(entry: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(entry.get("name", entry.get("pattern")), str | list):
+        raise ConfigError("a mapping has the key 'name' here")
+    return entry
+
+
+#: A component as YAML has it: its name, or a mapping with its options.
+Entry = str | Annotated[dict[str, Any], AfterValidator(_named)]
 
 
 @dataclass(frozen=True)
@@ -242,8 +251,10 @@ def entry_text(entry: Any, *, options: bool = True) -> str:
 
     Components of a pattern over depth stand one after another, `mha window=64 / mha`.
     """
-    if not isinstance(entry, dict):
-        return entry if isinstance(entry, str) else to_json(entry)
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, dict) or not {"name", "pattern"} & entry.keys():
+        return to_json(entry)
     if "pattern" in entry:
         return " / ".join(entry_text(one, options=options) for one in entry["pattern"])
     name, rest = entry["name"], ((k, v) for k, v in entry.items() if k != "name")

@@ -41,7 +41,7 @@ class Live(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     run: str
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=_MOST)
     steps: int = Field(gt=0, le=_MOST)
     tokens: int = Field(ge=0, le=_MOST)
     train_loss: Number

@@ -36,7 +36,7 @@ from llama_ablate.results.typed import Count, Id, MetricName, typed
 
 RUNS = "runs.jsonl.gz"
 #: A line of a run has kilobytes, and is packed in a fifth of them: what is far beyond is an attack.
-_LINE, _PACKED, _LEAST = 64 << 20, 100, 16 << 20
+_LINE, _PACKED, _LEAST = 16 << 20, 100, 64 << 20
 
 
 class Sum(NamedTuple):

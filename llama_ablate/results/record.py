@@ -22,10 +22,17 @@ CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_los
 
 
 @with_config(ConfigDict(extra="allow"))
+class Packages(TypedDict):
+    """Versions of packages: torch, and others."""
+
+    torch: str
+
+
+@with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict):
     """What a run was made with: more keys than these may be there."""
 
-    packages: dict[str, str | None]
+    packages: Packages
     code: str | None
     processor: str
     gpu: str | None

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.results.layout import Layout
@@ -125,7 +126,12 @@ class Results:
     @cached_property
     def records(self) -> Mapping[str, Record]:
         """The records of the planned runs that finished, by id, in the plan's order."""
-        return {id_: run.record() for id_, run in self.finished.items()}
+        records = {id_: run.record() for id_, run in self.finished.items()}
+        for id_, record in records.items():
+            planned = self.plan.runs[id_]
+            if (record.variant, record.seed) != (planned.variant, planned.seed):
+                raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
+        return records
 
     @property
     def statuses(self) -> list[RunStatus]:
