@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
+_USER = re.compile(r"(?<=://)[^/@\s]+@")
 _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 #: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
 _COLOURS = {
@@ -32,8 +33,11 @@ def visible(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return text in one line, with everything that does not print escaped."""
-    return "".join(c if c.isprintable() else _spelled(c) for c in text)
+    """Return text in one line, with everything that does not print escaped.
+
+    Addresses are without the user and the password that stand in them.
+    """
+    return "".join(c if c.isprintable() else _spelled(c) for c in _USER.sub("", text))
 
 
 def _spelled(character: str) -> str:

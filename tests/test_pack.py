@@ -5,6 +5,8 @@ import json
 import math
 import re
 import shutil
+import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +14,14 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.results import CURVE, Results, Store
+from llama_ablate.results import CURVE, Results, Store, pack_writer
 from llama_ablate.results.metrics import Measurement, Value, row
-from llama_ablate.results.pack_writer import pack
+from llama_ablate.results.pack_writer import finish, pack
 from tests import plans
-from tests.reliability.harness import fsck
+from tests.in_process import in_process
+from tests.reliability.harness import Disk, crash_at, fsck, in_child
 
 ROOT = Path(__file__).parents[1]
 ROW = dict.fromkeys(CURVE, 1.0)
@@ -224,6 +228,110 @@ def test_a_pack_takes_the_place_of_a_pack_and_of_nothing_else(folder, packed, tm
     pack(Results.open(packed), tmp_path / "y", {"new": b"2"})
     assert {*content(tmp_path / "y")} == {"new", "pack.json", "runs.jsonl.gz", "experiment.yaml"}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x", "y"]
+
+
+@pytest.fixture
+def beside(packed, tmp_path):
+    """A pack of fewer runs, with files of somebody else's in its folder, and what those hold."""
+    old = shutil.copytree(packed, tmp_path / "old")
+    with tempfile.TemporaryDirectory() as place:
+        store = Store(Path(place) / "x")
+        store.prepare()
+        store.create(plans.of_runs("0a"), "name: x\n")
+        pack(Results(store), old, {"report.md": b"old", "effects_old.png": b"old"})
+    (old / "paper").mkdir()
+    (old / "paper" / "main.tex").write_text("mine")
+    (old / "NOTES.md").write_text("mine")
+    return old
+
+
+MINE = {"NOTES.md": b"mine", "paper/main.tex": b"mine"}
+
+
+def test_packing_again_replaces_what_the_pack_lists_and_nothing_else(packed, beside):
+    assert (beside / "effects_old.png").is_file()
+    pack(Results.open(packed), beside, {"report.md": b"new"})
+    names = {"pack.json", "runs.jsonl.gz", "experiment.yaml", "report.md"}
+    assert content(beside).keys() == names | MINE.keys()
+    assert content(beside).items() >= {**MINE, "report.md": b"new"}.items()
+    listed = json.loads((beside / "pack.json").read_text("utf-8"))["files"]
+    assert listed.keys() == names - {"pack.json"}
+
+
+def test_a_file_of_somebody_elses_is_not_replaced_by_one_of_the_pack(packed, beside):
+    before = content(beside)
+    with pytest.raises(ConfigError, match=r"NOTES.md' is no file of that pack"):
+        pack(Results.open(packed), beside, {"NOTES.md": b"theirs"})
+    assert content(beside) == before
+
+
+def test_packing_that_is_killed_at_any_call_leaves_the_old_pack_or_is_finished(
+    packed, beside, tmp_path, volume
+):
+    pages = {"report.md": b"new", "effects.png": b"new"}
+    calls = Disk(lambda *_: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "os", calls)
+        pack(Results.open(packed), shutil.copytree(beside, tmp_path / "reference"), pages)
+    before, after = content(beside), content(tmp_path / "reference")
+    assert calls.calls > 30
+    ended = Counter()
+    for number in range(1, calls.calls + 1, volume(3, 1, 1)):
+        root = shutil.copytree(beside, tmp_path / "x")
+
+        def crash(number=number, root=root):
+            crash_at(number).install()
+            pack(Results.open(packed), root, pages)
+
+        assert in_child(crash) == -9
+        assert content(root).items() >= MINE.items()
+        seen = "old" if content(root).items() >= before.items() else "new"
+        if (root / ".partial-pack" / "pack.json").exists():
+            with pytest.raises(ConfigError, match="was being packed again when that was stopped"):
+                Results.open(root).records  # noqa: B018
+            finish(root)
+            seen = "finished"
+        ended[seen] += 1
+        assert not Results.open(root).changed
+        if seen == "old":
+            pack(Results.open(packed), root, pages)
+        assert {k: v for k, v in content(root).items() if ".partial" not in k} == after
+        assert seen == "new" or not (root / ".partial-pack").exists()
+        shutil.rmtree(root)
+    assert ended.keys() == {"old", "finished", "new"}
+
+
+def test_an_interrupted_pack_is_named_and_the_same_command_finishes_it(folder, copy, capsys):
+    staged = copy / ".partial-pack"
+    staged.mkdir()
+    shutil.copy(copy / "pack.json", staged)
+    (copy / "report.md").rename(staged / "report.md")
+    said = refusal(capsys, "status", copy)
+    assert "was being packed again" in said
+    assert f"llama-ablate pack {copy} finishes it" in said
+    with in_process():
+        assert main(["pack", str(copy)]) == 0
+    assert not staged.exists()
+    shutil.rmtree(copy)
+    staged.mkdir(parents=True)
+    assert "packing was stopped there, before its end" in refusal(capsys, "status", copy)
+    with in_process():
+        assert main(["pack", str(folder), "--out", str(copy)]) == 0
+    assert main(["status", str(copy)]) == 1
+
+
+def test_changed_pages_of_a_pack_are_named_and_its_numbers_stand(copy, capsys):
+    for name in ("report.md", "effects.png", "experiment.yaml"):
+        (copy / name).write_bytes((copy / name).read_bytes()[:-1] + b"X")
+        capsys.readouterr()
+        assert main(["status", str(copy)]) == 1
+        assert name in capsys.readouterr().err
+        assert ("I2", name, "is not what the pack says") in fsck.check(copy)
+
+
+def test_two_commands_do_not_pack_into_one_place_at_once(packed, copy):
+    with pack_writer._alone(copy), pytest.raises(ConfigError, match="another command is packing"):
+        pack(Results.open(packed), copy, {})
 
 
 def test_an_earlier_plan_is_packed_as_the_plan(folder, tmp_path):

@@ -266,8 +266,13 @@ def remove_tree(path: Path) -> None:
         return
     for name in names(path):
         remove_tree(path / name)
+    remove_empty(path)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder, unless something lies in it, or it is gone."""
     try:
-        os.rmdir(path)
+        os.rmdir(folder)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
             raise

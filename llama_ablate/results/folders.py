@@ -1,9 +1,9 @@
 """Locate the results of experiments and runs in folders."""
 
-import contextlib
 import os
 from pathlib import Path
 
+from llama_ablate.files import disk
 from llama_ablate.results.layout import Layout, experiments_in
 from llama_ablate.results.pack import Pack
 from llama_ablate.results.snapshot import Results
@@ -36,5 +36,4 @@ def run_at(folder: Path) -> tuple[Store, str] | None:
 def remove_empty(root: Path) -> None:
     """Remove the folders in and below a place in which nothing lies, and the place itself."""
     for below, _folders, _files in os.walk(root, topdown=False):
-        with contextlib.suppress(OSError):  # something lies in it
-            os.rmdir(below)
+        disk.remove_empty(Path(below))

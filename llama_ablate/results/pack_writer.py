@@ -57,8 +57,7 @@ def pack(results: Results, target: Path, pages: Mapping[str, bytes]) -> None:
             disk.replace(staged / PACK, sealed(document, PACK))
         except BaseException:
             disk.remove_tree(staged)
-            with contextlib.suppress(OSError):  # a pack was there, or a file of somebody else's
-                os.rmdir(target)
+            disk.remove_empty(target)
             raise
         _place(target)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.errors import ConfigError
@@ -21,18 +21,17 @@ CURVE_TOKENS = 8_192
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")
 
 
-@with_config(ConfigDict(extra="allow"))
-class Packages(TypedDict):
-    """Versions of packages: torch, and others."""
-
-    torch: str
+def _with_torch(packages: dict[str, str | None]) -> dict[str, str | None]:
+    if "torch" not in packages:
+        raise ValueError("it lacks torch")
+    return packages
 
 
 @with_config(ConfigDict(extra="allow"))
 class Environment(TypedDict):
     """What a run was made with: more keys than these may be there."""
 
-    packages: Packages
+    packages: Annotated[dict[str, str | None], AfterValidator(_with_torch)]
     code: str | None
     processor: str
     gpu: str | None
