@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -73,6 +74,26 @@ def write(path: Path, content: Content) -> str:
         remove(path)
         raise
     return file.digest
+
+
+def regular(path: str, flags: int) -> int:
+    """Open a regular file and return its handle: an `opener` for `open`.
+
+    Raises OSError for anything else, at once: a FIFO would have its reader wait for ever.
+    """
+    handle = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(code, "Not a regular file", path)
+    return handle
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a regular file. Raises OSError for anything else, at once."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:
@@ -180,7 +201,7 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 def sweep(parent: Path) -> None:
     """Remove the partial folders of killed processes, unless a partial folder is in use."""
     with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
-        handle = os.open(parent, os.O_RDONLY)
+        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in names(parent):

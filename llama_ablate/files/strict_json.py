@@ -51,7 +51,7 @@ def read_json(path: Path, place: str | None = None) -> Any:
 
     Raises ConfigError for a damaged file.
     """
-    return parse(path.read_bytes(), path, place)
+    return parse(disk.read(path), path, place)
 
 
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> Any:
