@@ -172,7 +172,7 @@ def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
 
 
 def _blocks(file: Path) -> Iterator[bytes]:
-    with open(file, "rb", opener=disk.regular) as opened:
+    with disk.opened(file) as opened:
         while block := opened.read(_BLOCK):
             yield block
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,11 +91,11 @@ class Tokens:
         """The splits' files, held open so that the file checked is the file mapped."""
         with contextlib.ExitStack() as opened:
             files = {
-                name: opened.enter_context(FileIO(self.folder / f"{name}.bin", opener=disk.regular))
+                name: opened.enter_context(disk.opened(self.folder / f"{name}.bin"))
                 for name in self.counts
             }
             weakref.finalize(self, opened.pop_all().close)
-        return files
+        return {name: cast("FileIO", file.raw) for name, file in files.items()}  # unbuffered
 
     @cached_property
     def _checked(self) -> dict[str, tuple[int, ...]]:
@@ -366,6 +366,6 @@ def _encode(text: Text, partial: Path, progress: Progress, width: int, bar: Bar)
 
 def _is_file(file: Path, sum_: str) -> bool:
     """Whether a file is there and has a SHA-256."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ConfigError):
         return hashlib.sha256(disk.read(file)).hexdigest() == sum_
     return False

@@ -244,20 +244,17 @@ class Appended:
     """
 
     def __init__(self, path: Path, done: Done, width: int) -> None:
-        try:
-            self._file = open(path, "r+b", opener=disk.regular)  # noqa: SIM115  held
-        except OSError:  # it is not there, or no file
+        self._sum, left = sha256(), done.tokens * width
+        with contextlib.suppress(OSError, ConfigError), disk.opened(path) as file:
+            while left > 0 and (block := file.read(min(left, 1 << 20))):
+                self._sum.update(block)
+                left -= len(block)
+        if left or self._sum.hexdigest() != done.sha256 or not done.chunks:
+            self._sum, done = sha256(), Done()
             disk.remove_tree(path)
-            self._file = path.open("x+b")
-        self._sum, self.done = sha256(), done
-        left = size = done.tokens * width
-        while left > 0 and (block := self._file.read(min(left, 1 << 20))):
-            self._sum.update(block)
-            left -= len(block)
-        if left or self._sum.hexdigest() != done.sha256:
-            self._sum, self.done, size = sha256(), Done(), 0
-        self._file.seek(size)
-        self._file.truncate()
+        self.done = done
+        self._file = path.open("ab")
+        self._file.truncate(done.tokens * width)
 
     def __enter__(self) -> "Appended":
         return self

@@ -13,8 +13,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from llama_ablate.errors import ConfigError
 
 #: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"
@@ -22,6 +25,25 @@ Content = bytes | Callable[["Writer"], Any]
 _CHUNK = 1 << 20
 #: Seconds for which a network file system's cache may show a folder that is gone.
 _STALE_S = 20.0
+
+
+def opened(path: Path | str) -> BufferedReader:
+    """Open a file to read. Raises ConfigError for a folder, a pipe or a device, which may not end.
+
+    A pipe that nobody writes to does not make it wait.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise ConfigError(f"{path}: damaged, it is {kind} and not a file")
+    return os.fdopen(handle, "rb")
+
+
+def read(path: Path | str) -> bytes:
+    """Return the content of a file. Raises ConfigError where it is none, as `opened` does."""
+    with opened(path) as file:
+        return file.read()
 
 
 class Writer:
@@ -74,26 +96,6 @@ def write(path: Path, content: Content) -> str:
         remove(path)
         raise
     return file.digest
-
-
-def regular(path: str, flags: int) -> int:
-    """Open a regular file and return its handle: an `opener` for `open`.
-
-    Raises OSError for anything else, at once: a FIFO would have its reader wait for ever.
-    """
-    handle = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(code, "Not a regular file", path)
-    return handle
-
-
-def read(path: Path) -> bytes:
-    """Return the content of a regular file. Raises OSError for anything else, at once."""
-    with open(path, "rb", opener=regular) as file:
-        return file.read()
 
 
 def replace(path: Path, content: Content, aside: Path | None = None) -> str:
