@@ -29,7 +29,7 @@ from llama_ablate.terminal import Bar, say
 _READING = 1  # raise it when some corpus is read in another way: what is known is forgotten
 _SAVE_S = 2.0  # between notes of how far the work is
 _KEPT_S = 7 * 24 * 3600  # unfinished work is kept for a week
-#: What writing to an open file raises, where the disk is at fault.
+#: What a write may raise, which names no file.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 #: What reading a note raises that is missing, damaged or of another version.
 _NO_NOTE = (OSError, ValueError, TypeError, LookupError)
@@ -102,7 +102,7 @@ def folder(root: Path, name: str) -> Iterator[Path]:
         finally:
             os.close(held)
     except OSError as error:
-        if not _of(root, error):
+        if not _at_fault(root, error):
             raise
         raise ConfigError(
             f"the token cache '{root}' cannot be written ({error.strerror}); "
@@ -110,8 +110,8 @@ def folder(root: Path, name: str) -> Iterator[Path]:
         ) from None
 
 
-def _of(root: Path, error: OSError) -> bool:
-    """Return whether the system refused something in a folder; a full disk names no file."""
+def _at_fault(root: Path, error: OSError) -> bool:
+    """Return whether it is in the cache that the system refused something."""
     place = error.filename2 or error.filename
     if place is None:
         return error.errno in _DISK
@@ -164,8 +164,7 @@ def read(source: Corpus, working: Path) -> Text:
     with contextlib.suppress(OSError, ValueError):
         if known := _noted_text(file, place, source.state):
             return texts.opened(known)
-    for left in (place, file):
-        disk.remove_tree(left)
+    disk.remove_tree(place)
     disk.make(place)
     with Bar("reading the text", "B") as bar:
         text = texts.write(source, place, bar.update)

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
+from tests.reliability.harness import crash_at, in_child
 
 STOPPED_AFTER = 5  # chunks
 
@@ -268,3 +270,24 @@ def test_a_note_of_another_corpus_is_not_believed(whole, tmp_path):
     other.folder = whole.folder
     shutil.copy(next(whole.folder.glob("texts/*")), whole.folder / "texts" / note.name)
     assert expected.items() <= other.prepare().items()
+
+
+def test_a_tokenisation_that_is_killed_at_any_change_of_the_disk_ends_alike(
+    whole, reference, monkeypatch, volume
+):
+    """Also half way into a write."""
+    monkeypatch.setattr(working, "_SAVE_S", 0.0)
+
+    def killed_at(number):
+        shutil.rmtree(whole.folder)
+        crash_at(number).install()  # in the child, for good
+        whole.prepare()
+
+    calls, killed = 1, -signal.SIGKILL
+    step = volume(9, 1, 1)
+    while killed == -signal.SIGKILL:
+        killed = in_child(killed_at, calls)
+        assert whole.prepare() == reference, calls
+        calls += step
+    assert killed == 0
+    assert calls > 100
