@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from docs import at_scale, reference_pages
+from docs import at_scale, believed_files, reference_pages
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence.rates import wilson
@@ -35,7 +35,7 @@ def pages() -> dict[Path, str]:
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "systems.md": audit.systems_parts(REFERENCE),
         docs / "claims.md": audit.claims_parts(REFERENCE),
-        docs / "reliability.md": {"torture": _torture()},
+        docs / "reliability.md": {"torture": _torture(), "believed": believed_files.table()},
         docs / "at-scale.md": at_scale.parts(REFERENCE),
         docs / "python.md": {"columns": columns()},
     }

@@ -68,6 +68,7 @@ POWER = "tests/reliability/test_power_loss.py"
 DAMAGE = "tests/reliability/test_damage.py"
 RACES = "tests/reliability/test_races.py"
 CRASHES = "tests/reliability/test_crashes.py"
+WORKING, TOKENS = "data/working.py", "tests/data/test_believed_tokens.py"
 
 #: R23: faults of the store and of what it keeps.
 STORE = (
@@ -169,6 +170,54 @@ STORE = (
         "optimizer.load_state_dict(kept)",
         "kept",
         ("tests/reliability/test_resume.py",),
+    ),
+    Mutant(
+        "a note of a tokenisation is believed without its seal",
+        WORKING,
+        "_noted",
+        "read_json(file, _place(file))",
+        "read_json(file)",
+        (TOKENS,),
+    ),
+    Mutant(
+        "a note of one text is believed of another",
+        WORKING,
+        "_place",
+        "'/'.join(file.parts[-2:])",
+        "''",
+        (TOKENS,),
+    ),
+    Mutant(
+        "a tokenisation goes on from where no chunk of the text ends",
+        WORKING,
+        "of",
+        "[end for end, _ in done.chunks] == _ends(text, split, len(done.chunks))",
+        "True",
+        (TOKENS,),
+    ),
+    Mutant(
+        "tokens are written behind others than were noted",
+        WORKING,
+        "__init__",
+        "self._sum.hexdigest() != done.sha256",
+        "False",
+        (TOKENS,),
+    ),
+    Mutant(
+        "a manifest may count other tokens than there are",
+        "data/tokens.py",
+        "_check",
+        "before[0] != size",
+        "False",
+        (TOKENS,),
+    ),
+    Mutant(
+        "tokens of another text are believed",
+        "data/tokens.py",
+        "load",
+        "tokens.fingerprint != folder.name",
+        "False",
+        (TOKENS,),
     ),
 )
 

@@ -40,9 +40,9 @@ class Chunk:
     lost: str  # the first difference of a round trip where some token is unknown, or ""
 
 
-def kind_of(tokenizer: Tokenizer) -> type[np.unsignedinteger[Any]]:
-    """Return the integers that tokens are kept as."""
-    return np.uint16 if tokenizer.vocab <= 2**16 else np.uint32
+def kind_of(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return the integers that the tokens of a vocabulary are kept as."""
+    return np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
 
 
 def encode(text: Text, split: str, start: int, file: Path) -> Iterator[Chunk]:
@@ -98,7 +98,7 @@ def _encoded(tokenizer: Tokenizer, text: str) -> tuple[NDArray[np.integer], str]
     ids = tokenizer.encode_documents(text)
     unknown = tokenizer.unknown is not None and bool((ids == tokenizer.unknown).any())
     lost = difference(tokenizer, text.split(SEPARATOR)) if unknown else ""
-    return ids.astype(kind_of(tokenizer)), lost
+    return ids.astype(kind_of(tokenizer.vocab)), lost
 
 
 class _Process:

@@ -5,7 +5,7 @@ The encodings of tiktoken lie in its cache, those of the Hugging Face hub in the
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from llama_ablate.data.tokenizer_files import Tiktoken, read
 from llama_ablate.data.tokenizers import TOKENIZERS, Maker, Tokenizer
 from llama_ablate.errors import ConfigError
+from llama_ablate.files import disk
 
 #: Files of a repository that make its tokenizer, in the order in which they are looked for.
 _FILES = (("tokenizer.json",), ("tokenizer.model",), ("vocab.json", "merges.txt"))
@@ -70,8 +71,22 @@ def _from_hub(model: str) -> Tokenizer | None:
             raise ConfigError(f"'{model}' is no name of the hub: {error}", ("model",)) from None
         files = [Path(path) for path in paths if isinstance(path, str)]
         if len(files) == len(names):
+            _check(files)
             return read(files[0] if len(files) == 1 else files[0].parent)
     return None
+
+
+def _check(files: Sequence[Path]) -> None:
+    """Raise ConfigError for a file that has not the hash by which the hub's cache names it.
+
+    That is git's SHA-1, or SHA-256 of a large file; a cache without links names it by neither.
+    """
+    for file in files:
+        content, name = disk.read(file), file.resolve().name
+        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        found = {40: git.hexdigest(), 64: hashlib.sha256(content).hexdigest()}
+        if name != found.get(len(name), name):
+            raise ConfigError(f"'{file}' has changed since it was loaded: remove it, load it again")
 
 
 def _from_tiktoken(name: str) -> Tokenizer:

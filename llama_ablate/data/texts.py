@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from llama_ablate.data.corpora import SPLITS, Corpus
 from llama_ablate.data.documents import SEPARATOR, Document
+from llama_ablate.files import disk
 
 _END = SEPARATOR.encode()
 _BLOCK = 1 << 20  # bytes that are read at a time, and of a chunk of documents
@@ -171,7 +172,7 @@ def _fingerprint(folder: Path, sizes: dict[str, int]) -> str:
 
 
 def _blocks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as opened:
+    with disk.opened(file) as opened:
         while block := opened.read(_BLOCK):
             yield block
 

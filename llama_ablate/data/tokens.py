@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
 from llama_ablate.data import corpora, hub, named_tokenizers, working  # noqa: F401  registers
 from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
-from llama_ablate.data.encoding import difference, encode
+from llama_ablate.data.encoding import difference, encode, kind_of
 from llama_ablate.data.skills import answers_of
 from llama_ablate.data.sources import Source
 from llama_ablate.data.streams import source_of, symbols_of
@@ -66,7 +66,7 @@ class Tokens:
 
     def split(self, name: str) -> NDArray[np.integer]:
         """Return a split's tokens, memory-mapped."""
-        return np.memmap(self._files[name], np.uint16 if self.vocab <= 2**16 else np.uint32, "r")
+        return np.memmap(self._files[name], kind_of(self.vocab), "r")
 
     def check(self) -> None:
         """Verify the hashes of all files. Raises DamagedError for a mismatch."""
@@ -76,8 +76,10 @@ class Tokens:
     def _check(self, split: str) -> None:
         file = self._files[split]
         before = _state(file)  # a change while reading is noticed at the next check
+        size = self.counts[split] * kind_of(self.vocab).itemsize
         file.seek(0)
-        if hashlib.file_digest(file, "sha256").hexdigest() != self.sums[f"{split}.bin"]:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        if before[0] != size or found != self.sums[f"{split}.bin"]:
             raise DamagedError(
                 f"the tokens in '{self.folder}' have changed since they were "
                 "written: the next command makes them again"
@@ -89,11 +91,11 @@ class Tokens:
         """The splits' files, held open so that the file checked is the file mapped."""
         with contextlib.ExitStack() as opened:
             files = {
-                name: opened.enter_context(FileIO(self.folder / f"{name}.bin"))
+                name: opened.enter_context(disk.opened(self.folder / f"{name}.bin"))
                 for name in self.counts
             }
             weakref.finalize(self, opened.pop_all().close)
-        return files
+        return {name: cast("FileIO", file.raw) for name, file in files.items()}  # unbuffered
 
     @cached_property
     def _checked(self) -> dict[str, tuple[int, ...]]:
@@ -114,7 +116,7 @@ class Tokens:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids."""
-        return from_json((self.folder / "tokenizer.json").read_text("utf-8"))
+        return from_json(disk.read(self.folder / "tokenizer.json").decode("utf-8"))
 
     def documents(self, name: str) -> NDArray[np.int64]:
         """Return where the documents of a split begin, as indices of its tokens: 0 first.
@@ -288,12 +290,14 @@ def _built(registry: Registry, choice: Choice, key: str) -> Any:
 def load(folder: Path) -> Tokens:
     """Open a store that `prepare` wrote. Raises DamagedError where a file is missing or changed."""
     try:
-        sums = json.loads((folder / _SUMS).read_text("utf-8"))
+        sums = json.loads(disk.read(folder / _SUMS))
         for name in ("tokenizer.json", "manifest.json"):
-            content = (folder / name).read_bytes()
+            content = disk.read(folder / name)
             if hashlib.sha256(content).hexdigest() != sums[name]:
                 raise DamagedError(f"'{folder / name}' has changed since it was written")
         tokens = Tokens(folder=folder, sums=sums, **json.loads(content))
+        if tokens.fingerprint != folder.name:
+            raise DamagedError(f"'{folder}' holds the tokens of another text or tokenizer")
         tokens.check()
     except (OSError, ValueError, LookupError, TypeError) as error:
         if isinstance(error, DamagedError):
@@ -317,50 +321,51 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
         if not _is_file(file, progress.tokenizer):
             say("making the tokenizer")
             saved = maker.make(text).to_json()
-            disk.remove(file)
+            disk.remove_tree(file)
             progress = Progress(folder, text.fingerprint, disk.write(file, saved.encode("utf-8")))
         tokenizer = from_json(file.read_text("utf-8"))
         with Bar("tokenising", "B") as bar:
-            _encode(text, partial, progress, bar)
+            _encode(text, partial, progress, kind_of(tokenizer.vocab).itemsize, bar)
         samples = (text.sample(split, _PIECES, _PIECE) for split in text.sizes)
         lost = (difference(tokenizer, sample) for sample in samples)
     manifest = {
         "fingerprint": place.name,
         "corpus": text.fingerprint,
         "vocab": tokenizer.vocab,
-        "counts": {split: done.tokens for split, done in progress.splits.items()},
+        "counts": {split: progress.splits[split].tokens for split in text.sizes},
         "bytes": text.sizes,
         "entry": entry,
         "lost": progress.lost or next(filter(None, lost), ""),
     }
-    sums = {f"{split}.bin": done.sha256 for split, done in progress.splits.items()}
+    sums = {f"{split}.bin": progress.splits[split].sha256 for split in text.sizes}
     sums["tokenizer.json"] = progress.tokenizer
     for name in ("manifest.json", _SUMS):
-        disk.remove(partial / name)
+        disk.remove_tree(partial / name)
     sums["manifest.json"] = disk.write(partial / "manifest.json", json.dumps(manifest).encode())
     disk.write(partial / _SUMS, json.dumps(sums).encode())
     disk.place(partial, place)
 
 
-def _encode(text: Text, partial: Path, progress: Progress, bar: Bar) -> None:
+def _encode(text: Text, partial: Path, progress: Progress, width: int, bar: Bar) -> None:
     """Write the tokens of all splits, each behind those that are there."""
     total, before = sum(text.sizes.values()), 0
     for split, size in text.sizes.items():
-        with Appended(partial / f"{split}.bin", progress.splits.get(split, Done())) as out:
+        done = progress.splits.get(split, Done())
+        with Appended(partial / f"{split}.bin", done, width) as out:
+            progress.splits[split] = out.done
             for chunk in encode(text, split, out.done.read, partial / "tokenizer.json"):
-                data = chunk.ids.tobytes()
-                progress.splits[split] = out.write(data, chunk.stop, len(chunk.ids))
+                out.write(chunk)
                 progress.lost = progress.lost or chunk.lost
                 progress.save_sometimes(out.flush)
                 bar.update(before + chunk.stop, total)
+            assert out.done.read == size, "the end of the text was left out"
             out.sync()
-            progress.splits[split] = out.done
         progress.save()
         before += size
 
 
 def _is_file(file: Path, sum_: str) -> bool:
     """Whether a file is there and has a SHA-256."""
-    with contextlib.suppress(OSError):
-        return hashlib.sha256(file.read_bytes()).hexdigest() == sum_
+    with contextlib.suppress(OSError, ConfigError):
+        return hashlib.sha256(disk.read(file)).hexdigest() == sum_
     return False

@@ -222,7 +222,7 @@ def partial_folder(parent: Path) -> Iterator[Path]:
 def sweep(parent: Path) -> None:
     """Remove the partial folders of killed processes, unless a partial folder is in use."""
     with contextlib.suppress(OSError):  # the parent is locked, missing, or not ours to write
-        handle = os.open(parent, os.O_RDONLY)
+        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for name in names(parent):

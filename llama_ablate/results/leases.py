@@ -74,7 +74,7 @@ class Lease:
         """Set a value shared by all holders of this lease, unless it is set; return the value."""
         file = self.folder / key
         try:
-            return disk.read(file).decode("utf-8")
+            return disk.read(file).decode("utf-8", "replace")
         except FileNotFoundError:
             disk.replace(file, value.encode())
             return value

@@ -43,7 +43,10 @@ class Runs:
         kind = self.final if record.outcome in FINAL else self.failed
         partial = lease.folder / f"partial-{lease.number}"
         try:
-            name = lease.set_once("name", f"{slug(record.label)}--s{record.seed}--{record.id}")
+            ours = f"{slug(record.label)}--s{record.seed}--{record.id}"
+            name = lease.set_once("name", ours)
+            if name.partition("--")[2] != ours.partition("--")[2]:
+                name = ours  # what stands there is no name of this run
             attempt = "" if kind == self.final else f"--{self._attempts(record.id) + 1}"
             target = disk.below(kind, name + attempt)
             disk.make(partial / METRICS)

@@ -6,7 +6,6 @@ holes between them. So what a component, kernel or loss keeps for its backward p
 is written.
 """
 
-import json
 import weakref
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -22,7 +21,9 @@ from torch.utils._pytree import tree_leaves
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.data.tokens import cache_folder
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.model import dropout
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -57,13 +58,14 @@ def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     without = "lr", "min_lr", "warmup", "weight_decay", "betas", "eps", "steps", "tokens"
     about = [spec.identity(), train.identity(*without), of_compute, torch.__version__]
     file = cache_folder() / "memory" / f"{digest([_FORMAT, about], 16)}.json"
-    with suppress(OSError, ValueError):  # not there, or damaged
-        kept: int | None = json.loads(file.read_text("utf-8"))
+    place = f"memory/{file.name}"
+    with suppress(OSError, ConfigError):  # not there, or damaged
+        kept: int | None = read_json(file, place)["bytes"]
         return kept
     peak = _peak(spec, train, compute)
     with suppress(OSError):  # an unwritable cache only means to count again
         disk.make(file.parent)
-        disk.replace(file, json.dumps(peak).encode())
+        disk.replace(file, sealed({"bytes": peak}, place))
     return peak
 
 

@@ -303,34 +303,6 @@ def test_what_a_killed_process_had_encoded_is_not_encoded_again(tmp_path, monkey
     assert list((cache / "working").iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["tokens", "progress", "tokenizer", "shorter"])
-def test_work_that_is_not_what_it_was_is_done_again(tmp_path, monkeypatch, damage):
-    entry, cache = corpus(tmp_path), tmp_path / "cache"
-    monkeypatch.setattr(texts, "_BLOCK", 1000)
-    monkeypatch.setattr(working, "_SAVE_S", 0.0)
-    expected = store.prepare(entry, TOKENIZERS.resolve("chars"), tmp_path / "other")
-    real = store.encode
-
-    def stopped(*arguments):
-        for i, chunk in enumerate(real(*arguments)):
-            if i == 50:
-                raise KeyboardInterrupt
-            yield chunk
-
-    monkeypatch.setattr(store, "encode", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        store.prepare(entry, TOKENIZERS.resolve("chars"), cache)
-    (folder,) = (cache / "working").iterdir()
-    names = {"progress": "progress.json", "tokenizer": "tokens/tokenizer.json"}
-    file = folder / names.get(damage, "tokens/train.bin")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content[:100] if damage == "shorter" else content)
-    monkeypatch.setattr(store, "encode", real)
-    found = store.prepare(entry, TOKENIZERS.resolve("chars"), cache)
-    assert found.sums == {**expected.sums, "manifest.json": found.sums["manifest.json"]}
-
-
 def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     entry = corpus(tmp_path)
     monkeypatch.setattr("llama_ablate.data.documents._RECENT_S", 0.0)

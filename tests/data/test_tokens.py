@@ -1,4 +1,5 @@
 import concurrent.futures
+import errno
 import hashlib
 import json
 import os
@@ -148,14 +149,26 @@ def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
     assert (found[0].folder / "train.bin").stat().st_size == 2 * manifest["counts"]["train"]
 
 
-def test_a_failure_in_the_middle_leaves_nothing_behind(book, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["texts.write", "encoding.Chunk", "working.Appended.sync"])
+def test_a_full_cache_is_a_sentence_and_nothing_is_left_behind(name, book, tmp_path, monkeypatch):
     def full(*_args):
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("llama_ablate.data.tokenizers.Bytes.to_json", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(f"llama_ablate.data.{name}", full)
+    words = rf"'{tmp_path}' cannot be written \(No space .*; set LLAMA_ABLATE_CACHE to a folder"
+    with pytest.raises(ConfigError, match=words):
         prepared(book, cache=tmp_path)
     assert list((tmp_path / "tokens").iterdir()) == []
+    assert list((tmp_path / "working").iterdir()) == []
+
+
+def test_what_a_corpus_cannot_read_is_not_told_as_a_fault_of_the_cache(tmp_path, monkeypatch):
+    def refuse(*_args):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/elsewhere")
+
+    monkeypatch.setattr("llama_ablate.data.texts.write", refuse)
+    with pytest.raises(PermissionError, match="/elsewhere"):
+        store.prepare(CORPORA.resolve("markov"), TOKENIZERS.resolve("bytes"), tmp_path)
 
 
 def test_what_a_killed_process_left_half_written_is_swept_and_nothing_that_is_being_written(

@@ -50,6 +50,16 @@ def test_a_copy_that_branches_go_back_to_and_an_average_are_in_the_forecast(spec
     assert branched - plain == 12 * count(model).parameters
 
 
+def test_a_forecast_that_was_changed_is_made_again(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path))
+    made = forecast(spec())
+    (file,) = (tmp_path / "memory").iterdir()
+    monkeypatch.setattr(peak, "_peak", lambda *_: 7)
+    assert forecast(spec()) == made
+    file.write_text(file.read_text().replace(str(made), str(made + 10**9)))
+    assert forecast(spec()) == 7
+
+
 def test_a_forecast_takes_no_numbers_from_a_run_and_leaves_it_none(spec):
     """Those that dropout hashes are kept over steps: of a forecast they are not there at all."""
     model = spec(dim=64, context=32, dropout=0.5)

@@ -1,0 +1,176 @@
+"""docs/believed_files.py lists what commands read, and says what a changed byte does."""
+
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from docs.believed_files import CACHE, PACK, RESULTS, unlisted
+from llama_ablate.commands.cli import main
+from llama_ablate.data import texts, working
+from llama_ablate.data import tokens as store
+from llama_ablate.training import checkpoint
+
+_read: list[set[Path]] = []  # a hook cannot be removed
+
+
+def _hook(event, arguments):
+    if event == "open" and _read:
+        path, _mode, flags = arguments
+        if isinstance(path, str | bytes | os.PathLike) and not flags & os.O_WRONLY:
+            file = Path(os.fsdecode(path)).absolute()
+            if file.is_file():
+                _read[-1].add(file)
+
+
+sys.addaudithook(_hook)
+
+
+@contextmanager
+def reads():
+    """Yield the set of all files that this process opens for reading in the body."""
+    _read.append(set())
+    try:
+        yield _read[-1]
+    finally:
+        _read.pop()
+
+
+class Story:
+    """A grid whose text is tokenised in two commands and whose runs are trained in two more.
+
+    What lies on the disk after each of them is kept.
+    """
+
+    ROOTS = ("results/tiny", "pack", "cache")
+
+    def __init__(self, file, folder, monkeypatch):
+        self.file, self.folder, self._monkeypatch = file, folder, monkeypatch
+        self._run = ["run", file, "--results", folder / "results", "--device", "cpu"]
+        self._found = set()
+        self._tell()
+
+    def _tell(self):
+        with self._interrupted(store, "encode", self._some_chunks):
+            assert self.do("plan", self.file) == 130
+        self._keep("text")
+        with self._interrupted(checkpoint, "save", self._and_no_more):
+            assert self.do(*self._run, "--checkpoint-every", "1e-9") == 130
+        self._keep("checkpoint")
+        assert self.do("plan", self.file) == 0
+        assert self.do(*self._run) == 0
+        assert self.do(*self._run, "--set", "seeds=1") == 0
+        assert self.do("pack", self.folder / "results/tiny", "--out", self.folder / "pack") == 0
+        self._keep("end")
+        (earlier,) = self.folder.glob("results/tiny/plan-*.json")
+        assert self.do("status", earlier) == 0
+        assert self.do("report", self.folder / "pack") == 0
+
+    def do(self, *words):
+        with reads() as found:
+            code = main([str(word) for word in words])
+        self._found |= found
+        return code
+
+    def read(self, root):
+        """Return the names of all files below a root that were read so far."""
+        place = self.folder / root
+        return {str(file.relative_to(place)) for file in self._found if place in file.parents}
+
+    def run(self):
+        return self.do(*self._run, "--set", "seeds=1")
+
+    @contextmanager
+    def _interrupted(self, module, name, wrap):
+        with self._monkeypatch.context() as patch:
+            patch.setattr(module, name, wrap(getattr(module, name)))
+            patch.setattr(working, "_SAVE_S", 0.0)
+            yield
+
+    @staticmethod
+    def _some_chunks(encode):
+        def some(*arguments):
+            yield from islice(encode(*arguments), 5)
+            raise KeyboardInterrupt
+
+        return some
+
+    @staticmethod
+    def _and_no_more(save):
+        def once(*arguments):
+            save(*arguments)
+            raise KeyboardInterrupt
+
+        return once
+
+    def _keep(self, when):
+        for root in self.ROOTS:
+            if (self.folder / root).is_dir():
+                shutil.copytree(self.folder / root, self.folder / "kept" / when / root)
+
+    def find(self, root, kind):
+        """Put back what was on the disk when there was a file of a kind, and return that file."""
+        for when in ("end", "checkpoint", "text"):
+            kept = self.folder / "kept" / when / root
+            files = sorted(path for path in kept.rglob("*") if path.is_file())
+            for path in files:
+                if kind.holds(str(path.relative_to(kept))):
+                    for each in self.ROOTS:
+                        shutil.rmtree(self.folder / each, ignore_errors=True)
+                    shutil.copytree(self.folder / "kept" / when, self.folder, dirs_exist_ok=True)
+                    return self.folder / root / path.relative_to(kept)
+        raise AssertionError(f"there was none of {kind.files} in {root}")
+
+
+@pytest.fixture
+def story(experiment_file, tmp_path, monkeypatch, in_process):  # noqa: ARG001
+    monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("llama_ablate.data.documents._RECENT_S", 0.0)
+    monkeypatch.setattr(texts, "_BLOCK", 1000)
+    monkeypatch.setattr(texts, "_WHOLE", 2000)
+    file = experiment_file(measure="[perplexity, kv_cache]", variants="{}")
+    return Story(file, tmp_path, monkeypatch)
+
+
+KINDS = dict(zip(Story.ROOTS, (RESULTS, PACK, CACHE), strict=True))
+
+
+def test_every_file_that_commands_read_is_listed_and_every_listed_one_is_read(story):
+    assert {root: unlisted(story.read(root), kinds) for root, kinds in KINDS.items()} == {
+        root: set() for root in KINDS
+    }
+    unread = [
+        kind.files
+        for root, kinds in KINDS.items()
+        for kind in kinds
+        if bool(kind.unread) == any(map(kind.holds, story.read(root)))
+    ]
+    assert unread == []
+
+
+@pytest.mark.full
+def test_a_changed_byte_of_a_listed_file_has_the_effect_that_is_listed(story, capsys):
+    tried = 0
+    for root, kind in ((root, kind) for root, kinds in KINDS.items() for kind in kinds):
+        if kind.unread:
+            continue
+        file = story.find(root, kind)
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+        capsys.readouterr()
+        if kind.reaction == "line":
+            what = file if file.name.startswith("plan-") else story.folder / root
+            assert story.do("report", what) == 2, file
+            (line,) = capsys.readouterr().err.splitlines()
+            assert file.name in line
+        else:
+            assert story.run() == 0, file
+            if kind.reaction == "again":
+                assert not file.exists() or file.read_bytes() != content, file
+        tried += 1
+    assert tried > 15
