@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
+from llama_ablate.config.registry import Entry
+
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | int | float
 
@@ -42,7 +44,9 @@ class Measurement:
 
     rows: tuple[Value, ...] = ()
     error: str = ""
-    #: A digest of what it depends on; of a per-variant metric also the compute, and where it ran.
+    #: What one would write in YAML to take it again, without defaults; older versions kept none.
+    entry: Entry = ""
+    #: Of a per-variant metric: a digest of what it depends on, the compute, and where it ran.
     circumstances: str = ""
     compute: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
