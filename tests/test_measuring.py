@@ -120,7 +120,8 @@ def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(
     metric = Measurement((Value("x", 1.0),), entry=entry)
     record = replace(plans.RECORD, metrics={"length": metric})
     runs = SimpleNamespace(weights=lambda _id: "file", why_no_weights=lambda _id: "why")
-    first = Version(stated={"measure": [at_first] if at_first else []})
+    listed = [at_first] if at_first else ["perplexity"]
+    first = Version(stated={"name": "x", "train": {"steps": 1}, "measure": listed})
     store = SimpleNamespace(records=lambda: [record], runs=runs, protocol=[first])
     stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
     length = METRICS.resolve(STATED)
@@ -137,14 +138,21 @@ def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(
     assert read == metric if kept else read.rows == ()
 
 
+def test_whatever_stands_for_the_options_in_a_record_of_somebody_else_is_told_in_one_line():
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    for entry in ({"task": [1e999]}, {"name": [3]}, {"pattern": 5}):
+        (measured,) = stated.read({"perplexity": Measurement(entry=entry)}).values()
+        assert measured.error.startswith("it was taken as '")
+
+
 def test_a_metric_that_failed_on_a_run_is_tried_again_where_it_is_asked_for():
-    gradients = METRICS.resolve("gradients")
-    failed = Measurement(error="OSError: no")
-    assert measurement._lacks(failed, gradients, retry=True)
-    assert not measurement._lacks(failed, gradients, retry=False)
-    part = Measurement((Value("x", 1.0),), "no dead units")
-    assert not measurement._lacks(part, gradients, retry=True)
-    assert measurement._lacks(None, gradients, retry=False)
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    failed, part = Measurement(error="no"), Measurement((Value("x", 1.0),), "no dead units")
+    of_runs = {"gradients": failed, "activations": part}
+    record = replace(plans.RECORD, metrics=of_runs)
+    lacks = partial(measurement._lacks, record, stated=stated)
+    assert [lacks(name, retry=True) for name in (*of_runs, "length")] == [True, False, True]
+    assert [lacks(name, retry=False) for name in (*of_runs, "length")] == [False, False, True]
 
 
 def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_not_read(

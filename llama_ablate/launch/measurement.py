@@ -239,8 +239,7 @@ def _wanted(
     stated = StatedMetrics(plan.experiment, lambda: store.protocol)
     wanted = []
     for record in store.records() if per_run else ():
-        has = stated.read(record.metrics)
-        lacking = [c for c in per_run if again or _lacks(has.get(c.name), c, retry=asked)]
+        lacking = [c for c in per_run if again or _lacks(record, c.name, stated, retry=asked)]
         if not record.ok or not lacking:
             continue
         if store.runs.weights(record.id) is not None:
@@ -251,12 +250,12 @@ def _wanted(
     return wanted
 
 
-def _lacks(metric: Measurement | None, choice: Choice, *, retry: bool) -> bool:
-    """Return whether a run lacks a metric with the options of a choice, or it is to be retried."""
-    if metric is None or (retry and metric.error and not metric.rows):
+def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> bool:
+    """Return whether a run lacks a metric as it is stated, or it failed and is to be retried."""
+    metric = record.metrics.get(name)
+    if metric is None or stated.other(name, metric):
         return True
-    now = choice.shortest()
-    return digest(metric.entry or now) != digest(now)
+    return retry and bool(metric.error) and not metric.rows
 
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:

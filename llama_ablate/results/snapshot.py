@@ -128,8 +128,10 @@ class Results:
 
         A metric that was taken with other options than the experiment states has no values.
         """
-        records = ((id_, run.record()) for id_, run in self.finished.items())
-        return {id_: replace(one, metrics=self._stated.read(one.metrics)) for id_, one in records}
+        return {id_: self._read(run.record()) for id_, run in self.finished.items()}
+
+    def _read(self, record: Record) -> Record:
+        return replace(record, metrics=self._stated.read(record.metrics))
 
     @property
     def statuses(self) -> list[RunStatus]:
