@@ -39,7 +39,7 @@ _TRAINED = "the run is moved to `damaged/` and trained again"
 _MEASURED = "moved to `damaged/` and measured again"
 
 RESULTS = (
-    Believed(("plan.json",), _SEAL, "refused; `run` writes it again", "line"),
+    Believed(("plan.json",), _SEAL, "refused; `run` moves it to `damaged/` and writes it again", "line"),
     Believed(("plan-*.json",), _SEAL, "refused", "line"),
     Believed(("protocol.json",), _SEAL, "refused: it cannot be made again", "line"),
     Believed(("hypotheses.json",), _SEAL, "refused", "line", "of earlier versions"),
@@ -65,8 +65,8 @@ RESULTS = (
     ),
     Believed(
         ("working/*/name",),
-        "none: the name of the run's folder",
-        "the run may be committed under another name, and is trained again",
+        "none: the label in the name of the run's folder",
+        "another label stands in that name; one of another run or place is not used",
         "none",
         "of workers that were killed while they committed",
     ),
@@ -96,9 +96,22 @@ PACK = (
     Believed(("pack.json",), _SEAL, "refused", "line"),
     Believed(("runs.jsonl.gz",), "SHA-256 in `pack.json`", "refused", "line"),
     Believed(
-        ("experiment.yaml", "report/*", "report/*/*"),
+        ("experiment.yaml", "report.md", "effects*.png"),
+        "SHA-256 in `pack.json`",
+        "named in a note; the numbers stand",
         "none",
-        "copies for readers: shown, and written again",
+    ),
+    Believed(
+        (".partial-pack/pack.json",),
+        _SEAL,
+        "refused; `pack` finishes what it lists",
+        "line",
+        "of packing that was killed",
+    ),
+    Believed(
+        ("report/*", "report/*/*"),
+        "none",
+        "copies for readers: written again",
         "none",
     ),
 )

@@ -278,9 +278,14 @@ def test_a_metric_that_fails_on_a_run_leaves_its_reason_and_the_others_stand(sub
     monkeypatch.setattr(METRICS, "get", taken.__getitem__)
     measured = METRICS.measure_all([METRICS.resolve(name) for name in taken], subject())
     assert measured == {
-        "gradients": Measurement(error="ZeroDivisionError: division by zero"),
-        "calibration": Measurement(error="ValueError: could not convert string to float: 'wide'"),
-        "perplexity": Measurement((Value("x", 2.0, quantity="x"),)),
+        name: replace(expected, entry=name)
+        for name, expected in {
+            "gradients": Measurement(error="ZeroDivisionError: division by zero"),
+            "calibration": Measurement(
+                error="ValueError: could not convert string to float: 'wide'"
+            ),
+            "perplexity": Measurement((Value("x", 2.0, quantity="x"),)),
+        }.items()
     }
 
 
@@ -515,7 +520,9 @@ def test_the_load_of_experts_is_the_share_of_choices_that_each_gets(subject):
 
 def test_where_no_layer_has_experts_their_load_is_an_empty_cell_with_its_reason(subject):
     measured = METRICS.measure_all([METRICS.resolve("expert_load")], subject())
-    assert measured == {"expert_load": Measurement(error="no layer has experts")}
+    assert measured == {
+        "expert_load": Measurement(error="no layer has experts", entry="expert_load")
+    }
 
 
 def test_gradients_by_layer_are_those_of_autograd_and_leave_nothing_behind(subject):

@@ -1,20 +1,27 @@
 """What is measured of variants is measured again where what it depends on has changed."""
 
+import json
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from llama_ablate.config import experiment
-from llama_ablate.config.spec import digest
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
-from llama_ablate.results import Store
+from llama_ablate.report import items, page
+from llama_ablate.report.frames import Frames
+from llama_ablate.results import Results, Settings, Store
 from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.protocol import Version
+from llama_ablate.results.stated import StatedMetrics
 from llama_ablate.training.compute import Compute
 from tests import plans
+from tests.in_process import run_in_process
 
 
 @pytest.fixture
@@ -92,29 +99,121 @@ def test_a_metric_that_is_added_takes_a_pass_of_its_own_and_the_others_stay(pass
     assert passes("measure=[train_speed]") == 6
 
 
-def test_what_a_finished_run_has_is_kept_unless_it_is_taken_again():
-    length = METRICS.resolve({"name": "length", "times": [1, 2]})
-    mark = digest(length.entry())
-    has = {
-        "": True,  # measured when the run finished
-        mark: True,
-        "other options": False,
-    }
-    for circumstances, kept in has.items():
-        metric = Measurement((Value("x", 1.0),), circumstances=circumstances)
-        records = [replace(plans.RECORD, metrics={"length": metric})]
-        runs = SimpleNamespace(weights=lambda _id: "file", why_no_weights=lambda _id: "why")
-        store = SimpleNamespace(records=lambda records=records: records, runs=runs)
-        wanted = measurement._wanted(store, [length], again=False)
-        assert wanted == ([] if kept else [(records[0], [length])])
-        assert measurement._wanted(store, [length], again=True) == [(records[0], [length])]
-        runs.weights = lambda _id: None
-        with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
-            measurement._wanted(store, [length], again=True)
+STATED = {"name": "length", "times": [1, 2]}
+OTHER = {"name": "length", "times": [1, 4]}
 
 
-def test_a_metric_that_failed_on_a_run_is_tried_again():
-    gradients = METRICS.resolve("gradients")
-    assert not measurement._has(Measurement(error="OSError: no"), gradients)
-    assert measurement._has(Measurement((Value("x", 1.0),), "no dead units"), gradients)
-    assert not measurement._has(None, gradients)
+@pytest.mark.parametrize(
+    ("entry", "at_first", "kept"),
+    [
+        (STATED, OTHER, True),
+        (OTHER, STATED, False),
+        ("length", STATED, False),
+        ("", STATED, True),  # of an older version, which kept no options
+        ("", OTHER, False),
+        ("", None, True),  # the file did not list it, or what it stated is not known
+    ],
+)
+def test_what_a_finished_run_has_is_kept_where_its_options_are_the_stated_ones(
+    entry, at_first, kept
+):
+    metric = Measurement((Value("x", 1.0),), entry=entry)
+    record = replace(plans.RECORD, metrics={"length": metric})
+    runs = SimpleNamespace(weights=lambda _id: "file", why_no_weights=lambda _id: "why")
+    listed = [at_first] if at_first else ["perplexity"]
+    first = Version(stated={"name": "x", "train": {"steps": 1}, "measure": listed})
+    store = SimpleNamespace(records=lambda: [record], runs=runs, protocol=[first])
+    stated = Experiment.check({"name": "x", "train": {"steps": 1}, "measure": [STATED]})
+    length = METRICS.resolve(STATED)
+    plan = SimpleNamespace(experiment=stated, metrics=[length])
+    for asked in (True, False):
+        wanted = measurement._wanted(store, plan, asked=asked, again=False)
+        assert wanted == ([] if kept else [(record, [length])])
+        assert measurement._wanted(store, plan, asked=asked, again=True) == [(record, [length])]
+    runs.weights = lambda _id: None
+    assert measurement._wanted(store, plan, asked=False, again=True) == []
+    with pytest.raises(ConfigError, match="'rope' s0 has no weights to measure: why"):
+        measurement._wanted(store, plan, asked=True, again=True)
+    read = StatedMetrics(stated, lambda: [first]).read(record.metrics)["length"]
+    assert read == metric if kept else read.rows == ()
+
+
+def test_whatever_stands_for_the_options_in_a_record_of_somebody_else_is_told_in_one_line():
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    for entry in ({"task": [1e999]}, {"name": [3]}, {"pattern": 5}):
+        (measured,) = stated.read({"perplexity": Measurement(entry=entry)}).values()
+        assert measured.error.startswith("it was taken as '")
+
+
+def test_a_metric_that_failed_on_a_run_is_tried_again_where_it_is_asked_for():
+    stated = StatedMetrics(Experiment.check({"name": "x", "train": {"steps": 1}}), list)
+    failed, part = Measurement(error="no"), Measurement((Value("x", 1.0),), "no dead units")
+    of_runs = {"gradients": failed, "activations": part}
+    record = replace(plans.RECORD, metrics=of_runs)
+    lacks = partial(measurement._lacks, record, stated=stated)
+    assert [lacks(name, retry=True) for name in (*of_runs, "length")] == [True, False, True]
+    assert [lacks(name, retry=False) for name in (*of_runs, "length")] == [False, False, True]
+
+
+def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_not_read(
+    experiment_file, tmp_path, monkeypatch, capsys
+):
+    """A finished run kept the answers to the old tasks, a guard looked at them, nothing said so."""
+    monkeypatch.setattr(page, "write", lambda *_: "nowhere")
+
+    def run(words):
+        task = tmp_path / f"{words}.jsonl"
+        lines = [{"context": "the", "choices": [" cat", " dog"], "answer": i % 2} for i in range(4)]
+        task.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+        measure = f"[perplexity, {{name: cloze, task: '{task}'}}]"
+        file = experiment_file(guard="{metric: cloze, worse_by: 1 points}", measure=measure)
+        assert run_in_process(file, tmp_path / "r") == 0
+        table = Frames.of(Results.open(tmp_path / "r" / "tiny")).table
+        guarded = [(row.measure, row.result) for row in table.guards.itertuples()]
+        return items.accuracies(table), guarded, capsys.readouterr().err
+
+    for words in ("first", "second"):
+        tasks, guarded, _ = run(words)
+        assert set(tasks["task"]) == {words}
+        assert guarded == [(f"{words}_accuracy", "holds")]
+    for weights in (tmp_path / "r").rglob("*.safetensors"):
+        weights.unlink()
+    tasks, guarded, notes = run("third")
+    assert tasks.empty
+    assert guarded == [("cloze accuracy", "not measured")]
+    (why,) = {line for line in notes.split("\n") if "of 'baseline': it was taken as" in line}
+    assert why.startswith("note: cloze was not measured of 2 of 2 finished runs of 'baseline'")
+    assert "second.jsonl', and the file now states 'cloze task=" in why
+    assert why.endswith("third.jsonl'; `llama-ablate measure DIR cloze` takes it again.")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_variants_metric_has_no_values_until_it_is_taken_with_the_options_that_are_stated(
+    experiment_file, tmp_path
+):
+    store = Store(tmp_path / "r")
+    store.prepare()
+
+    def stated(context):
+        measure = f"[perplexity, {{name: kv_cache, context: {context}}}]"
+        plan = make(experiment.load(experiment_file(measure=measure)))
+        store.create(plan.document(Compute(), Settings()), "")
+        variant = plan.baseline.id
+        taken = partial(measurement.measure_variants, store, plan, Compute(), lambda *_: None)
+        return taken, lambda: Results(store).variant_metrics(variant)["kv_cache"]
+
+    take, read = stated(8)
+    take()
+    assert read().numbers["kv_cache_context_tokens"] == 8
+    take, read = stated(16)
+    assert (read().rows, "takes it again" in read().error) == ((), True)
+    take()
+    assert read().numbers["kv_cache_context_tokens"] == 16
+
+
+def test_an_option_that_is_stated_at_its_default_changes_no_metric(experiment_file):
+    plain, spelled = (
+        make(experiment.load(experiment_file(measure=f"[perplexity, {entry}]"), ()))
+        for entry in ("length", "{name: length, times: [1, 2, 4, 8, 16]}")
+    )
+    assert plain.experiment.measure == spelled.experiment.measure == ["perplexity", "length"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llama_ablate.results.plan import PlanDocument
     from llama_ablate.training.compute import Compute
 
-HELP = "train what has no record yet, measure speeds, write the report"
+HELP = "train what has no record yet, measure what is missing, write the report"
 EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
 _BARS = 32  # more would fill any terminal
 _EXTRAS = {"ray": "ray", "slurm": "submitit"}
@@ -204,7 +204,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note("speeds are measured of all variants together: run without --only for them")
             return report.write(Results(store))
         with Bar("measuring, variants in turn") as bar:
-            measurement.measure_variants(store, plan, compute, bar.update)
+            measurement.measure(store, plan, compute, bar.update)
         return report.write(Results(store))
 
 

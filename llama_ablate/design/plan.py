@@ -124,7 +124,8 @@ def make(source: Source) -> Plan:
         metrics = tuple(
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
-        experiment = _guarded(experiment, metrics)
+        shortest = [choice.shortest() for choice in metrics]
+        experiment = _guarded(experiment.model_copy(update={"measure": shortest}), metrics)
         runs.points(experiment, TRAINING)
         _check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))

@@ -16,6 +16,8 @@ from llama_ablate.interop.checkpoint import Entry, rename
 Config = Mapping[str, Any]
 
 _GATES = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
+#: GPT-2's rates of dropout, and what we call them.
+_PDROPS = {"embd_pdrop": "embedding", "attn_pdrop": "attention", "resid_pdrop": "sublayer"}
 _ACTIVATIONS = {gated: activation for activation, gated in _GATES.items()}
 
 
@@ -72,6 +74,7 @@ class LlamaLike:
             "bias": bias,
             "tie": config.get("tie_word_embeddings", False),
             "init_std": config.get("initializer_range", 0.02),
+            "dropout": {"attention": config.get("attention_dropout", 0.0)},
             "norm": {"name": "rmsnorm", "eps": config.get("rms_norm_eps", 1e-6)},
             "position": _rope(config),
             "attention": shared_heads(heads, kv_heads, options),
@@ -119,6 +122,7 @@ class LlamaLike:
             "max_position_embeddings": spec.context,
             "initializer_range": spec.init_std,
             "rms_norm_eps": dict(layer.norm.options).get("eps", 1e-6),
+            "attention_dropout": spec.dropout.attention,
             "rope_theta": rope.get("theta", 10000.0),
             "tie_word_embeddings": spec.tie,
         }
@@ -163,6 +167,7 @@ class GPT2:
             "bias": True,
             "tie": config.get("tie_word_embeddings", True),
             "init_std": config.get("initializer_range", 0.02),
+            "dropout": {of: config.get(key, 0.1) for key, of in _PDROPS.items()},
             "norm": {"name": "layernorm", "eps": config.get("layer_norm_epsilon", 1e-5)},
             "position": "learned",
             "attention": "mha",
@@ -188,6 +193,7 @@ class GPT2:
             "activation_function": "gelu_new",
             "layer_norm_epsilon": dict(spec.norm.at(0).options).get("eps", 1e-5),
             "initializer_range": spec.init_std,
+            **{key: getattr(spec.dropout, of) for key, of in _PDROPS.items()},
             "tie_word_embeddings": spec.tie,
         }
 

@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from llama_ablate.config.spec import SLOTS, ModelSpec
+from llama_ablate.config.spec import SLOTS, DropoutRates, ModelSpec
 from llama_ablate.data.tokenizers import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import write_json, write_text
@@ -124,12 +124,17 @@ def write(
     kind = _family_for(spec, kind)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty")
-    config = FAMILIES[kind].config(spec)
+    config = FAMILIES[kind].config(replace(spec, dropout=model.spec.dropout))
     dtype = model.embedding.weight.dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), **special_ids(tokenizer)}
     # With an older version, or none, transformers suspects that Mistral's tokenizers split wrongly.
     config["transformers_version"] = "5.0.0"
     documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
+    kept = asdict(DropoutRates.of(FAMILIES[kind].model(config)["dropout"]))
+    if lost := [
+        f"{of} {rate:g}" for of, rate in asdict(model.spec.dropout).items() if rate != kept[of]
+    ]:
+        notes.append(f"{kind} has no such dropout, so it is left out: {', '.join(lost)}")
     documents |= {"config.json": config, "generation_config.json": generation_config(tokenizer)}
     ours = {name: p.detach() for name, p in model.named_parameters()}
     tensors = {

@@ -105,8 +105,8 @@ def _plain(text: str) -> str:
 
 _LOAD = """\
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 model = AutoModelForCausalLM.from_pretrained("PATH OR REPOSITORY")
-tokenizer = AutoTokenizer.from_pretrained("PATH OR REPOSITORY")
+tokenizer = PreTrainedTokenizerFast.from_pretrained("PATH OR REPOSITORY")
 ```"""

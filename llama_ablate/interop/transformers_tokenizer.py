@@ -20,8 +20,13 @@ Files = dict[str, dict[str, Any]]
 
 
 def special_ids(tokenizer: Tokenizer | None) -> dict[str, int | None]:
-    """Return the special ids of a config.json: null, too, where a family has others by default."""
-    bos, end, pad = (tokenizer.bos, tokenizer.end, tokenizer.pad) if tokenizer else (None,) * 3
+    """Return the special ids of a config.json: null, too, where a family has others by default.
+
+    What ends a text is what stands between documents, also where that is a byte or a character.
+    """
+    bos, end, pad = (None,) * 3
+    if tokenizer:
+        bos, end, pad = tokenizer.bos, tokenizer.separator, tokenizer.pad
     return {"bos_token_id": bos, "eos_token_id": end, "pad_token_id": pad}
 
 
@@ -66,8 +71,13 @@ def tokenizer_files(tokenizer: Tokenizer, family: str, context: int) -> tuple[Fi
         )
     if family == "qwen2":
         notes.append(
-            "transformers' AutoTokenizer splits texts for qwen2 by rules of Qwen2's own; "
-            "PreTrainedTokenizerFast follows tokenizer.json"
+            "transformers' AutoTokenizer splits texts for qwen2 by rules of Qwen2's own, whatever "
+            "the files say, so they become other ids; PreTrainedTokenizerFast follows the files"
+        )
+    if ids["bos_token_id"] is ids["eos_token_id"] is None:
+        notes.append(
+            "no token of this tokenizer begins or ends a text: lm-evaluation-harness' model hf "
+            "needs prefix_token_id"
         )
     return {"tokenizer.json": json.loads(model.to_str()), "tokenizer_config.json": config}, notes
 

@@ -21,6 +21,7 @@ from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.stated import StatedMetrics
 from llama_ablate.terminal import say
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute
@@ -89,7 +90,8 @@ def measure_variants(
         if METRICS.per(c.name) == "variant"
     }
     with store.alone(_KEY) as lease:
-        known = store.metrics_of([variant.id for variant in arms]).values()
+        stated = StatedMetrics(plan.experiment, lambda: store.protocol)
+        known = [stated.read(own) for own in store.metrics_of([v.id for v in arms]).values()]
         choices = [
             choice
             for choice in plan.metrics
@@ -99,11 +101,15 @@ def measure_variants(
         if not choices:
             return
         measured = _measured(store, plan, choices, compute, progress)
-        here = environment()
+        here, entries = environment(), {choice.name: choice.shortest() for choice in choices}
         for variant, metrics in zip(arms, measured, strict=True):
             for name, metric in metrics.items():
                 whole = replace(
-                    metric, circumstances=marks[name], compute=compute.to_dict(), environment=here
+                    metric,
+                    entry=entries[name],
+                    circumstances=marks[name],
+                    compute=compute.to_dict(),
+                    environment=here,
                 )
                 store.add_variant_metric(lease, variant.label, variant.id, name, whole)
 
@@ -195,45 +201,61 @@ def measure_finished(
     if planned.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")
     _refuse_what_has_changed(store, planned, checked)
+    compute = Compute.of(planned.compute)
+    measure(store, plan, compute, progress, asked=True, again=again)
+
+
+def measure(
+    store: Store,
+    plan: Plan,
+    compute: Compute,
+    progress: Callable[[int, int], None],
+    *,
+    asked: bool = False,
+    again: bool = False,
+) -> None:
+    """Take the metrics of a plan that finished runs and variants lack, or have with other options.
+
+    Those of runs are taken from weights. What is `asked` for is tried again where it failed, and
+    raises ConfigError for a run that has no weights, which is left out otherwise. `again` measures
+    in any case.
+    """
     with store.alone(_KEY) as lease:
-        of_runs = _wanted(store, choices, again=again)
-        for done, (record, wanted) in enumerate(of_runs, 1):
-            arguments = (str(store.root), record.id, [choice.entry() for choice in wanted])
+        wanted = _wanted(store, plan, asked=asked, again=again)
+        for done, (record, choices) in enumerate(wanted, 1):
+            arguments = (str(store.root), record.id, [choice.entry() for choice in choices])
             measured = processes.call(_measure_run, *arguments, log=store.log(_KEY))
-            for choice in wanted:
-                mark = digest(choice.entry())
-                metric = replace(measured[choice.name], circumstances=mark)
-                store.runs.add_metric(lease, record.id, choice.name, metric)
-            progress(done, len(of_runs))
-    measure_variants(store, plan, Compute.of(planned.compute), progress, again=again)
+            for name, metric in measured.items():
+                store.runs.add_metric(lease, record.id, name, metric)
+            progress(done, len(wanted))
+    measure_variants(store, plan, compute, progress, again=again)
 
 
 def _wanted(
-    store: Store, choices: Sequence[Choice], *, again: bool
+    store: Store, plan: Plan, *, asked: bool, again: bool
 ) -> list[tuple[Record, list[Choice]]]:
-    """Return the finished runs that lack a per-run metric, or all of them, and which metrics.
-
-    A metric that a run measured when it finished says nothing of its options: it is kept. One that
-    failed is tried again. Raises ConfigError for a run that has no weights.
-    """
-    per_run = [c for c in choices if METRICS.per(c.name) == "run"]
+    """Return the finished runs that lack a metric, and which. Raises as `measure` does."""
+    per_run = [c for c in plan.metrics if METRICS.per(c.name) == "run"]
+    stated = StatedMetrics(plan.experiment, lambda: store.protocol)
     wanted = []
     for record in store.records() if per_run else ():
-        lacking = [c for c in per_run if again or not _has(record.metrics.get(c.name), c)]
+        lacking = [c for c in per_run if again or _lacks(record, c.name, stated, retry=asked)]
         if not record.ok or not lacking:
             continue
-        if store.runs.weights(record.id) is None:
+        if store.runs.weights(record.id) is not None:
+            wanted.append((record, lacking))
+        elif asked:
             what = f"'{record.label}' s{record.seed} has no weights to measure"
             raise ConfigError(f"{what}: {store.runs.why_no_weights(record.id)}")
-        wanted.append((record, lacking))
     return wanted
 
 
-def _has(metric: Measurement | None, choice: Choice) -> bool:
-    """Return whether a metric was measured of a run, with the same options as far as is known."""
-    if metric is None or (metric.error and not metric.rows):
-        return False
-    return metric.circumstances in ("", digest(choice.entry()))
+def _lacks(record: Record, name: str, stated: StatedMetrics, *, retry: bool) -> bool:
+    """Return whether a run lacks a metric as it is stated, or it failed and is to be retried."""
+    metric = record.metrics.get(name)
+    if metric is None or stated.other(name, metric):
+        return True
+    return retry and bool(metric.error) and not metric.rows
 
 
 def _refuse_what_has_changed(store: Store, planned: PlanDocument, now: Plan) -> None:

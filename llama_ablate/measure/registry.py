@@ -115,9 +115,10 @@ class Metrics(Registry):
         metrics: dict[str, Measurement] = {}
         for choice in choices:
             try:
-                metrics[choice.name] = self.attempt(choice, subject)
+                measured = self.attempt(choice, subject)
             except Exception as error:  # noqa: BLE001  the run and its other metrics stand
-                metrics[choice.name] = Measurement(error=reason(error))
+                measured = Measurement(error=reason(error))
+            metrics[choice.name] = replace(measured, entry=choice.shortest())
         return metrics
 
     def attempt(self, choice: Choice, subject: Subject) -> Measurement:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
@@ -28,6 +30,8 @@ _SEPARATOR = 7  # the token that a document begins with, where documents are kep
 #: Where they begin in two sequences: soon after another, within a chunk and beyond, and one empty.
 _BEGINS = (0, 9, 20), (3, 12, 13)
 _CLOSE = 1e-4
+_COUNTED = 256  # tokens of which FLOPs are counted: scores are over 1% of them up to a width of 12k
+_WITHIN = 0.01
 _ALL = 1 - 2.0**-40  # a rate that drops every number, and has a finite scale
 #: What a layer adds starts smaller with depth under the default rule alone.
 _RULES: dict[str, Any] = {f.name: f.default for f in fields(ModelSpec) if f.name in RULES}
@@ -53,11 +57,40 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that a token changes no logits of the tokens before it, in training neither."""
     changed_BT = tokens_BT.clone()
     changed_BT[:, _CHANGED] = (changed_BT[:, _CHANGED] + 1) % model.spec.vocab
-    for training in ({}, {"losses": dict[str, Tensor]()}):
-        moved_BT = (model(tokens_BT, **training) - model(changed_BT, **training)).abs().amax(-1)
+    for logits in (_read, _trained):
+        moved_BT = (logits(model, tokens_BT) - logits(model, changed_BT)).abs().amax(-1)
         if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
             return "lets a token see tokens that come after it"
     return None
+
+
+def batch_apart(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
+    """Hold that a sequence of a batch has the logits that it has alone, in training too."""
+    for logits in (_read, _trained):
+        alone = [logits(model, tokens_BT, i, i + 1) for i in range(len(tokens_BT))]
+        if not _alike(logits(model, tokens_BT), torch.cat(alone), close):
+            return "mixes the sequences of a batch"
+    return None
+
+
+def _read(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None = None) -> Tensor:
+    """Return the logits of rows of a batch as a trained model computes them."""
+    logits_BTV: Tensor = model.eval()(tokens_BT[first:end])
+    model.train()
+    return logits_BTV
+
+
+def _trained(model: Decoder, tokens_BT: Tensor, first: int = 0, end: int | None = None) -> Tensor:
+    """Return the logits of rows of a batch as a training step computes them.
+
+    With gradients, the losses of components, and dropout where the model has it.
+    """
+    masks = Dropout.of_step(model.spec, seed=0, step=0, batch=len(tokens_BT))
+    with torch.enable_grad():
+        logits_BTV: Tensor = model(
+            tokens_BT[first:end], losses={}, dropout=masks and masks.from_row(first)
+        )
+    return logits_BTV.detach()
 
 
 def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE) -> str | None:
@@ -180,6 +213,31 @@ def counted_bytes(model: Decoder, tokens_BT: Tensor) -> str | None:
     return None
 
 
+def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) -> str | None:
+    """Hold that the FLOPs counted are those of torch's own counter: of matrix products alone.
+
+    For each layer's attention and feed-forward network, and for the whole model.
+    """
+    T = min(model.spec.context, _COUNTED)
+    text_BT = tokens_BT[:1].repeat(1, -(-T // tokens_BT.shape[1]))[:, :T]
+    # Of the kernels of fused attention torch counts those of a GPU only.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(text_BT)
+    counted = {
+        f"Decoder.blocks.{i}.{part}": flops
+        for i, block in enumerate(model.blocks)
+        for part, flops in (("attn", block.attn.flops(T)), ("ffn", block.ffn.flops()))
+    }
+    for name, flops in {**counted, "Global": model.flops(T)}.items():
+        found = sum(counter.get_flop_counts().get(name, {}).values()) / T
+        if abs(flops - found) > within * found:
+            part = "the whole model" if name == "Global" else name.removeprefix("Decoder.")
+            return (
+                f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {found:,.0f}"
+            )
+    return None
+
+
 def exempts_what_it_has(model: Decoder, tokens_BT: Tensor) -> str | None:
     """Hold that what a module's `undecayed` names are parameters of that module."""
     del tokens_BT
@@ -291,11 +349,13 @@ LAWS: tuple[Law, ...] = (
     finite,
     drawn_from_the_seed,
     causal,
+    batch_apart,
     cached_equals_full,
     padding_changes_nothing,
     documents_apart,
     rewound_equals_full,
     counted_bytes,
+    counted_flops,
     exempts_what_it_has,
     starts_smaller_with_depth,
     drops_sublayers,

@@ -27,7 +27,11 @@ def results(table: Table) -> pd.DataFrame:
     intervals of all rows hold at once, over all looks (Bonferroni). Of a number with items they
     have the error of the items, of the reported loss that of the text.
     """
-    guards = [(guard, name) for guard in table.experiment.guard for name in _names(table, guard)]
+    guards = [
+        (guard, name)
+        for guard in table.experiment.guard
+        for name in _names(table, guard) or [f"{guard.metric} {guard.quantity}"]
+    ]
     variants = [v for v in table.plan.variants if not (v.baseline or v.role)]
     family = len(guards) * len(variants) * len(table.experiment.looks)
     rows = []
@@ -45,7 +49,7 @@ def results(table: Table) -> pd.DataFrame:
                 {
                     "label": variant.label,
                     "measure": name,
-                    "unit": "%" if is_share else unit.iloc[0],
+                    "unit": "%" if is_share else next(iter(unit), ""),
                     "worse": guard.worse,
                     "worse_by": guard.worse_by,
                     "n": interval.n,

@@ -9,6 +9,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from llama_ablate.results.typed import Number, typed
 
+from llama_ablate.config.registry import Entry
+
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number
 
@@ -48,7 +50,9 @@ class Measurement:
     __pydantic_config__ = ConfigDict(extra="forbid")
     rows: tuple[Value, ...] = ()
     error: str = ""
-    #: A digest of what it depends on; of a per-variant metric also the compute, and where it ran.
+    #: What one would write in YAML to take it again, without defaults; older versions kept none.
+    entry: Entry = ""
+    #: Of a per-variant metric: a digest of what it depends on, the compute, and where it ran.
     circumstances: str = ""
     compute: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)

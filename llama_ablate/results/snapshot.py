@@ -5,7 +5,7 @@ Each file is read once, when it is first asked for.
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Record
+from llama_ablate.results.stated import StatedMetrics
 from llama_ablate.results.store import Store
 
 
@@ -125,13 +126,17 @@ class Results:
 
     @cached_property
     def records(self) -> Mapping[str, Record]:
-        """The records of the planned runs that finished, by id, in the plan's order."""
-        records = {id_: run.record() for id_, run in self.finished.items()}
-        for id_, record in records.items():
-            planned = self.plan.runs[id_]
-            if (record.variant, record.seed) != (planned.variant, planned.seed):
-                raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
-        return records
+        """The records of the planned runs that finished, by id, in the plan's order.
+
+        A metric that was taken with other options than the experiment states has no values.
+        """
+        return {id_: self._read(id_, run.record()) for id_, run in self.finished.items()}
+
+    def _read(self, id_: str, record: Record) -> Record:
+        planned = self.plan.runs[id_]
+        if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
+            raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
+        return replace(record, metrics=self._stated.read(record.metrics))
 
     @property
     def statuses(self) -> list[RunStatus]:
@@ -193,10 +198,15 @@ class Results:
         return self.finished[run].path if run in self.finished else None
 
     def variant_metrics(self, variant: str) -> dict[str, Measurement]:
-        """Return a variant's own metrics by name."""
+        """Return a variant's own metrics by name, as `records` has those of runs."""
         return self._variant_metrics.get(variant, {})
 
     @cached_property
     def _variant_metrics(self) -> dict[str, dict[str, Measurement]]:
         ids = {variant.id: None for table in self.plan.tables for variant in table.variants}
-        return self._source.metrics_of(ids)
+        metrics = self._source.metrics_of(ids)
+        return {variant: self._stated.read(own) for variant, own in metrics.items()}
+
+    @cached_property
+    def _stated(self) -> StatedMetrics:
+        return StatedMetrics(self.plan.experiment, lambda: self.protocol)

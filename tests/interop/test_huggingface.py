@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -113,6 +114,53 @@ def test_an_interleaved_rotation_is_written_as_the_half_split_that_transformers_
         assert huggingface.write(model, tmp_path / name).family == name
         theirs = AutoModelForCausalLM.from_pretrained(tmp_path / name).eval()
         torch.testing.assert_close(theirs(tokens()).logits, model(tokens()), rtol=0, atol=1e-4)
+
+
+GPT2 = {
+    "norm": "layernorm",
+    "position": "learned",
+    "attention": "mha",
+    "feedforward": {"name": "gelu", "approximate": "tanh"},
+    "tie": True,
+}
+
+
+@torch.no_grad()
+def test_a_model_without_dropout_is_exported_as_one_that_trains_without(tmp_path):
+    """Of GPT-2 transformers takes 0.1 for what a config.json leaves out."""
+    from transformers import AutoModelForCausalLM
+
+    model = ours(make_spec(**GPT2, init_std=0.3))
+    assert huggingface.write(model, tmp_path / "x").family == "gpt2"
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").train()
+    torch.testing.assert_close(theirs(tokens()).logits, model(tokens()), rtol=0, atol=1e-4)
+
+
+RATES = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "kept", "left_out"),
+    [
+        ("gpt2", GPT2, ["embedding", "attention", "sublayer"], []),
+        ("llama", {"bias": False}, ["attention"], ["embedding 0.1, sublayer 0.3"]),
+    ],
+)
+def test_a_models_dropout_is_exported_and_read_back_or_a_note_says_what_is_left_out(
+    family, changes, kept, left_out, tmp_path
+):
+    from transformers import AutoModelForCausalLM
+
+    model = ours(make_spec(**changes, dropout=RATES))
+    notes = huggingface.write(model, tmp_path / "x", family).notes
+    assert notes == [f"{family} has no such dropout, so it is left out: {it}" for it in left_out]
+    assert asdict(huggingface.read(tmp_path / "x").spec.dropout) == {
+        place: rate * (place in kept) for place, rate in RATES.items()
+    }
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x")
+    layers = {m.p for m in theirs.modules() if isinstance(m, torch.nn.Dropout)}
+    attention = {getattr(m, "attention_dropout", 0.2) for m in theirs.modules()}
+    assert layers | attention == {RATES[place] for place in kept}
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_
     config = json.loads((tmp_path / "x" / "config.json").read_text("utf-8"))
     assert [config[f"{name}_token_id"] for name in ("bos", "eos", "pad")] == [
         tokenizer.bos,
-        tokenizer.end,
+        tokenizer.separator,
         tokenizer.pad,
     ]
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "x").eval()
@@ -275,31 +275,57 @@ def test_transformers_generates_what_the_exported_model_does_and_stops_where_it_
     assert ended == tokenizer.stops
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("mistral", {}),
-        ("qwen3", {"attention": {"name": "mha", "qk_norm": True}}),
-        (
-            "gpt2",
-            {
-                "norm": {"name": "layernorm"},
-                "position": "learned",
-                "bias": True,
-                "feedforward": {"name": "gelu", "approximate": "tanh"},
-            },
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_no_other_family_reads_texts_by_rules_of_its_own(family, changes, tmp_path):
+#: What a model has that each family can express.
+FAMILIES = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {"attention": {"name": "mha", "qkv_bias": True}},
+    "qwen3": {"attention": {"name": "mha", "qk_norm": True}},
+    "gpt2": {
+        "norm": {"name": "layernorm"},
+        "position": "learned",
+        "bias": True,
+        "feedforward": {"name": "gelu", "approximate": "tanh"},
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["bytes", "chars", "bpe", "SentencePiece of Llama 2"])
+def test_every_family_reads_texts_as_the_exported_tokenizer_does(kind, family, tmp_path):
+    """Of qwen2 transformers' AutoTokenizer rebuilds the tokenizer: a note says so."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer, texts = KINDS[kind](tmp_path), TEXTS[::20]
+    model = _model(tokenizer, dim=16, heads=2, **FAMILIES[family])
+    written = huggingface.write(model, tmp_path / "x", family, tokenizer)
+    expected = [tokenizer.prompt(text) for text in texts]
+    follows = PreTrainedTokenizerFast.from_pretrained(tmp_path / "x")
+    assert follows(texts)["input_ids"] == expected
+    found = AutoTokenizer.from_pretrained(tmp_path / "x")(texts)["input_ids"]
+    assert [found == expected] == [not written.notes] == [family != "qwen2"]
+    assert all("AutoTokenizer splits texts for qwen2 by rules of" in note for note in written.notes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_lm_evaluation_harness_takes_for_the_beginning_of_a_text_is_there(kind, tmp_path):
+    """Its model `hf` decodes the first of these that is no None, and adds a token without any."""
     from transformers import AutoTokenizer
 
-    tokenizer = _llama2()
-    model = _model(tokenizer, **changes)
-    assert huggingface.write(model, tmp_path / "x", family, tokenizer).notes == []
+    tokenizer = KINDS[kind](tmp_path)
+    huggingface.write(_model(tokenizer, dim=8, heads=2), tmp_path / "x", None, tokenizer)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "x")
-    assert theirs(TEXTS)["input_ids"] == [tokenizer.prompt(text) for text in TEXTS]
+    begins, ends = theirs.bos_token_id, theirs.eos_token_id
+    assert (begins, ends) == (tokenizer.bos, tokenizer.separator)
+    prefix = ends if begins is None else begins
+    assert theirs.decode(prefix) == tokenizer.piece(prefix)
+    assert len(theirs) == tokenizer.vocab
+
+
+def test_without_a_token_between_documents_a_note_says_what_lm_evaluation_harness_needs(tmp_path):
+    tokenizer = Chars("abc")  # of a text that is one document
+    (note,) = huggingface.write(_model(tokenizer), tmp_path / "x", None, tokenizer).notes
+    assert note.endswith("model hf needs prefix_token_id")
 
 
 def test_a_character_that_a_vocabulary_lacks_is_refused_by_transformers_too(tmp_path):
@@ -372,18 +398,6 @@ def test_a_tokenizer_that_transformers_cannot_have_is_left_out_with_a_note(
     assert written.notes == [f"no tokenizer is written: transformers has none for {message}"]
     files = sorted(path.name for path in (tmp_path / "x").iterdir())
     assert files == ["config.json", "generation_config.json", "model.safetensors"]
-
-
-def test_qwen2_is_written_with_a_note_that_autotokenizer_has_rules_of_its_own(tmp_path):
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = _llama2()
-    model = _model(tokenizer, attention={"name": "mha", "qkv_bias": True})
-    written = huggingface.write(model, tmp_path / "x", None, tokenizer)
-    assert written.family == "qwen2"
-    assert "AutoTokenizer splits texts for qwen2 by rules of Qwen2's own" in written.notes[0]
-    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path / "x")
-    assert theirs(TEXTS)["input_ids"] == [tokenizer.prompt(text) for text in TEXTS]
 
 
 def test_transformers_does_not_doubt_how_a_large_vocabulary_of_mistral_splits_texts(

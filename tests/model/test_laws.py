@@ -127,12 +127,77 @@ class FromZero(MHA):
         return super().forward(x_BTD, from_zero, state)
 
 
-class NextTokenInTraining(SwiGLU):
-    """See the token that comes next while training."""
+#: What tells a component that it is trained.
+SIGNS = {
+    "module": lambda self, _x, _ctx: self.training,
+    "gradients of the input": lambda _self, x_BTD, _ctx: x_BTD.requires_grad,
+    "gradients": lambda *_: torch.is_grad_enabled(),
+    "losses": lambda _self, _x, ctx: ctx.losses is not None,
+    "dropout": lambda _self, _x, ctx: ctx.dropout is not None,
+}
 
-    def forward(self, x_BTD, ctx):
-        x_BTD = x_BTD if ctx.losses is None else x_BTD.roll(-1, 1)
-        return super().forward(x_BTD, ctx)
+
+def next_token(sign, trained):
+    """Return a network that sees the token that comes next in training, or outside of it."""
+
+    class Later(SwiGLU):
+        def forward(self, x_BTD, ctx):
+            sees = sign(self, x_BTD, ctx) == trained
+            return super().forward(x_BTD.roll(-1, 1) if sees else x_BTD, ctx)
+
+    return Later
+
+
+def counting(flops):
+    """Return a network that counts other FLOPs than it takes."""
+
+    class Counted(SwiGLU):
+        def flops(self):
+            return flops(super().flops())
+
+        def forward(self, x_BTD, ctx=None):
+            return 1.5 * super().forward(x_BTD, ctx)  # so that it is no twin
+
+    return Counted
+
+
+class TorchAttention(MHA):
+    """Attend by torch's own function."""
+
+    def forward(self, x_BTD, ctx, state=None):
+        q_BHTE, k_BHTE, v_BHTE = self._project(x_BTD)
+        q_BHTE, k_BHTE = ctx.rotate(q_BHTE, k_BHTE, ctx.pos_T)
+        k_BHSE, v_BHSE = state.update(k_BHTE, v_BHTE) if state else (k_BHTE, v_BHTE)
+        mask, causal = ctx.mask(self.window, k_BHSE.shape[2])
+        mixed_BHTE = nn.functional.scaled_dot_product_attention(
+            q_BHTE, k_BHSE, v_BHSE, None if causal else mask, is_causal=causal
+        )
+        return 1.5 * self.out(mixed_BHTE.transpose(1, 2).flatten(2))  # so that it is no twin
+
+
+class WithoutScores(TorchAttention):
+    """Count what is projected alone."""
+
+    def flops(self, context):
+        return super().flops(0 * context)
+
+
+class Doubled(RMSNorm):
+    """Multiply by a matrix."""
+
+    def __init__(self, dim: int):
+        super().__init__(dim)
+        self.turn = nn.Parameter(2 * torch.eye(dim))
+
+    def forward(self, x_BTD):
+        return super().forward(x_BTD) @ self.turn
+
+
+class AcrossTheBatch(SwiGLU):
+    """Add what the other sequences hold at the same place."""
+
+    def forward(self, x_BTD, ctx=None):
+        return super().forward(x_BTD + x_BTD.mean(0, keepdim=True), ctx)
 
 
 class Mean(nn.Module):
@@ -255,7 +320,8 @@ def check(monkeypatch, spec):
     def held(slot, component, **changes):
         registry = REGISTRIES[slot]
         for kind in ("_components", "_schemas"):
-            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+            others = {k: v for k, v in getattr(registry, kind).items() if k != "theirs"}
+            monkeypatch.setattr(registry, kind, others)
         registry.register("theirs")(component)
         laws.check(spec(**LLAMA | {slot: "theirs"} | changes), slot)
 
@@ -275,7 +341,15 @@ def check(monkeypatch, spec):
         ("attention", Unmarked, "('attn'): make its output projection an OutLinear"),
         ("feedforward", Crashing, "fails where 'finite' is checked: KeyError: torch.float32"),
         ("feedforward", Another, "computes what 'swiglu' does"),
-        ("feedforward", NextTokenInTraining, "lets a token see tokens that come after it"),
+        ("feedforward", AcrossTheBatch, "mixes the sequences of a batch"),
+        ("feedforward", counting(lambda _: 7), "counts 7 FLOPs per token in blocks.0.ffn, and tor"),
+        (
+            "feedforward",
+            counting(lambda right: 1.02 * right),
+            "17,234 FLOPs per token in blocks.0.ffn, and torch's counter 16,896",
+        ),
+        ("attention", WithoutScores, "counts 8,192 FLOPs per token in blocks.0.attn, and torch's"),
+        ("norm", Doubled, "FLOPs per token in the whole model, and torch's counter"),
         ("attention", Forgetful, "has a state that counts 0 tokens where it has read 7"),
         ("attention", with_state(Uncounted), "counts 0 tokens where it has read 7"),
         ("attention", with_state(Unkept), "goes on from a state that was kept and rewound to"),
@@ -294,6 +368,55 @@ def test_a_component_that_breaks_a_law_is_refused_by_name(check, slot, component
     assert caught.value.where == (slot,)
 
 
+@pytest.mark.parametrize("trained", [True, False], ids=["training", "reading"])
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_future_that_is_seen_in_training_alone_or_outside_of_it_alone_is_refused(
+    check, sign, trained
+):
+    """Whatever a component tells training by."""
+    with pytest.raises(ConfigError, match="'theirs' lets a token see tokens that come after it"):
+        check("feedforward", next_token(SIGNS[sign], trained), dropout=0.1)
+
+
+@pytest.mark.parametrize("trained", [True, False], ids=["training", "reading"])
+def test_a_batch_that_is_mixed_in_training_alone_or_outside_of_it_alone_is_refused(check, trained):
+    class Centred(SwiGLU):
+        """Subtract the mean over the batch."""
+
+        def forward(self, x_BTD, ctx):
+            mixes = (ctx.losses is not None) == trained
+            return super().forward(x_BTD - x_BTD.mean(0) if mixes else x_BTD, ctx)
+
+    with pytest.raises(ConfigError, match="'theirs' mixes the sequences of a batch"):
+        check("feedforward", Centred, dropout=0.1)
+
+
+def test_flops_within_a_hundredth_pass_and_so_do_those_of_torchs_own_attention(check):
+    check("feedforward", counting(lambda right: 1.009 * right))
+    check("attention", TorchAttention)
+
+
+def test_what_multiplies_no_matrices_counts_no_flops(check):
+    class Scaled(nn.Module):
+        """Scale each channel."""
+
+        def __init__(self, dim: int, *, width: int | None = None):
+            super().__init__()
+            self.width, self.scale = width or dim, nn.Parameter(torch.zeros(dim))
+
+        def flops(self):
+            return 0
+
+        def forward(self, x_BTD, ctx):
+            del ctx
+            return x_BTD * self.scale
+
+    check("feedforward", Scaled)
+    Scaled.flops = lambda _: 64
+    with pytest.raises(ConfigError, match=r"counts 64 FLOPs per token .* and torch's counter 0"):
+        check("feedforward", Scaled)
+
+
 @pytest.mark.parametrize(("slot", "name"), COMPONENTS)
 def test_the_components_of_this_package_pass(spec, slot, name):
     laws.check(spec(**LLAMA | {slot: name}), slot)
@@ -310,7 +433,6 @@ def test_a_recurrence_that_obeys_every_law_is_let_in(check):
 def test_a_mixer_that_knows_of_no_documents_is_refused_where_they_are_kept_apart(check):
     """And nowhere else: it is let in above."""
     check("attention", Apart, separator=3)
-    REGISTRIES["attention"]._components.pop("theirs")
     with pytest.raises(ConfigError) as caught:
         check("attention", Mean, separator=3)
     assert caught.value.message == (
