@@ -1,7 +1,8 @@
-"""ConfigError for mistakes in user input, and nearest-match hints."""
+"""ConfigError for mistakes in user input, and hints: the nearest match, and what to install."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 Where = tuple[str | int, ...]
 
@@ -144,6 +145,17 @@ def dotted(where: Where) -> str:
     """
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in where)
     return text.removeprefix(".")
+
+
+def require(package: str, user: str) -> None:
+    """Raise ConfigError, with the command that installs it, where a package is missing.
+
+    `user` is what needs it. The package's own command is the one that works everywhere: no index
+    has this distribution, so its extras can be installed in a checkout alone.
+    """
+    found = find_spec(package)
+    if found is None or found.origin is None:  # without one, a mere folder
+        raise ConfigError(f"{user} needs the package '{package}': pip install {package}")
 
 
 def nearest(value: object, allowed: Iterable[str]) -> str:

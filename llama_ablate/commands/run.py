@@ -7,13 +7,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 HELP = "train what has no record yet, measure speeds, write the report"
 EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
 _BARS = 32  # more would fill any terminal
-_EXTRAS = {"ray": "ray", "slurm": "submitit"}
+_PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -106,8 +105,8 @@ def add_launch(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SINK",
-        help="send curves, metrics and recipes to tensorboard, wandb, mlflow or trackio while runs "
-        "train; repeatable: see docs/tracking.md",
+        help="send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
+        "repeatable: see docs/tracking.md",
     )
 
 
@@ -352,8 +351,8 @@ def _check_launcher(options: Namespace) -> None:
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: must be 1 or more")
     name = options.launcher
-    if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
-        raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")
+    if name in _PACKAGES:
+        require(_PACKAGES[name], f"--launcher {name}")
     if name == "slurm" and shutil.which("sbatch") is None:
         raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for value, flag, launcher in (

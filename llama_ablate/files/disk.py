@@ -6,7 +6,6 @@ that fails, crashes or loses power at any call.
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import time
@@ -14,6 +13,13 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from llama_ablate.errors import ConfigError
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise ConfigError("llama_ablate needs Linux or macOS; on Windows, use WSL") from None
 
 #: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"
