@@ -56,6 +56,24 @@ def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(tmp_
         experiment.load(tmp_path / "texts.yaml", ("data.tokenizer=chars",))
 
 
+def test_tokens_per_parameter_stand_in_place_of_the_length_of_a_base_and_the_other_way_round(
+    tmp_path,
+):
+    def lengths(path, *sets):
+        read = experiment.load(path, sets).experiment
+        return read.train.tokens, read.train.steps, read.sizes.tokens_per_parameter
+
+    sizes = "sizes: {models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 20}\n"
+    ladder = write(tmp_path, "name: ladder\n" + sizes, "ladder.yaml")
+    assert lengths(ladder) == (None, None, 20)
+    assert lengths(ladder, "train.steps=5") == (None, 5, None)
+    child = write(tmp_path, "name: c\nbase: ladder.yaml\ntrain: {tokens: 500}\n", "child.yaml")
+    assert lengths(child) == (500, None, None)
+    write(tmp_path, MINIMAL, "parent.yaml")
+    child = write(tmp_path, "name: c\nbase: parent.yaml\n" + sizes, "child.yaml")
+    assert lengths(child) == (None, None, 20)
+
+
 def test_an_error_in_a_base_file_is_shown_in_the_base_file(tmp_path):
     write(tmp_path, MINIMAL + "model:\n  dim: wide\n", "parent.yaml")
     child = write(tmp_path, "name: child\nbase: parent.yaml\n", "child.yaml")
@@ -188,8 +206,8 @@ def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message)
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ("{}", "needs exactly one of 'tokens' and 'steps'"),
-        ("{steps: 1, tokens: 5}", "needs exactly one of 'tokens' and 'steps'"),
+        ("{}", "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter'"),
+        ("{steps: 1, tokens: 5}", "takes one of 'tokens' and 'steps'"),
         ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
         ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
         ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
@@ -210,8 +228,8 @@ def test_mistakes_in_the_training_recipe(tmp_path, train, message):
     assert message in str(caught.value)
 
 
-def test_a_missing_section_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="train: the key 'train' is needed here"):
+def test_a_missing_length_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="train: needs 'tokens' or 'steps', or 'sizes' needs"):
         experiment.load(write(tmp_path, "name: x\n"))
 
 

@@ -248,7 +248,7 @@ HOSTILE = {
     "a number": (b"7\n", ":1:1: expected"),
     "a list": (b"- name: x\n", ":1:1: expected"),
     "null": (b"~\n", ":1:1: expected"),
-    "an empty mapping": (b"{}\n", ":1:1: train: the key 'train' is needed here"),
+    "an empty mapping": (b"{}\n", ":1:1: train: needs 'tokens' or 'steps', or 'sizes' needs"),
     "two documents": (small() + b"---\nname: y\n", ":5:1: a second document begins here"),
     "an end and a second": (small() + b"...\nname: y\n", "expected '<document start>'"),
     "a document marker": (b"---\n" + small() + b"...\n", ""),
