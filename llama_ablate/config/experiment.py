@@ -39,7 +39,7 @@ _MERGED = ("model", "data", "train")  # sections laid over the base key by key
 #: Sections whose keys may hold dots.
 _OF_PATHS = (("variants", "axes"), ("controls", "positive"))
 #: Keys that say the same thing: of a base or before a `--set`, one stands in for the others.
-_ONE_OF: tuple[tuple[Where, ...], ...] = (
+_ONE_OF: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("train", "tokens"), ("train", "steps"), ("sizes", "tokens_per_parameter")),
     (("texts",), ("data",)),
 )
@@ -227,7 +227,7 @@ def _path_of(key: str) -> tuple[str, ...]:
     return parts
 
 
-def _holds(values: Any, where: Where) -> bool:
+def _holds(values: Any, where: tuple[str, ...]) -> bool:
     for key in where:
         if not isinstance(values, dict) or key not in values:
             return False
@@ -235,12 +235,12 @@ def _holds(values: Any, where: Where) -> bool:
     return True
 
 
-def _drop_others(values: dict[str, Any], named: set[Where]) -> None:
+def _drop_others(values: dict[str, Any], named: set[tuple[str, ...]]) -> None:
     """Remove what says the same as one of the keys that are named."""
     for group in _ONE_OF:
         for where in {*group} - named if named & {*group} else ():
             if _holds(values, where):
-                section = values[str(where[0])] if where[1:] else values
+                section = values[where[0]] if where[1:] else values
                 del section[where[-1]]
 
 
