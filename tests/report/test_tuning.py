@@ -304,6 +304,8 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
     so_far = found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
     assert ends == pytest.approx(so_far, nan_ok=True)
+    assert main(["show", str(store.root)]) == 0
+    assert "Steps" in capsys.readouterr().out
 
 
 def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
