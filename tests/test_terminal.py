@@ -286,6 +286,17 @@ def test_the_watch_draws_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was
     assert "3 runs: 1 pending, 2 running" in after  # the last look stays
 
 
+def test_the_watch_says_when_nobody_trains(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create(of_runs("r1"), "")
+    words = ["status", str(store.root), "--watch"]
+    text, code = in_pty(words, send=b"\x03", look=lambda text: "Ctrl-C leaves" in text)
+    assert code == 0
+    assert "nobody trains now: `llama-ablate run FILE` goes on" in text
+    assert "the runs go on" not in text
+
+
 def test_the_watch_ends_when_all_runs_have_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(status, "_EVERY_S", 0.05)
     store = Store(tmp_path / "x")
