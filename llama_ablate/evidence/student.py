@@ -52,10 +52,10 @@ def not_negative(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ends of intervals about means of what cannot be below 0: shares, times, norms.
 
-    `half` is half of Student's interval. That of the square root of the mean (delta method), carried
-    back, has the same width where the mean is far from 0, and reaches farther up near it. That of
-    the logarithm would be a little better still, but has ends of up to 74 times the mean where one
-    of three seeds alone is not 0; this one of 10.
+    `half` is half of Student's interval. That of the square root of the mean (delta method),
+    carried back, has the same width where the mean is far from 0, and reaches farther up near it.
+    That of the logarithm would hold the mean a little more often, but where one of three seeds
+    alone is not 0 it ends at 74 times the mean; this one at 10.
     """
     mean, half = np.asarray(mean, float), np.asarray(half, float)
     more = half**2 / (4 * np.where(mean > 0, mean, 1.0))
