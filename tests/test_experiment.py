@@ -110,7 +110,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
     [
         ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, budget"),
         ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
-        ("seeds: 0", "x.yaml:3:8: seeds: 0 seeds: must be 1 to 1000"),
+        ("seeds: 0", "x.yaml:3:8: seeds: 0: must be from 1 to 1,000, or a list of seeds"),
         ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
         ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
         ("measure: []", "x.yaml:3:1: measure: [] is empty: name one or more"),
@@ -331,11 +331,23 @@ def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
         ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
         ("lr", ["norm", "train.lr", "train.min_lr"], "'train.lr'"),
         ("learning_rate", ["norm", "train.lr"], "'train.lr'"),
+        ("trian", ["plan", "run", "trace", "track"], "'run'"),
+        ("flash", ["gqa", "mha", "mla"], "'mha'"),
     ],
 )
 def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
     assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "train.lr"), ("warmup", "train.warmup"), ("corpus", "data.corpus")],
+)
+def test_a_key_without_its_section_is_told_with_it(tmp_path, key, meant):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'.*; did you mean '{meant}'"):
+        experiment.load(write(tmp_path, MINIMAL), (f"{key}=1e-3",))
+
+
 def test_a_word_that_means_nothing_has_no_hint():
     assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"
+    assert nearest("theta", ["data", "model"], ["train.tokens"]) == "; allowed: data, model"

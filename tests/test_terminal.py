@@ -133,6 +133,14 @@ def test_a_narrow_table_keeps_the_columns_up_to_the_verdict_and_shortens_labels_
     assert "…" not in tables.text(CELLS, 110)  # to leave columns out is enough
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_list_of_components_fits_the_terminal(width):
+    with on_terminal(COLUMNS=str(width)) as shown:
+        assert main(["components"]) == 0
+    lines = SGR.sub("", shown.getvalue()).splitlines()
+    assert width - 5 <= max(map(len, lines)) <= width
+
+
 def test_labels_that_would_become_the_same_are_not_shortened_to_that():
     labels = [f"the same beginning {n} and the same end of it" for n in (1, 2)]
     cells = CELLS.iloc[:2].assign(variant=labels)

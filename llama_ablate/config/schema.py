@@ -376,7 +376,7 @@ class Experiment(Section):
     @classmethod
     def _some_seeds(cls, seeds: int | list[int] | Looks) -> int | list[int] | Looks:
         if isinstance(seeds, int) and not 0 < seeds <= MOST_SEEDS:
-            raise ValueError(f"{seeds} seeds: must be 1 to {MOST_SEEDS}, or a list of seeds")
+            raise ValueError(f"{seeds}: must be from 1 to {MOST_SEEDS:,}, or a list of seeds")
         if isinstance(seeds, list) and not all(0 <= seed < 2**32 for seed in seeds):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
         return _without_repeats(seeds) if isinstance(seeds, list) else seeds

@@ -418,7 +418,7 @@ HUGE = {
         {"variants": f"{{axes: {{init_std: {many(20)}}}}}", "seeds": "1000"},
         ":6:8: seeds: more than 20,000 runs",
     ),
-    "1,001 seeds": ({"seeds": "1001"}, ":5:8: seeds: 1001 seeds: must be 1 to 1000"),
+    "1,001 seeds": ({"seeds": "1001"}, ":5:8: seeds: 1001: must be from 1 to 1,000"),
     "a context of a billion": ({"model": "{context: 1_000_000_000}"}, ":2:18: model.context"),
     "a width of a million": ({"model": "{dim: 1_000_000}"}, ":2:14: model.dim"),
     "a feed-forward of a billion": (
@@ -711,7 +711,7 @@ MISTAKES = [
     ("  positive: {norm: none}", "  positive: [norm]", "['norm'] (list)"),
     ("  positive: {norm: none}", "  positive: {norm: layernorm}", "is the same variant as"),
     ("seeds: 3", "seeds: 3.0", "3.0 (float) is not accepted"),
-    ("seeds: 3", "seeds: -3", "-3 seeds: must be 1 to 1000"),
+    ("seeds: 3", "seeds: -3", "-3: must be from 1 to 1,000"),
     ("seeds: 3", "seeds: [1, -2]", "a seed must be from 0 to 2^32 - 1"),
     ("seeds: 3", "seeds: [1, two]", "'two' (text)"),
     ("seeds: 3", "seeds: 1", "needs an interval, and an interval two seeds or more"),
