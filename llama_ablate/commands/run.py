@@ -337,12 +337,13 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
     needed = disk_bytes(plan, workers, store.runs.final_ids())
     free = shutil.disk_usage(store.root).free
-    keep = plan.settings.keep_weights
-    if needed[keep] > free:
+    asked = needed[plan.settings.keep_weights]
+    if asked > free:
+        fits = [kind for kind in ("best", "none") if needed[kind] <= free]
+        instead = [f"; --keep-weights {kind} takes {size(needed[kind])}" for kind in fits]
         raise ConfigError(
-            f"the runs need up to {size(needed[keep])} in '{store.root}', and "
-            f"{size(free)} are free; with --keep-weights best "
-            f"{size(needed['best'])}, with none {size(needed['none'])}"
+            f"the runs need up to {size(asked)} in '{store.root}', and {size(free)} are free"
+            + "".join(instead)
         )
 
 
