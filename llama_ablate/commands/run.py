@@ -4,8 +4,8 @@ import math
 import re
 import shutil
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -191,9 +191,9 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
-    workers = _fitting(options, plan, compute)
     with beside(store.root, sinks):
         with (
+            _fitting(options, plan, compute) as workers,
             _launcher(options, store, device, compute.ranks, workers) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
@@ -261,34 +261,46 @@ def _workers(options: Namespace, plan: "Plan") -> int | None:
     return workers and min(workers, len(plan.runs))
 
 
-def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> int | None:
-    """Return the number of workers: no more on this machine than its memory has room for."""
+@contextmanager
+def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[int | None]:
+    """Yield the number of workers: no more on this machine than its memory has room for.
+
+    On a CPU beside those of the user's other launchers.
+    """
     from llama_ablate.commands.notes import note
     from llama_ablate.design import memory
     from llama_ablate.launch import local
+    from llama_ablate.launch.promises import promised
     from llama_ablate.model.memory import free_bytes
     from llama_ablate.report.tables import size
 
-    asked = _workers(options, plan)
-    if options.launcher == "slurm" or options.ray_address:
-        return asked
+    asked, need = _workers(options, plan), None
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
     devices = local.devices(compute.device)
-    if workers <= devices // compute.ranks and compute.device == "cuda":
-        return asked  # none shares a device
-    say("forecasting memory")
-    need = memory.needed(plan, compute)
-    if need is None:
-        return asked
-    free = free_bytes(compute.device)
-    most = memory.fitting(need, free, compute) * devices
-    if most >= workers:
-        return asked
-    note(
-        f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
-        f"('{need.variant}'), and {size(free)} are free"
-    )
-    return most
+    elsewhere = options.launcher == "slurm" or options.ray_address
+    if not elsewhere and (compute.device == "cpu" or workers > devices // compute.ranks):
+        say("forecasting memory")
+        need = memory.needed(plan, compute)
+    if need is None:  # not known, or none shares a device
+        yield asked
+        return
+
+    def fitting(others: int) -> int:
+        free = free_bytes(compute.device) - others
+        most = memory.fitting(need, free, compute) * devices
+        if most >= workers:
+            return workers
+        note(
+            f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
+            f"('{need.variant}'), and {size(max(0, free))} are free"
+            + f" beside {size(others)} that other launchers' workers may still take"
+            * bool(others)
+        )
+        return most
+
+    each = need.bytes * compute.ranks
+    with nullcontext(fitting(0)) if compute.device == "cuda" else promised(each, fitting) as most:
+        yield most if most < workers else asked
 
 
 def _write_plan(
