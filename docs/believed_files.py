@@ -39,7 +39,7 @@ _TRAINED = "the run is moved to `damaged/` and trained again"
 _MEASURED = "moved to `damaged/` and measured again"
 
 RESULTS = (
-    Believed(("plan.json",), _SEAL, "refused; `run` moves it to `damaged/` and writes it again", "line"),
+    Believed(("plan.json",), _SEAL, "refused; `run` moves it away and makes another", "line"),
     Believed(("plan-*.json",), _SEAL, "refused", "line"),
     Believed(("protocol.json",), _SEAL, "refused: it cannot be made again", "line"),
     Believed(("hypotheses.json",), _SEAL, "refused", "line", "of earlier versions"),

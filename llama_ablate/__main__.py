@@ -1,6 +1,23 @@
-"""`python -m llama_ablate`."""
+"""`llama-ablate` and `python -m llama_ablate`, from the first import on."""
 
-from llama_ablate.commands.cli import script
+import sys
+from typing import NoReturn
+
+from llama_ablate.errors import ConfigError
+
+
+def script() -> NoReturn:
+    """Import the command line and run it; what goes wrong on the way there is one line, too."""
+    try:
+        from llama_ablate.commands import cli
+    except ConfigError as error:
+        sys.stderr.write(f"llama-ablate: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("llama-ablate: interrupted\n")
+        sys.exit(130)
+    cli.script()
+
 
 if __name__ == "__main__":
     script()

@@ -1,7 +1,8 @@
-"""ConfigError for mistakes in user input, and nearest-match hints."""
+"""ConfigError for mistakes in user input, and hints: the nearest match, and what to install."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 Where = tuple[str | int, ...]
 
@@ -55,7 +56,7 @@ _OTHER_WORDS = {
     "layernorm": "ln",
     "learned": "absolute",
     "mamba2": "mamba ssm",
-    "mha": "full local slidingwindow softmax multihead multiheadattention vanilla",
+    "mha": "flash sdpa full local slidingwindow softmax multihead multiheadattention vanilla",
     "mla": "latent multiheadlatentattention",
     "mqa": "multiquery multiqueryattention",
     "none": "nope off no false identity",
@@ -113,10 +114,6 @@ _OTHER_WORDS = {
     "status": "progress ps watch top",
     "summary": "count params size",
 }
-_MEANT: dict[str, list[str]] = {}
-for _name, _words in _OTHER_WORDS.items():
-    for _word in _words.split():
-        _MEANT.setdefault(_word, []).append(_name)
 
 
 class ConfigError(ValueError):
@@ -146,11 +143,23 @@ def dotted(where: Where) -> str:
     return text.removeprefix(".")
 
 
-def nearest(value: object, allowed: Iterable[str]) -> str:
+def require(package: str, user: str) -> None:
+    """Raise ConfigError, with the command that installs it, where a package is missing.
+
+    `user` is what needs it. The package's own command is the one that works everywhere: no index
+    has this distribution, so its extras can be installed in a checkout alone.
+    """
+    found = find_spec(package)
+    if found is None or found.origin is None:  # without one, a mere folder
+        raise ConfigError(f"{user} needs the package '{package}': pip install {package}")
+
+
+def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
     """Return what is allowed, and what was probably meant, as the end of a sentence.
 
     That is the name which is the same but for capitals and marks, or what other projects call so,
-    or the nearest in letters. Of a long list the nearest are named, and the others counted.
+    or the nearest in letters; it may be one of those that are allowed `elsewhere`, as `train.lr`.
+    Of a long list the nearest are named, and the others counted.
 
     >>> nearest("rmsnrm", ["layernorm", "rmsnorm"])
     "; allowed: layernorm, rmsnorm; did you mean 'rmsnorm'?"
@@ -159,7 +168,7 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     text = str(value)[:_COMPARED]
-    meant = " or ".join(f"'{name}'" for name in _meant(text, names))
+    meant = " or ".join(f"'{name}'" for name in _meant(text, [*names, *elsewhere]))
     hint = f"; did you mean {meant}?" if meant else ""
     if len(names) <= _LISTED:
         return f"; allowed: {', '.join(names)}{hint}"
@@ -167,16 +176,20 @@ def nearest(value: object, allowed: Iterable[str]) -> str:
     return f"; allowed: {', '.join(listed)} and {len(names) - _LISTED:,} more{hint}"
 
 
-def _meant(text: str, names: list[str]) -> list[str]:
+def _meant(text: str, names: Sequence[str]) -> list[str]:
     """Return the names that a text probably stands for: mostly one, or none."""
-    plain = _plain(text)
-    last = {name: name.rpartition(".")[2] for name in names}  # of `train.lr`, too
-    if same := [name for name in names if plain in (_plain(name), _plain(last[name]))]:
-        return same[:1]
-    if meant := [name for name in names if last[name] in _MEANT.get(plain, [])]:
-        return meant
-    lower = {name.lower(): name for name in names}
-    return [lower[name] for name in get_close_matches(text.lower(), lower, n=1, cutoff=0.5)]
+    own: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for name in names:
+        last = name.rpartition(".")[2]  # of `train.lr`, too
+        for word in (name, last):
+            own.setdefault(_plain(word), [name])
+        for word in _OTHER_WORDS.get(last, "").split():
+            others.setdefault(word, []).append(name)
+    for words, alike in ((own, 1.0), (others, 1.0), (own, 0.65), (others, 0.75)):
+        for word in get_close_matches(_plain(text), words, 1, alike):
+            return words[word]
+    return []
 
 
 def _plain(text: str) -> str:

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,7 +49,10 @@ def test_components_lists_every_slot_with_options_and_sources(capsys):
         "position:",
         "corpus:",
         "metric:",
-        "theta: float = 10000",
+        "theta: number = 10000",
+        "window: whole number or null = null",
+        "layout: half or interleaved = half",
+        "splits: list of numbers",
         "kv_heads",
         "arXiv:1910.07467",
     ):
@@ -190,6 +194,12 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, t
         if os.getuid() == 0:
             subprocess.run(["chattr", "-i", str(closed)], check=True)
         assert list(closed.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_a_folder_in_which_no_file_can_be_made_is_not_told_to_be_missing(capsys):
+    assert main(["rope", "llama3-8b", "--out", "/proc/x"]) == 2
+    assert capsys.readouterr().err == "llama-ablate: '/proc': no file can be made there\n"
 
 
 @pytest.mark.parametrize("words", STREAMS)

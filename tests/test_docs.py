@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import llama_ablate as la
 from llama_ablate.commands import cli
 
 ROOT = Path(__file__).parents[1]
@@ -229,3 +230,12 @@ def test_the_architecture_names_every_file_and_folder_of_the_package():
             continue
         name = f"`{path.name}{'/' if path.is_dir() else ''}`"
         assert name in text, f"docs/architecture.md does not name {name}"
+
+
+def test_the_packs_that_disagree_on_gelu_are_named_with_the_numbers_that_they_hold():
+    text = " ".join((ROOT / "results/reference/README.md").read_text("utf-8").split())
+    for pack in ("prose", "prose-small", "gpu-10m", "systems/feedforward"):
+        rows = la.open(ROOT / "results/reference" / pack).comparison().set_index("variant")
+        ends = rows.loc["gelu", ["difference", "low", "high"]]
+        numbers = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends)
+        assert f"{numbers} in `{pack}`" in text

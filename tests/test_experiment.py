@@ -56,6 +56,24 @@ def test_texts_stand_in_place_of_the_data_of_a_base_and_the_other_way_round(tmp_
         experiment.load(tmp_path / "texts.yaml", ("data.tokenizer=chars",))
 
 
+def test_tokens_per_parameter_stand_in_place_of_the_length_of_a_base_and_the_other_way_round(
+    tmp_path,
+):
+    def lengths(path, *sets):
+        read = experiment.load(path, sets).experiment
+        return read.train.tokens, read.train.steps, read.sizes.tokens_per_parameter
+
+    sizes = "sizes: {models: [{dim: 16}, {dim: 32}], tokens_per_parameter: 20}\n"
+    ladder = write(tmp_path, "name: ladder\n" + sizes, "ladder.yaml")
+    assert lengths(ladder) == (None, None, 20)
+    assert lengths(ladder, "train.steps=5") == (None, 5, None)
+    child = write(tmp_path, "name: c\nbase: ladder.yaml\ntrain: {tokens: 500}\n", "child.yaml")
+    assert lengths(child) == (500, None, None)
+    write(tmp_path, MINIMAL, "parent.yaml")
+    child = write(tmp_path, "name: c\nbase: parent.yaml\n" + sizes, "child.yaml")
+    assert lengths(child) == (None, None, 20)
+
+
 def test_an_error_in_a_base_file_is_shown_in_the_base_file(tmp_path):
     write(tmp_path, MINIMAL + "model:\n  dim: wide\n", "parent.yaml")
     child = write(tmp_path, "name: child\nbase: parent.yaml\n", "child.yaml")
@@ -92,7 +110,7 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
     [
         ("sede: 3", "x.yaml:3:7: sede: unknown key 'sede'; allowed: base, budget"),
         ("seeds: three", "x.yaml:3:8: seeds: 'three' (text) is not accepted"),
-        ("seeds: 0", "x.yaml:3:8: seeds: 0 seeds: must be 1 to 1000"),
+        ("seeds: 0", "x.yaml:3:8: seeds: 0: must be from 1 to 1,000, or a list of seeds"),
         ("seeds: [1, 1]", "x.yaml:3:1: seeds: [1, 1] names '1' twice"),
         ("seeds: []", "x.yaml:3:1: seeds: [] is empty: name one or more"),
         ("measure: []", "x.yaml:3:1: measure: [] is empty: name one or more"),
@@ -188,8 +206,8 @@ def test_mistakes_are_told_in_one_line_with_their_place(tmp_path, text, message)
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ("{}", "needs exactly one of 'tokens' and 'steps'"),
-        ("{steps: 1, tokens: 5}", "needs exactly one of 'tokens' and 'steps'"),
+        ("{}", "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter'"),
+        ("{steps: 1, tokens: 5}", "takes one of 'tokens' and 'steps'"),
         ("{steps: 1, batch: 6, accumulate: 4}", "batch 6 does not divide into 4 parts"),
         ("{steps: 1, lr: fast}", "train.lr: 'fast' (text) is not accepted"),
         ("{steps: 1, lr: 1e-4x}", "train.lr: '1e-4x' (text) is not accepted"),
@@ -210,8 +228,8 @@ def test_mistakes_in_the_training_recipe(tmp_path, train, message):
     assert message in str(caught.value)
 
 
-def test_a_missing_section_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="train: the key 'train' is needed here"):
+def test_a_missing_length_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="train: needs 'tokens' or 'steps', or 'sizes' needs"):
         experiment.load(write(tmp_path, "name: x\n"))
 
 
@@ -313,11 +331,23 @@ def test_set_knows_the_keys_of_a_model_and_axes_whose_names_hold_dots(tmp_path):
         ("rmsnrm", ["layernorm", "rmsnorm"], "'rmsnorm'"),
         ("lr", ["norm", "train.lr", "train.min_lr"], "'train.lr'"),
         ("learning_rate", ["norm", "train.lr"], "'train.lr'"),
+        ("trian", ["plan", "run", "trace", "track"], "'run'"),
+        ("flash", ["gqa", "mha", "mla"], "'mha'"),
     ],
 )
 def test_a_hint_knows_capitals_marks_and_the_words_of_other_projects(word, allowed, meant):
     assert nearest(word, allowed).endswith(f"; did you mean {meant}?")
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("lr", "train.lr"), ("warmup", "train.warmup"), ("corpus", "data.corpus")],
+)
+def test_a_key_without_its_section_is_told_with_it(tmp_path, key, meant):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'.*; did you mean '{meant}'"):
+        experiment.load(write(tmp_path, MINIMAL), (f"{key}=1e-3",))
+
+
 def test_a_word_that_means_nothing_has_no_hint():
     assert nearest("qqqq", ["layernorm", "rmsnorm"]) == "; allowed: layernorm, rmsnorm"
+    assert nearest("theta", ["data", "model"], ["train.tokens"]) == "; allowed: data, model"

@@ -2,11 +2,15 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
+from functools import partial
 from multiprocessing import forkserver
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 import psutil
@@ -279,6 +283,19 @@ def test_a_process_whose_log_cannot_be_written_is_one_error_and_no_traceback(tmp
     with pytest.raises(FileExistsError, match="file"):
         processes.call(since, time.time(), log=tmp_path / "file" / "log")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_temporary_folder_with_a_long_name_does_not_keep_processes_from_starting(
+    tmp_path, monkeypatch
+):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.delitem(multiprocessing.current_process()._config, "tempdir", raising=False)
+    listen = partial(Listener, family="AF_UNIX")
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: listen().close())
+    processes.warm()
+    assert list(long.iterdir()) == []
 
 
 def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tmp_path):

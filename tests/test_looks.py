@@ -1,10 +1,15 @@
 """A race and three looks through the command line: stopped, gone on with, and done."""
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.launch import local
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
@@ -51,6 +56,30 @@ def looked(tmp_path_factory):
             assert main(["run", str(file), "--results", str(folder), "--device", "cpu"]) == 130
     assert run_in_process(file, folder) == 0
     return file, Store(folder / "looked")
+
+
+def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path):
+    file = tmp_path / "looked.yaml"
+    file.write_text(FILE, "utf-8")
+    Stopping.left = 0
+    with in_process(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "Local", Stopping)
+        assert main(["run", str(file), "--results", str(tmp_path), "--device", "cpu"]) == 130
+    page = Path(__file__).parents[1] / "docs" / "launchers.md"
+    (command,) = re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    for shown, here in (
+        ("llama-ablate", f"{sys.executable} -m llama_ablate"),
+        ("python -c", f"{sys.executable} -c"),
+        ("results/quickstart", str(tmp_path / "looked")),
+        ("results/ids", str(tmp_path / "ids")),
+    ):
+        assert shown in command
+        command = command.replace(shown, here)
+    subprocess.run(["bash", "-o", "pipefail", "-ec", command], check=True)
+    planned = Store(tmp_path / "looked").plan.runs
+    raced = [run.id for run in planned.values() if run.seed >= RACE_SEED]
+    assert (tmp_path / "ids").read_text().split() == raced
+    assert len(raced) == RACED < len(planned)
 
 
 @pytest.mark.full

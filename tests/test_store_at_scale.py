@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -156,12 +157,16 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
     rest = sum(p.stat().st_size for p in root.glob("runs/*/*")) - weights
     assert rest < predicted["none"]
 
-    usage = SimpleNamespace(free=1 << 10)
-    monkeypatch.setattr("shutil.disk_usage", lambda _path: usage)
-    assert main(["run", str(file), "--results", str(tmp_path / "full")]) == 2
-    said = capsys.readouterr().err
-    assert "1 KiB are free; with --keep-weights best" in said
-    assert said.count("\n") == 1
+    needed = {"none": 10 << 10, "best": 20 << 10, "all": 40 << 10}
+    monkeypatch.setattr("llama_ablate.report.forecast.disk_bytes", lambda *_of: needed)
+    for free, fitting in ((5, []), (15, ["none"]), (25, ["best", "none"])):
+        usage = SimpleNamespace(free=free << 10)
+        monkeypatch.setattr("shutil.disk_usage", lambda _path, usage=usage: usage)
+        assert main(["run", str(file), "--results", str(tmp_path / "full")]) == 2
+        said = capsys.readouterr().err
+        assert f"need up to 40 KiB in '{tmp_path}/full/tiny', and {free} KiB are free" in said
+        assert said.count("\n") == 1
+        assert re.findall(r"--keep-weights (\w+) takes", said) == fitting
     # How this machine computes had been measured, and stays for the next try.
     assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["compute.json"]
 

@@ -133,6 +133,14 @@ def test_a_narrow_table_keeps_the_columns_up_to_the_verdict_and_shortens_labels_
     assert "…" not in tables.text(CELLS, 110)  # to leave columns out is enough
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_list_of_components_fits_the_terminal(width):
+    with on_terminal(COLUMNS=str(width)) as shown:
+        assert main(["components"]) == 0
+    lines = SGR.sub("", shown.getvalue()).splitlines()
+    assert width - 5 <= max(map(len, lines)) <= width
+
+
 def test_labels_that_would_become_the_same_are_not_shortened_to_that():
     labels = [f"the same beginning {n} and the same end of it" for n in (1, 2)]
     cells = CELLS.iloc[:2].assign(variant=labels)
@@ -284,6 +292,17 @@ def test_the_watch_draws_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was
     assert re.search(r"v1 s0 .*running.* 50% ", on_screen)
     assert "Ctrl-C leaves" in on_screen
     assert "3 runs: 1 pending, 2 running" in after  # the last look stays
+
+
+def test_the_watch_says_when_nobody_trains(tmp_path):
+    store = Store(tmp_path / "x")
+    store.prepare()
+    store.create(of_runs("r1"), "")
+    words = ["status", str(store.root), "--watch"]
+    text, code = in_pty(words, send=b"\x03", look=lambda text: "Ctrl-C leaves" in text)
+    assert code == 0
+    assert "nobody trains now: `llama-ablate run FILE` goes on" in text
+    assert "the runs go on" not in text
 
 
 def test_the_watch_ends_when_all_runs_have_ended(tmp_path, monkeypatch):

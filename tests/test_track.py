@@ -221,7 +221,7 @@ def test_an_unknown_sink_and_one_that_is_not_installed_are_told_before_anything(
     with pytest.raises(ConfigError, match=r"--track tensorbord.*did you mean 'tensorboard'"):
         checked(["tensorbord"], "--track")
     monkeypatch.setattr(SINKS.get("wandb"), "package", "no_such_package")
-    with pytest.raises(ConfigError, match=r"pip install 'llama-ablate\[wandb\]'"):
+    with pytest.raises(ConfigError, match=r"--track wandb needs .*: pip install no_such_package$"):
         checked(["wandb"], "--track")
 
 
@@ -250,9 +250,9 @@ def test_a_command_starts_its_followers_and_waits_only_so_long(tmp_path, monkeyp
 
 needs = {
     name: pytest.mark.skipif(
-        find_spec(name) is None, reason=f"needs the package: pip install 'llama-ablate[{name}]'"
+        find_spec(name) is None, reason=f"needs the package: pip install {name}"
     )
-    for name in ("tensorboard", "wandb", "mlflow", "trackio")
+    for name in ("tensorboard", "wandb", "mlflow")
 }
 
 
@@ -374,26 +374,3 @@ print(json.dumps([run.info.run_name, run.info.status, steps, run.data.metrics, r
     assert metrics["final/test_loss_nats"] == 1.5
     assert params["model.dim"] == "8"
     assert (tags["variant"], tags["outcome"]) == ("rope", "ok")
-
-
-@pytest.mark.full
-@needs["trackio"]
-@pytest.mark.usefixtures("at_once")
-def test_trackios_local_store_has_one_run_with_its_curve_and_metrics(store, tmp_path):
-    code = """
-import json, trackio
-from trackio.sqlite_storage import SQLiteStorage
-(run,) = trackio.Api().runs("my test")
-print(json.dumps([run.name, run.config["model.dim"], run.config["_Group"],
-                  SQLiteStorage.get_logs("my test", run.name, run_id=run.id)]))
-"""
-    environment = {"TRACKIO_DIR": str(tmp_path / "trackio")}
-    with sent(store, "trackio", **environment):
-        words = [sys.executable, "-c", code]
-        env = os.environ | environment
-        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
-    name, dim, group, points = json.loads(done.stdout.splitlines()[-1])
-    assert (name, dim, group) == ("rope s0 r1", 8, "rope")
-    assert [p["step"] for p in points if "train_loss_nats" in p] == [1, 2, 3]
-    assert points[-1]["final/test_loss_nats"] == 1.5
-    assert points[-1]["outcome"] == "ok"

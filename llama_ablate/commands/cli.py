@@ -208,11 +208,13 @@ def _said(error: Exception) -> str:
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
     place = Path(os.fsdecode(error.filename2 or error.filename))  # of a rename where it leads
-    # Files are written aside, under names that nobody has given.
-    place = place.parent if place.name.startswith(disk.PARTIAL) else place
+    why = error.strerror
+    if place.name.startswith(disk.PARTIAL):  # files are written aside, under names of ours
+        place = place.parent
+        why = "no file can be made there" if error.errno == errno.ENOENT else why
     refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     allowed = "; allowed: what you may read, in a folder that you may write to" if refused else ""
-    return f"'{place}': {error.strerror}{allowed}"
+    return f"'{place}': {why}{allowed}"
 
 
 def script() -> NoReturn:

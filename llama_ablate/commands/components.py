@@ -4,6 +4,7 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from llama_ablate import terminal
 from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError, nearest
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 HELP = "list the components and what YAML may set on them"
 EXAMPLE = "components position"
 _INDENT = " " * 17
+_WIDEST = 100  # columns that are easily read
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -29,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """List registered components with their options and sources."""
     rows = listing(options.slot)
-    return Answer(text(rows), rows)
+    return Answer(text(rows, min(_WIDEST, terminal.width() or _WIDEST)), rows)
 
 
 def listing(slot: str | None = None) -> list[dict[str, Any]]:
@@ -55,19 +57,20 @@ def listing(slot: str | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def text(rows: list[dict[str, Any]]) -> str:
-    """Return the listing for a terminal."""
+def text(rows: list[dict[str, Any]], width: int) -> str:
+    """Return the listing for a terminal of so many columns."""
+
+    def wrapped(line: str, first: str, more: str) -> str:
+        return textwrap.fill(line, width, initial_indent=first, subsequent_indent=more)
+
     lines = []
     for slot in dict.fromkeys(row["slot"] for row in rows):
         lines.append(f"{slot}:")
         for row in (row for row in rows if row["slot"] == slot):
-            summary = textwrap.fill(
-                row["summary"], 100, initial_indent=_INDENT, subsequent_indent=_INDENT
-            )
-            lines.append(f"  {row['name']:14s} {summary.strip()}")
+            lines.append(wrapped(row["summary"], f"  {row['name']:14s} ", _INDENT))
             lines += [
-                f"{_INDENT}{name}: {option['type']} = {written(option['default'])}"
-                for name, option in row["options"].items()
+                wrapped(f"{n}: {o['type']} = {written(o['default'])}", _INDENT, f"{_INDENT}  ")
+                for n, o in row["options"].items()
             ]
     return "\n".join(lines)
 

@@ -4,16 +4,15 @@ import math
 import re
 import shutil
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands import options as shared
 from llama_ablate.commands.answer import Answer
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 HELP = "train what has no record yet, measure what is missing, write the report"
 EXAMPLE = "run experiments/quickstart.yaml --results results --workers 2"
 _BARS = 32  # more would fill any terminal
-_EXTRAS = {"ray": "ray", "slurm": "submitit"}
+_PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -106,8 +105,8 @@ def add_launch(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SINK",
-        help="send curves, metrics and recipes to tensorboard, wandb, mlflow or trackio while runs "
-        "train; repeatable: see docs/tracking.md",
+        help="send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
+        "repeatable: see docs/tracking.md",
     )
 
 
@@ -192,9 +191,9 @@ def of_source(source: "Source", options: Namespace) -> Answer:
             notes.note(f"trained again; its earlier record is kept as '{moved}'")
     store.sweep()
     wanted = {run for runs in only.values() for run in runs} if only else None
-    workers = _fitting(options, plan, compute)
     with beside(store.root, sinks):
         with (
+            _fitting(options, plan, compute) as workers,
             _launcher(options, store, device, compute.ranks, workers) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
@@ -262,34 +261,46 @@ def _workers(options: Namespace, plan: "Plan") -> int | None:
     return workers and min(workers, len(plan.runs))
 
 
-def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> int | None:
-    """Return the number of workers: no more on this machine than its memory has room for."""
+@contextmanager
+def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[int | None]:
+    """Yield the number of workers: no more on this machine than its memory has room for.
+
+    On a CPU beside those of the user's other launchers.
+    """
     from llama_ablate.commands.notes import note
     from llama_ablate.design import memory
     from llama_ablate.launch import local
+    from llama_ablate.launch.promises import promised
     from llama_ablate.model.memory import free_bytes
     from llama_ablate.report.tables import size
 
-    asked = _workers(options, plan)
-    if options.launcher == "slurm" or options.ray_address:
-        return asked
+    asked, need = _workers(options, plan), None
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
     devices = local.devices(compute.device)
-    if workers <= devices // compute.ranks and compute.device == "cuda":
-        return asked  # none shares a device
-    say("forecasting memory")
-    need = memory.needed(plan, compute)
-    if need is None:
-        return asked
-    free = free_bytes(compute.device)
-    most = memory.fitting(need, free, compute) * devices
-    if most >= workers:
-        return asked
-    note(
-        f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
-        f"('{need.variant}'), and {size(free)} are free"
-    )
-    return most
+    elsewhere = options.launcher == "slurm" or options.ray_address
+    if not elsewhere and (compute.device == "cpu" or workers > devices // compute.ranks):
+        say("forecasting memory")
+        need = memory.needed(plan, compute)
+    if need is None:  # not known, or none shares a device
+        yield asked
+        return
+
+    def fitting(others: int) -> int:
+        free = free_bytes(compute.device) - others
+        most = memory.fitting(need, free, compute) * devices
+        if most >= workers:
+            return workers
+        note(
+            f"{most} worker(s) instead of {workers}: each needs up to {size(need.bytes)} of memory "
+            f"('{need.variant}'), and {size(max(0, free))} are free"
+            + f" beside {size(others)} that other launchers' workers may still take"
+            * bool(others)
+        )
+        return most
+
+    each = need.bytes * compute.ranks
+    with nullcontext(fitting(0)) if compute.device == "cuda" else promised(each, fitting) as most:
+        yield most if most < workers else asked
 
 
 def _write_plan(
@@ -338,12 +349,13 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
 
     needed = disk_bytes(plan, workers, store.runs.final_ids())
     free = shutil.disk_usage(store.root).free
-    keep = plan.settings.keep_weights
-    if needed[keep] > free:
+    asked = needed[plan.settings.keep_weights]
+    if asked > free:
+        fits = [kind for kind in ("best", "none") if needed[kind] <= free]
+        instead = [f"; --keep-weights {kind} takes {size(needed[kind])}" for kind in fits]
         raise ConfigError(
-            f"the runs need up to {size(needed[keep])} in '{store.root}', and "
-            f"{size(free)} are free; with --keep-weights best "
-            f"{size(needed['best'])}, with none {size(needed['none'])}"
+            f"the runs need up to {size(asked)} in '{store.root}', and {size(free)} are free"
+            + "".join(instead)
         )
 
 
@@ -352,8 +364,8 @@ def _check_launcher(options: Namespace) -> None:
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: must be 1 or more")
     name = options.launcher
-    if name in _EXTRAS and find_spec(_EXTRAS[name]) is None:
-        raise ConfigError(f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'")
+    if name in _PACKAGES:
+        require(_PACKAGES[name], f"--launcher {name}")
     if name == "slurm" and shutil.which("sbatch") is None:
         raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for value, flag, launcher in (

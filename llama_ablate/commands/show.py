@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands import selection
-    from llama_ablate.report import cells, contrasts, details, sections
+    from llama_ablate.report import details, sections
     from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
@@ -36,11 +36,10 @@ def run(options: Namespace) -> Answer:
     if options.what is not None:
         variant = selection.variant(frames, options.what, "variant or run")
         return Answer(*details.variant(frames.table, variant))
-    comparison = frames.table.comparison
-    written = cells.combinations if len(contrasts.factors(frames.table)) else cells.comparison
-    shown: list[str | DataFrame] = [written(comparison)]
-    stability, metrics = sections.SECTIONS["stability"](frames), sections.metrics(frames)
-    for section in (stability if stability and stability.printed else None, metrics):
-        if section:
-            shown += [section.title, section.cells]
-    return Answer(shown, comparison.to_dict("records"))
+    shown: list[str | DataFrame] = []
+    for name in ("factors", "comparison", "steps", "stability", "metrics"):
+        section = sections.SECTIONS[name](frames)
+        if section and (section.printed or name == "metrics"):
+            shown += [section.title] * (section.title != "Comparison")
+            shown.append(section.cells)
+    return Answer(shown, frames.table.comparison.to_dict("records"))

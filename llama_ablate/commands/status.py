@@ -137,5 +137,7 @@ def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
     head += f"; {progress.duration(left)} left" if left else ""
     table = tables.text(progress.cells(results, shown), width, least=len(progress.COLUMNS))
     more = f"{len(runs) - len(shown)} more; " if len(shown) < len(runs) else ""
-    foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, the runs go on"
+    idle = "running" not in {run.outcome for run in runs}
+    rest = "nobody trains now: `llama-ablate run FILE` goes on" if idle else "the runs go on"
+    foot = f"{more}every {_EVERY_S:g} s; Ctrl-C leaves, {rest}"
     return f"{tables.filled(head, width)}\n\n{table}\n\n{tables.filled(foot, width)}"

@@ -19,7 +19,7 @@ from llama_ablate.terminal import in_one_line
 if TYPE_CHECKING:
     from llama_ablate.track.follower import Follower
 
-HELP = "send curves, metrics and recipes of runs to TensorBoard, W&B, MLflow or Trackio"
+HELP = "send curves, metrics and recipes of runs to TensorBoard, W&B or MLflow"
 EXAMPLE = "track results/quickstart --to tensorboard"
 _LONGEST = 200  # letters of what a sink raised
 
@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         required=True,
         metavar="SINK",
         dest="sinks",
-        help="tensorboard, wandb, mlflow, trackio, or a plugin's; may be repeated",
+        help="tensorboard, wandb, mlflow, or a plugin's; may be repeated",
     )
     parser.add_argument(
         "--follow", action="store_true", help="go on until all runs have ended (or Ctrl-C)"

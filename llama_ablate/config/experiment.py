@@ -38,13 +38,11 @@ __all__ = [
 _MERGED = ("model", "data", "train")  # sections laid over the base key by key
 #: Sections whose keys may hold dots.
 _OF_PATHS = (("variants", "axes"), ("controls", "positive"))
-#: What stands in for another key, of a base or before a `--set`.
-_IN_PLACE_OF: dict[Where, Where] = {
-    ("train", "tokens"): ("train", "steps"),
-    ("train", "steps"): ("train", "tokens"),
-    ("texts",): ("data",),
-    ("data",): ("texts",),
-}
+#: Keys that say the same thing: of a base or before a `--set`, one stands in for the others.
+_ONE_OF: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("train", "tokens"), ("train", "steps"), ("sizes", "tokens_per_parameter")),
+    (("texts",), ("data",)),
+)
 
 
 class Source:
@@ -183,9 +181,8 @@ def _over_base(
         values[key] = {**values[key], **value} if merged else value
     # Replaced as a whole: nothing of the base's entry may remain.
     marks = {w: m for w, m in base.marks.items() if taken.isdisjoint((w[:1], w[:2]))}
-    for where, other in _IN_PLACE_OF.items():
-        if where in taken and other not in taken:
-            _drop(values, other)
+    own = {where for group in _ONE_OF for where in group if _holds(marked.values, where)}
+    _drop_others(values, own)
     model = base.values.get("model")
     merged_marks = Marked(values, marks | marked.marks, marked.text)
     return merged_marks, model if isinstance(model, dict) else {}
@@ -213,8 +210,7 @@ def _override(marked: Marked, text: str) -> None:
     marked.marks[where] = mark
     for depth in range(1, len(where)):  # where a section stands that only this brings
         marked.marks.setdefault(where[:depth], mark)
-    if where in _IN_PLACE_OF:
-        _drop(marked.values, _IN_PLACE_OF[where])
+    _drop_others(marked.values, {where})
 
 
 def _path_of(key: str) -> tuple[str, ...]:
@@ -231,10 +227,21 @@ def _path_of(key: str) -> tuple[str, ...]:
     return parts
 
 
-def _drop(values: dict[str, Any], where: Where) -> None:
-    for key in where[:-1]:
-        values = values[str(key)]
-    values.pop(str(where[-1]), None)
+def _holds(values: Any, where: tuple[str, ...]) -> bool:
+    for key in where:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def _drop_others(values: dict[str, Any], named: set[tuple[str, ...]]) -> None:
+    """Remove what says the same as one of the keys that are named."""
+    for group in _ONE_OF:
+        for where in {*group} - named if named & {*group} else ():
+            if _holds(values, where):
+                section = values[where[0]] if where[1:] else values
+                del section[where[-1]]
 
 
 def _is_number(text: str) -> bool:

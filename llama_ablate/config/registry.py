@@ -7,7 +7,7 @@ once, where it is written, and nowhere else.
 """
 
 import inspect
-import re
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -32,6 +32,13 @@ def _named(entry: dict[str, Any]) -> dict[str, Any]:
 
 #: A component as YAML has it: its name, or a mapping with its options.
 Entry = str | Annotated[dict[str, Any], AfterValidator(_named)]
+_WORDS = {
+    bool: "true or false",
+    float: "number",
+    int: "whole number",
+    str: "text",
+    types.NoneType: "null",
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ class Registry:
     def options(self, name: str) -> list[Option]:
         """List what YAML may set on `name`."""
         return [
-            Option(p.name, _type_name(hint), p.default)
+            Option(p.name, _in_words(hint), p.default)
             for p, hint in _options(self._components[name])
         ]
 
@@ -338,11 +345,18 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 
-def _type_name(hint: Any) -> str:
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = hint.__origin__  # without the bounds of its values
-    name = hint.__name__ if inspect.isclass(hint) and not typing.get_args(hint) else str(hint)
-    return re.sub(r"\btyping\.|\bNone\b", lambda m: "" if m[0] != "None" else "null", name)
+def _in_words(hint: Any) -> str:
+    """Write a type as the sentences about a file do: `whole number or null`, `list of numbers`."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _in_words(inner[0])  # without the bounds of its values
+    if origin is typing.Literal:
+        return " or ".join(map(str, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, inner))
+    if inner:
+        return f"list of {_WORDS.get(inner[0], 'value')}s"
+    return _WORDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def _plain(value: Any) -> Any:

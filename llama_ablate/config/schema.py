@@ -258,8 +258,8 @@ class Sizes(Section):
     """A ladder: the same question asked of models of growing size."""
 
     models: list[Size] = Field(min_length=2)
-    #: Training tokens for each non-embedding parameter of the baseline; `train` says it unless
-    #: given.
+    #: Training tokens for each non-embedding parameter of the baseline; `train` says how many
+    #: unless given.
     tokens_per_parameter: float | None = Field(None, gt=0, le=1e6)
     #: How the learning rate of the first size carries over: as it is, or in proportion to 1/dim.
     lr: Literal["same", "inverse-dim"] = "same"
@@ -349,7 +349,7 @@ class Experiment(Section):
     data: Data = Data()
     #: In place of `data`: several texts, each with a table of its own.
     texts: list[Data] = Field(default_factory=list, max_length=100)
-    train: Train
+    train: Train = Train()
     #: What a run's length is counted in: tokens as `train` says, or the bytes of text, FLOPs or
     #: measured seconds that the baseline spends on them. Of several, each makes a table of its own.
     budget: list[Budget] = Field(default=["tokens"])
@@ -376,7 +376,7 @@ class Experiment(Section):
     @classmethod
     def _some_seeds(cls, seeds: int | list[int] | Looks) -> int | list[int] | Looks:
         if isinstance(seeds, int) and not 0 < seeds <= MOST_SEEDS:
-            raise ValueError(f"{seeds} seeds: must be 1 to {MOST_SEEDS}, or a list of seeds")
+            raise ValueError(f"{seeds}: must be from 1 to {MOST_SEEDS:,}, or a list of seeds")
         if isinstance(seeds, list) and not all(0 <= seed < 2**32 for seed in seeds):
             raise ValueError("a seed must be from 0 to 2^32 - 1")
         return _without_repeats(seeds) if isinstance(seeds, list) else seeds
@@ -386,6 +386,17 @@ class Experiment(Section):
     _one_budget = field_validator("budget", mode="before")(_listed)
     _budget_alone = field_validator("budget", mode="before")(_without_size)
     _no_repeats = field_validator("budget")(_without_repeats)
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> "Experiment":
+        by_size = self.sizes and self.sizes.tokens_per_parameter
+        if not (self.train.tokens or self.train.steps or by_size):
+            raise at(
+                "needs 'tokens' or 'steps', or 'sizes' needs 'tokens_per_parameter': how long a "
+                "run trains",
+                "train",
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "Experiment":

@@ -149,8 +149,8 @@ class Train(Section):
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Train":
-        if (self.tokens is None) == (self.steps is None):
-            raise ValueError("needs exactly one of 'tokens' and 'steps': how long a run trains")
+        if self.tokens and self.steps:
+            raise ValueError("takes one of 'tokens' and 'steps': how long a run trains")
         if self.batch % self.accumulate:
             raise at(
                 f"batch {self.batch} does not divide into {self.accumulate} parts", "accumulate"

@@ -70,7 +70,8 @@ def _path(values: Any, error: ErrorDetails) -> Where:
 def _sentence(model: type[BaseModel], error: ErrorDetails) -> str:
     kind, loc, value = error["type"], error["loc"], error["input"]
     if kind == "extra_forbidden":
-        return f"unknown key '{loc[-1]}'{nearest(loc[-1], _keys_at(model, loc[:-1]))}"
+        own, below = _keys_at(model, loc[:-1])
+        return f"unknown key '{loc[-1]}'{nearest(loc[-1], own, below)}"
     if kind == "missing":
         short = "is too short: one value more is needed"
         return short if isinstance(loc[-1], int) else f"the key '{loc[-1]}' is needed here"
@@ -100,13 +101,23 @@ def _kind(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _keys_at(model: Any, loc: tuple[str | int, ...]) -> list[str]:
-    """List the keys that the section at `loc` knows."""
+def _keys_at(model: Any, loc: tuple[str | int, ...]) -> tuple[list[str], list[str]]:
+    """List the keys that the section at `loc` knows, and those of the sections within it."""
     for key in loc:
-        fields = getattr(model, "model_fields", {})
+        fields = _fields(model)
         if key in fields:
             model = _section_of(fields[key].annotation)
-    return list(getattr(model, "model_fields", {}))
+    below = [
+        f"{name}.{key}"
+        for name, field in _fields(model).items()
+        if typing.get_origin(field.annotation) is not list
+        for key in _fields(_section_of(field.annotation))
+    ]
+    return list(_fields(model)), below
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return getattr(model, "model_fields", {})
 
 
 def _section_of(annotation: Any) -> Any:

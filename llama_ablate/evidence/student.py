@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 _FAR = 1e4  # beyond, scipy's noncentral F is unstable; the approximation is good to 1e-4
 
@@ -44,6 +45,21 @@ def noncentral_above(t: float, freedom: float, centre: float) -> float:
     if centre > _FAR:
         return float(special.chdtr(freedom, freedom * (centre / t) ** 2))
     return float(1 - special.ncfdtr(1, freedom, centre**2, t**2))
+
+
+def not_negative(
+    mean: ArrayLike, half: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ends of intervals about means of what cannot be below 0: shares, times, norms.
+
+    `half` is half of Student's interval. That of the square root of the mean (delta method),
+    carried back, has the same width where the mean is far from 0, and reaches farther up near it.
+    That of the logarithm would hold the mean a little more often, but where one of three seeds
+    alone is not 0 it ends at 74 times the mean; this one at 10.
+    """
+    mean, half = np.asarray(mean, float), np.asarray(half, float)
+    more = half**2 / (4 * np.where(mean > 0, mean, 1.0))
+    return np.where(half > 2 * mean, 0.0, mean - half + more), mean + half + more
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -7,7 +7,6 @@ come from a file become paths by `below` alone.
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -19,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.errors import ConfigError
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise ConfigError("llama_ablate needs Linux or macOS; on Windows, use WSL") from None
 
 #: Prefix of the names of files and folders that are not complete yet.
 PARTIAL = ".partial-"

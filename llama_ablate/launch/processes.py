@@ -4,12 +4,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -32,6 +33,8 @@ GRACE_S = 20.0
 
 _TRIES = 3  # to start a process
 
+_LONGEST = 70  # bytes of a folder in which a socket may be: with names of its own 103, macOS' most
+
 Message = tuple[str, Any]
 Task = Callable[..., Any]
 
@@ -52,11 +55,22 @@ def warm() -> None:
     of workers, which this process asks for, is known from it.
     """
     if context().get_start_method() == "forkserver":
+        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
+            _take_short_folder()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _take_short_folder() -> None:
+    """Have this process's sockets below /tmp."""
+    before, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  a folder of our own in it
+    try:
+        util.get_temp_dir()  # made once, and kept from then on
+    finally:
+        tempfile.tempdir = before
 
 
 def start(task: Task, *arguments: Any, gpus: str = "", anew: bool = False, log: Path) -> "Child":

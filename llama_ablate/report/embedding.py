@@ -15,7 +15,6 @@ from llama_ablate.report.parts import Made
 
 _DIGITS = 6  # of a number that a chart draws
 _UNSEEN = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>", re.DOTALL)
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 _PLAIN = " !$&'()*+,-./:;=?@[]_{|}~^`"  # what an address in double quotes may hold as it is
 
 
@@ -39,17 +38,13 @@ def packed(text: str) -> str:
 
 
 def image(svg: str) -> str:
-    """Return the address of an SVG image that is the image itself, as short as it can be.
+    """Return the address of an SVG image that is the image itself, without what is not drawn.
 
-    Coordinates keep two decimals, a hundredth of a point.
+    Numbers stay as they are: rounded, coordinates would save a twentieth, and letters, which
+    matplotlib scales by 0.015625, would be wrong.
     """
-    short = _LONG_NUMBER.sub(_rounded, _UNSEEN.sub("", svg))
-    short = " ".join(short.split()).replace("> <", "><").replace('"', "'")
+    short = " ".join(_UNSEEN.sub("", svg).split()).replace("> <", "><").replace('"', "'")
     return "data:image/svg+xml," + quote(short, safe=_PLAIN)
-
-
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def charts(made: Sequence[Made[Chart]]) -> str:

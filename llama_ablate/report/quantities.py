@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter
 
+from llama_ablate.evidence.student import not_negative
 from llama_ablate.report import comparison
 from llama_ablate.report.drawing import (
     BASELINE,
@@ -29,6 +30,7 @@ from llama_ablate.report.drawing import (
 )
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.tables import listed
+from llama_ablate.report.units import NATS
 from llama_ablate.terminal import visible
 
 #: Their losses are what the tables and the other figures are about.
@@ -163,8 +165,14 @@ def _is_timed(own: pd.DataFrame) -> bool:
 
 
 def _means(own: pd.DataFrame) -> pd.DataFrame:
-    """Return means over seeds; what is a variant's own has one value, over none."""
+    """Return means over seeds; what is a variant's own has one value, over none.
+
+    Intervals of shares, times and norms do not reach below 0, nor do others where no value is: but
+    those of differences of losses, which may be, all the same.
+    """
     means = over_seeds(own.assign(seed=own["seed"].fillna(0)), ["label", _AT], "value")
+    if (own["unit"] != NATS.name).all() and not (own["value"] < 0).any():
+        means["low"], means["high"] = not_negative(means["mean"], means["high"] - means["mean"])
     return means.assign(n=0) if (own["run"] == "").all() else means
 
 

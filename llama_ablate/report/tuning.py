@@ -12,6 +12,7 @@ import pandas as pd
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
+from llama_ablate.evidence.student import not_negative
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
@@ -137,6 +138,7 @@ def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:
         reported = runs[(runs["label"] == label) & runs["chosen"]]
         sensitive = at_best.get("lr_sensitivity_nats", pd.Series(dtype=float)).dropna()
         effect = paired_effect(list(sensitive), [0.0] * len(sensitive))
+        low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
         rows.append(
             {
                 "label": label,
@@ -147,8 +149,8 @@ def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:
                 "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
                 "loss": float(reported[column].mean()) if column in reported else math.nan,
                 "sensitivity": effect.mean,
-                "low": effect.low,
-                "high": effect.high,
+                "low": low,
+                "high": high,
             }
         )
     return pd.DataFrame(rows)

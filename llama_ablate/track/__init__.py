@@ -4,7 +4,7 @@ Results are never read back from a tracker, and nothing here can fail a run: a p
 launcher reads the results folder and sends what is new.
 """
 
-from llama_ablate.track import mlflow, tensorboard, trackio, wandb
+from llama_ablate.track import mlflow, tensorboard, wandb
 from llama_ablate.track.registry import SINKS, Sink, TrackedRun
 
-__all__ = ["SINKS", "Sink", "TrackedRun", "mlflow", "tensorboard", "trackio", "wandb"]
+__all__ = ["SINKS", "Sink", "TrackedRun", "mlflow", "tensorboard", "wandb"]

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, require
 from llama_ablate.files.strict_json import to_line
 from llama_ablate.results.plan import PlanDocument, PlannedRun
 
@@ -99,12 +98,8 @@ def checked(names: Sequence[str], flag: str) -> list[str]:
             SINKS.resolve(name)
         except ConfigError as error:
             raise ConfigError(f"{flag} {name}: {error.message}") from None
-        package = getattr(SINKS.get(name), "package", "")
-        found = find_spec(package) if package else None
-        if package and (found is None or found.origin is None):  # without one, a mere folder
-            raise ConfigError(
-                f"{flag} {name} needs the package '{package}': pip install 'llama-ablate[{name}]'"
-            )
+        if package := getattr(SINKS.get(name), "package", ""):
+            require(package, f"{flag} {name}")
     return list(dict.fromkeys(names))
 
 

@@ -6,6 +6,7 @@ from scipy import stats
 
 from llama_ablate.evidence import TextError, simultaneous
 from llama_ablate.evidence.intervals import detectable, power, seeds_for, seeds_needed
+from llama_ablate.evidence.student import not_negative, quantile
 
 NOISE = np.array([-0.01, 0.0, 0.01, 0.005])
 ARMS = 7
@@ -248,3 +249,37 @@ def test_the_seeds_needed_are_silent_where_they_cannot_be_known():
     text = simultaneous({"a": list(five)}, text_errors={"a": TextError(1.0, 30)})["a"]
     assert seeds_needed(text, 1.0) is None
     assert seeds_needed(text, 4.0)[0] >= seeds_needed(whole, 4.0)[0]
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+@pytest.mark.parametrize(
+    ("population", "true"),
+    [
+        (stats.expon(), 1.0),
+        (stats.lognorm(0.83), math.exp(0.83**2 / 2)),
+        (stats.beta(2, 5), 2 / 7),
+        (stats.poisson(3), 3.0),
+    ],
+)
+def test_an_interval_of_what_is_never_negative_stays_so_and_holds_no_less_often_than_students(
+    population, true, seeds
+):
+    drawn = population.rvs((10_000, seeds), random_state=np.random.default_rng(0)).astype(float)
+    mean = drawn.mean(1)
+    half = quantile(0.975, seeds - 1) * drawn.std(1, ddof=1) / math.sqrt(seeds)
+    low, high = not_negative(mean, half)
+    assert (low >= 0).all()
+    held, by_student = (
+        ((ends[0] <= true + 1e-9) & (true <= ends[1] + 1e-9)).mean()
+        for ends in ((low, high), (mean - half, mean + half))
+    )
+    assert by_student < held <= 0.97
+    assert held > 0.88
+
+
+def test_far_from_zero_an_interval_of_what_is_never_negative_is_students():
+    low, high = not_negative([100.0, 0.0, 3.0], [1.0, 0.0, math.nan])
+    assert (low[0], high[0]) == pytest.approx((99.0, 101.0), rel=1e-4)
+    assert (low[1], high[1]) == (0.0, 0.0)
+    assert math.isnan(low[2])
+    assert math.isnan(high[2])

@@ -44,10 +44,11 @@ class RayCluster:
 
     def __exit__(self, *_):
         family = _family(self.process.pid)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self.process.communicate("", timeout=20)
-        _kill(family)
+        self.process.kill()
         self.process.wait()
+        _kill(family)
         self.answers.close()
 
     def kill_node(self):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llama_ablate.commands import run
+from llama_ablate import errors
 from llama_ablate.commands.cli import main
 
 CASES = [
@@ -12,13 +12,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "package"), [("ray", "ray"), ("slurm", "submitit")])
-def test_a_launcher_whose_extra_is_missing_says_how_to_get_it(
+def test_a_launcher_whose_package_is_missing_says_how_to_get_it(
     name, package, experiment_file, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(run, "find_spec", lambda asked: None if asked == package else asked)
+    monkeypatch.setattr(errors, "find_spec", lambda _package: None)
     command = ["run", str(experiment_file()), "--results", str(tmp_path / "r")]
     assert main([*command, "--launcher", name]) == 2
-    told = f"--launcher {name} needs the extra: pip install 'llama-ablate[{name}]'"
+    told = f"--launcher {name} needs the package '{package}': pip install {package}"
     assert capsys.readouterr().err == f"llama-ablate: {told}\n"
     assert not (tmp_path / "r").exists()
 

@@ -93,6 +93,21 @@ def test_bars_are_students_95_percent_intervals_over_seeds(frames):
     assert tuple(spread.loc["other", ["mean", "low", "high", "n"]]) == (2, 2, 2, 3)
 
 
+def test_bars_of_shares_times_and_norms_do_not_reach_below_zero(frames):
+    values = {"base": [0.0, 0.0, 0.3], "other": [0.1, 0.4, 2.0]}
+
+    def measured(label, seed):
+        nats = row("gap", values[label][seed], "nats")
+        return {"m": Measurement((row("share", values[label][seed]), nats))}
+
+    figure, _ = by_name(frames({"other": 0.1}, measured))["m"]
+    least = {
+        axes.get_xlabel(): min(bar[0, 0] for bar in axes.containers[0].lines[2][0].get_segments())
+        for axes in figure.axes
+    }
+    assert least["gap (nats)"] < 0 <= least["share"]
+
+
 def plainly(**numbers):
     return Measurement(tuple(row(name, value) for name, value in numbers.items()))
 

@@ -8,10 +8,14 @@ import html.parser
 import json
 import re
 import shutil
+from io import StringIO
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
 
 import pytest
+from matplotlib.figure import Figure
 
-from llama_ablate.report import page
+from llama_ablate.report import embedding, page
 from llama_ablate.report.chart import Chart
 from llama_ablate.report.charts import CHARTS
 from llama_ablate.report.frames import Frames
@@ -224,6 +228,26 @@ def test_a_chart_and_a_short_section_that_are_registered_are_on_the_page(
     assert "A dot for each seed." in text
     assert '<figure data-chart="dots">' in text
     assert '<table data-short="1">' in text
+
+
+def letters(svg):
+    """Each letter of a drawing: numbers of its outline and scale, and where it and its word are."""
+    root, link = ET.fromstring(svg), "{http://www.w3.org/1999/xlink}href"  # noqa: S314 (our own)
+    outlines = {f"#{p.get('id')}": p for p in root.findall(".//{*}path") if p.get("transform")}
+    uses = [(word, used) for word in root.findall(".//{*}g") for used in word.findall("{*}use")]
+    found = [(outlines[u.get(link)], u, word) for word, u in uses if u.get(link) in outlines]
+    texts = [" ".join(p.get(k, "") for p in one for k in ("d", "transform")) for one in found]
+    return [[float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", t)] for t in texts]
+
+
+def test_the_letters_on_the_page_are_as_large_and_as_far_apart_as_in_the_figures_file():
+    figure, file = Figure(), StringIO()
+    figure.subplots().set_title("loss minus that of 'baseline'")
+    figure.savefig(file, format="svg")
+    drawn = letters(file.getvalue())
+    shown = letters(unquote(embedding.image(file.getvalue()).partition(",")[2]))
+    assert len(drawn) == len(shown) > 40
+    assert all(pytest.approx(its, rel=1e-4) == ours for its, ours in zip(drawn, shown, strict=True))
 
 
 @pytest.mark.full

@@ -400,6 +400,9 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     labels = [tick.get_text() for tick in axes.get_yticklabels()]
     assert sorted(labels) == sorted(table["effect"])
     assert labels[-1] == "rmsnorm with pre"
+    assert main(["show", str(store.root)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("Factors") < shown.index("rmsnorm with pre") < shown.index("Combinations")
 
 
 def test_a_half_fraction_says_what_its_effects_are_confounded_with(

@@ -87,6 +87,13 @@ def test_sensitivity_takes_the_cap_for_what_diverged():
     assert found["a", 1] == pytest.approx((0.1 + 0 + 1.4) / 3)
 
 
+def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
+    measured = GRID.assign(lr_sensitivity_nats=GRID["seed"].map({0: 0.1, 1: 0.9}))
+    trials = tuning.trials(measured, "test_loss_nats").set_index("label")
+    assert trials["sensitivity"]["a"] == pytest.approx(0.5)
+    assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
+
+
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     """A tuned grid over two texts with controls and hypotheses, trained once."""
@@ -304,6 +311,8 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     ends = found.loc["+layernorm", ["marginal_low", "marginal_high"]].tolist()
     so_far = found.loc["+layernorm", ["cumulative_low", "cumulative_high"]].tolist()
     assert ends == pytest.approx(so_far, nan_ok=True)
+    assert main(["show", str(store.root)]) == 0
+    assert "Steps" in capsys.readouterr().out
 
 
 def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
