@@ -61,10 +61,10 @@ def verdict(interval: Interval, margin: float | None = None) -> Verdict:
 def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) -> Verdict:
     """Return the verdict of a row whose runs, and whose baseline's, ended so.
 
-    `diverged` or `collapsed` where all of its runs did, and not all of the baseline's, or more of
-    them at the interval's own level (exact). `too short` where a run of either is. Where some were
-    lost, the interval is that of the seeds which both kept: they show neither that an arm is better
-    than its lost seeds let it be, nor that it is equivalent.
+    `diverged` or `collapsed` where all of its runs did and none of the baseline's, or more of them
+    at the interval's own level (exact). `too short` where a run of either is. Where some were lost,
+    the interval is that of the seeds which both kept: they show neither that an arm is better than
+    its lost seeds let it be, nor that it is equivalent.
     """
     if _lost_more(own, base, interval.alpha):
         return "collapsed" if own.collapsed > own.diverged else "diverged"
@@ -78,10 +78,10 @@ def judged(interval: Interval, margin: float | None, own: Ended, base: Ended) ->
 
 def _lost_more(own: Ended, base: Ended, level: float) -> bool:
     """Return whether so many more of a variant's runs were lost that they decide."""
-    if not own.lost or own.lost * base.runs <= base.lost * own.runs:
+    if own.lost * base.runs <= base.lost * own.runs:
         return False
-    shares = ((own.lost, own.runs), (base.lost, base.runs))
-    return own.lost == own.runs or p_of_rates(*shares) <= level
+    all_and_none = own.lost == own.runs and not base.lost
+    return all_and_none or p_of_rates((own.lost, own.runs), (base.lost, base.runs)) <= level
 
 
 def seeds_to_decide(interval: Interval, margin: float | None = None) -> tuple[float, float] | None:

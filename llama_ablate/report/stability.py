@@ -59,8 +59,8 @@ def _milder_of(group: Sequence[tuple[Any, list[float]]]) -> dict[str, tuple[str,
     found = {}
     for run, own in group if losses.size else ():
         if run.outcome in UNSTABLE:
-            no_lower = (losses >= own).all(1)
-            others = [other for (other, _), holds in zip(group, no_lower, strict=True) if holds]
+            no_lower = (losses >= np.array(own)).all(axis=1)
+            others = [group[int(i)][0] for i in np.flatnonzero(no_lower)]
             mildest = min(others, key=lambda other: _MILDEST_FIRST.index(other.outcome))
             if mildest.outcome != run.outcome:
                 reason = f"{run.reason}; '{mildest.label}' lies no lower at any evaluation"
@@ -69,7 +69,7 @@ def _milder_of(group: Sequence[tuple[Any, list[float]]]) -> dict[str, tuple[str,
 
 
 def counted(runs: pd.DataFrame, curve: Curves, table: PlannedTable) -> pd.DataFrame:
-    """Return planned runs with outcomes as they count beside those of the others: `milder_outcomes`."""
+    """Return planned runs with `milder_outcomes`: as they count beside the others."""
     runs = runs.copy()
     for id_, (outcome, reason) in milder_outcomes(list(runs.itertuples()), curve, table).items():
         own = runs["id"] == id_

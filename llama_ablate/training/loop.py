@@ -143,7 +143,8 @@ def train(
         else:
             progress(state.step, run.late_loss(state), state.curve)
     run.average(state)
-    return run.ended(*run.outcome(state), state)
+    run.unigram = unigram_loss(tokens, run.sample)
+    return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
 
 class _Run:
@@ -231,28 +232,6 @@ class _Run:
             mean = {name: value / state.summands for name, value in state.summed.items()}
             self.model.load_state_dict(mean)
 
-    def outcome(self, state: _State) -> tuple[Outcome, str]:
-        """Return the outcome of a run that did all its steps, and what is to be said of it.
-
-        One that ends near or above the unigram loss has `collapsed` if it has stopped there; else
-        it ends `ok` with a reason, which says that it was too short.
-        """
-        first, last = state.curve[0]["train_loss_nats"], state.curve[-1]
-        loss, held_out = last["train_loss_nats"], last[_LOSS]
-        chance = math.log(self.model.spec.vocab)
-        unigram = self.unigram = unigram_loss(self.tokens, self.sample)
-        if loss > first + 0.1 and loss > chance:
-            reason = f"the loss ended at {loss:.3f}, above chance and above its start {first:.3f}"
-            return "diverged", reason
-        if unigram is None or held_out < unigram - _PLATEAU:
-            return "ok", ""
-        beside = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
-        if last["grad_norm"] < _VANISHED:
-            return "collapsed", f"the gradient vanished; the loss ended at {beside}"
-        if has_stopped(state.curve, chance):
-            return "collapsed", f"the loss stopped at {beside}"
-        return "ok", f"the loss ended at {beside}"
-
     def branch(self, state: _State, stop: Stop) -> bool:
         """Where a branch leaves the stable part here, decay to its end, measure, and go back.
 
@@ -303,13 +282,34 @@ class _Run:
             checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
 
 
-def has_stopped(curve: Sequence[Point], chance: float) -> bool:
-    """Return whether the held-out loss along a run no longer falls; `chance` is where it began.
+def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
+    """Return the outcome of a run that did all its steps, and what is to be said of it.
 
-    The mean of its last third of evaluations is compared with that of the third before, since one
-    evaluation may lie high or low. Too few evaluations cannot say so.
+    `unigram` is the loss of token frequencies, where the text can be predicted better. A run that
+    ends near or above it has `collapsed` if it has stopped there, or its gradient has vanished;
+    else it ends `ok` with a reason, which says that it was too short.
     """
-    losses = [point[_LOSS] for point in curve if _LOSS in point]
+    first, last = curve[0]["train_loss_nats"], curve[-1]
+    loss, held_out = last["train_loss_nats"], last[_LOSS]
+    if loss > first + 0.1 and loss > chance:
+        reason = f"the loss ended at {loss:.3f}, above chance and above its start {first:.3f}"
+        return "diverged", reason
+    if unigram is None or held_out < unigram - _PLATEAU:
+        return "ok", ""
+    beside = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
+    if last["grad_norm"] < _VANISHED:
+        return "collapsed", f"the gradient vanished; the loss ended at {beside}"
+    if _has_stopped([point[_LOSS] for point in curve if _LOSS in point], chance):
+        return "collapsed", f"the loss stopped at {beside}"
+    return "ok", f"the loss ended at {beside}"
+
+
+def _has_stopped(losses: Sequence[float], chance: float) -> bool:
+    """Return whether held-out losses along a run, which began at chance, no longer fall.
+
+    The mean of the last third of them is compared with that of the third before, since one may lie
+    high or low. Too few cannot say so.
+    """
     third = len(losses) // 3
     if third < _THIRD:
         return False
