@@ -78,14 +78,15 @@ def compare(
     speeds = _speeds(table, metrics)
     base = table.baseline.id
     of_base = by_variant.get(base, reported.iloc[:0])
+    base_ended = dict(zip(of_base["seed"], words(of_base), strict=True))
     rows = []
     for variant in table.variants:
         id_ = variant.id
         own = by_variant.get(id_, reported.iloc[:0])
         ok = own[own["outcome"] == "ok"]
         at = standings.get(id_)
-        both = (own, of_base[of_base["seed"].isin(own["seed"])])
-        first, second = (Ended.of(words(runs_of)) for runs_of in both)
+        first = Ended.of(words(own))
+        second = Ended.of(base_ended[seed] for seed in own["seed"] if seed in base_ended)
         word = _verdict(at, margin, first, second, ended[id_], ended[base], paired=bool(pairs[id_]))
         rows.append(
             {
@@ -178,7 +179,8 @@ def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
         full = (frame["n"] == frame.loc[frame["baseline"], "n"].max()) | (frame["looks"] > 1)
         fair = (frame["role"] == "") & frame["difference"].notna() & full
-        whole = (frame["lost"] == 0) & ~frame["verdict"].isin(["too short", "pending"])
+        whole = ~frame[["lost", "too_short"]].any(axis=1)
+        whole &= ~frame["verdict"].isin(["too short", "pending"])
         candidates = frame[fair & whole]
         if candidates.empty:
             continue

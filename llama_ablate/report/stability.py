@@ -80,16 +80,15 @@ def counted(runs: pd.DataFrame, curve: Curves, table: PlannedTable) -> pd.DataFr
 
 def words(runs: pd.DataFrame) -> list[str]:
     """Return how runs ended in words: their outcomes, and `too short` where they are."""
-    return list(runs["outcome"].mask(runs["too_short"], "too short"))
+    ended = zip(runs["outcome"], runs["too_short"], strict=True)
+    return ["too short" if too_short else str(outcome) for outcome, too_short in ended]
 
 
 def sides(runs: pd.DataFrame, own: Collection[str], base: Collection[str]) -> tuple[Ended, Ended]:
     """Count how the runs of variants ended and those of others, by id, over the seeds of both."""
     first, second = (runs[runs["variant"].isin(ids)] for ids in (own, base))
-    first, second = (
-        first[first["seed"].isin(second["seed"])],
-        second[second["seed"].isin(first["seed"])],
-    )
+    shared = {*first["seed"]} & {*second["seed"]}
+    first, second = (side[side["seed"].isin(shared)] for side in (first, second))
     return Ended.of(words(first)), Ended.of(words(second))
 
 

@@ -226,6 +226,7 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
             "high": 0.0,
             "verdict": ["baseline", "better", "inconclusive", "pending"],
             "lost": 0,
+            "too_short": 0,
         }
     )
     found = comparison.winners({"one": frame, "two": frame})
