@@ -19,7 +19,7 @@ _COLOURS = {
     "33": ("worse", "refuted"),
     "36": ("equivalent", "running"),
     "31": ("diverged", "collapsed", "failed", "fails", "oom", "timeout", "error"),
-    "2": ("inconclusive", "undecided", "undecidable", "no verdict", "pending"),
+    "2": ("inconclusive", "too short", "undecided", "undecidable", "no verdict", "pending"),
 }
 _SGR = {word: code for code, words in _COLOURS.items() for word in words}
 # A cell of its own: two spaces stand before it, and two, a bracket or the line's end behind.

@@ -66,6 +66,7 @@ def _frames(table, experiment, runs):
             "best": True,
             "outcome": loss if isinstance(loss, str) else "ok",
             "reason": "",
+            "too_short": False,
             "test_loss_nats": None if isinstance(loss, str) else loss,
         }
         for variant, seed, loss in runs

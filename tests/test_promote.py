@@ -11,6 +11,7 @@ from llama_ablate.design import promotion
 from llama_ablate.design.promotion import Gate
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results
+from tests.conftest import LEARNS
 from tests.in_process import in_process, run_in_process
 
 
@@ -27,7 +28,7 @@ def first(tmp_path_factory):
         "model: {dim: 16, layers: 1, heads: 2, context: 16}\n"
         "variants: {axes: {attention: [mqa], feedforward: [relu]}, match: parameters}\n"
         f"data: {{corpus: {{name: files, path: '{book}'}}}}\n"
-        "train: {steps: 6, batch: 4, precision: float32, kernel: math, evals: 2}\n"
+        "train: {steps: 30, batch: 4, precision: float32, kernel: math, evals: 2}\n"
         "tune: {lr: [1.0e-3, 3.0e-2]}\n"
         "controls: {aa: none}\n"
         "seeds: 2\nmargin: 5 nats\nmeasure: [perplexity]\n",
@@ -117,7 +118,7 @@ def test_each_keeps_the_point_that_was_chosen_for_it(first):
         seeds=[7, 8],
     )
     second = experiment.read(promotion.written(values), first / "second.yaml").experiment
-    assert (second.train.lr, second.train.steps, second.tune) == (1e-3, 6, {})
+    assert (second.train.lr, second.train.steps, second.tune) == (1e-3, 30, {})
     assert [entry.get("train.lr") for entry in second.variants.entries] == [None, 3e-2]
     assert second.controls.positive == {"train.lr": 3e-2, "train.warmup": 0.8}
     assert second.controls.aa == ["none"]
@@ -183,7 +184,7 @@ def test_a_folder_without_results_and_results_without_a_margin_are_refused(
 ):
     code, _, err = promote("mqa", folder=tmp_path)
     assert (code, "holds no results" in err) == (2, True)
-    file = experiment_file("{axes: {attention: [mqa]}}")
+    file = experiment_file("{axes: {attention: [mqa]}}", train=LEARNS)
     run_in_process(file, tmp_path / "out")
     code, _, err = promote("mqa", folder=tmp_path / "out" / "tiny")
     assert (code, "give one with --margin" in err) == (2, True)

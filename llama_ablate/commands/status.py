@@ -5,6 +5,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
@@ -80,7 +81,21 @@ def _asked(results: "Results") -> Collection[str]:
 
 
 def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
-    return [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
+    """Return the runs that are asked for or known, with their outcomes as a report counts them."""
+    runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
+    if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
+        return runs
+    from llama_ablate.report.stability import milder_outcomes
+
+    known = {run.id: run for run in runs}
+    found: dict[str, tuple[str, str] | None] = {}
+    for table in reversed(results.plan.tables):  # of a run that several have, as the first says
+        own = {run.id: known[run.id] for run in table.runs if run.id in known}
+        found |= dict.fromkeys(own) | milder_outcomes([*own.values()], results.curve, table)
+    return [
+        replace(run, outcome=counts[0], reason=counts[1]) if (counts := found[run.id]) else run
+        for run in runs
+    ]
 
 
 def _plain(run: "RunStatus") -> dict[str, Any]:

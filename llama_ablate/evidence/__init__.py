@@ -6,11 +6,12 @@ from llama_ablate.evidence.intervals import Interval, simultaneous
 from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary
 from llama_ablate.evidence.sequential import Standing
 from llama_ablate.evidence.text import TextError
-from llama_ablate.evidence.verdicts import Verdict, seeds_to_decide, verdict
+from llama_ablate.evidence.verdicts import Ended, Verdict, judged, seeds_to_decide, verdict
 
 __all__ = [
     "Contrast",
     "Effect",
+    "Ended",
     "Hypothesis",
     "Interval",
     "Standing",
@@ -18,6 +19,7 @@ __all__ = [
     "TextError",
     "Verdict",
     "contrasts",
+    "judged",
     "paired_effect",
     "seeds_to_decide",
     "simultaneous",

@@ -35,10 +35,18 @@ def rate_difference(
     level, nan = alpha / family, math.nan
     if not n:
         return Interval(nan, nan, nan, n, nan, level, nan, nan, 0.0, pooled=False)
-    mean = first[0] / first[1] - second[0] / second[1]
-    p = 2 * min(_tail(first, second, 0.0), _tail(second, first, 0.0))
+    mean, p = first[0] / first[1] - second[0] / second[1], p_of_rates(first, second)
     low, high = _least(first, second, level / 2), -_least(second, first, level / 2)
     return Interval(mean, low, high, n, min(1.0, family * p), level, nan, nan, 0.0, pooled=False)
+
+
+@cache
+def p_of_rates(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """Return the two-sided p of two rates (hits, runs) that are equal, as `rate_difference` does.
+
+    It is at most a level just where an interval at that level leaves out 0.
+    """
+    return min(1.0, 2 * min(_tail(first, second, 0.0), _tail(second, first, 0.0)))
 
 
 def _least(first: tuple[int, int], second: tuple[int, int], level: float) -> float:

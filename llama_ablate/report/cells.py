@@ -42,7 +42,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     )
     shown = pd.DataFrame({"variant": frame["label"], "n": frame["n"].astype(str)})
     unit = frame["unit"].iloc[0]
-    shown[f"loss ({unit})"] = [number(v, f".{places}f") for v in frame["loss"]]
+    shown[f"loss ({unit})"] = [_loss(row, f".{places}f") for row in rows(frame)]
     shown[DIFFERENCE] = [
         "" if row.baseline else interval(row.difference, row.low, row.high) for row in rows(frame)
     ]
@@ -51,7 +51,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
     shown = shown.assign(**speeds(frame))
     shown = shown.assign(**_state(frame))
     if not all(map(_all_ok, frame["outcome"])):
-        shown["runs"] = ["" if _all_ok(outcome) else outcome for outcome in frame["outcome"]]
+        shown["runs"] = [_ended(row) for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     if any(seeds := [_seeds(row) for row in rows(frame)]):
         shown["seeds to decide"] = seeds
@@ -73,6 +73,24 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     first = [name for name in LEADING if name in shown]
     return shown[[*first, *(name for name in shown if name not in first)]]
+
+
+def _loss(row: Any, form: str) -> str:
+    """Write a variant's mean loss; where runs were lost, of how many it is."""
+    mean = number(row.loss, form)
+    trained = row.ended - row.lost
+    return f"{mean} (mean of the {trained} that trained)" if row.lost and trained else mean
+
+
+def _ended(row: Any) -> str:
+    """Write how a variant's runs ended; of those that were lost also the share."""
+    if _all_ok(row.outcome):
+        return ""
+    if not row.lost:
+        return str(row.outcome)
+    share = row.lost / row.ended
+    against = "" if math.isnan(row.lost_p_corrected) else f", p {p_value(row.lost_p_corrected)}"
+    return f"{row.outcome}: {share:.0%} [{row.lost_low:.0%}, {row.lost_high:.0%}]{against}"
 
 
 def _guarded(row: Any) -> str:

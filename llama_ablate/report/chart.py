@@ -43,6 +43,7 @@ VERDICTS = {
     "worse": ("#d55e00", "triangle-right"),
     "equivalent": ("#009e73", "square"),
     "inconclusive": ("#808080", "circle"),
+    "too short": ("#808080", "triangle-up"),
     "diverged": ("#cc79a7", "cross"),
     "collapsed": ("#e69f00", "triangle-down"),
     "failed": ("#707070", "cross"),

@@ -26,7 +26,8 @@ _RUN: Columns = {
     "run": "id of the run: a hash of all that it depends on. Tables may share a run",
     "point": "what was tuned, as `lr 0.001`; empty where nothing is",
     "reported": "whether the run is one of those that the comparison reports",
-    "outcome": "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`",
+    "outcome": "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`; as it "
+    "counts beside the other runs of its seed",
 }
 
 TABLES: Columns = {
@@ -52,7 +53,7 @@ TABLES: Columns = {
 RUNS: Columns = {
     **_OWNER,
     **_RUN,
-    "reason": "why it did not end `ok`; else empty",
+    "reason": "why it did not end `ok`, or why it was too short; else empty",
     "baseline": "whether it is a run of the baseline",
     "role": "`aa` or `positive` for a run of a control, else empty",
     "race": "whether it only chose a tuned point, and is never reported",
@@ -60,6 +61,7 @@ RUNS: Columns = {
     "steps_done": "optimizer steps that it took",
     "train_s": "seconds of training, without evaluation",
     "peak_memory_bytes": "most memory that the run held",
+    "too_short": "whether it ended near or above the loss of token frequencies, and still fell",
 }
 CURVES: Columns = {
     **_OWNER,
@@ -94,13 +96,13 @@ COMPARISON: Columns = {
     "unit": "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
     "tokenizers of their own",
     "n": "number of seeds that are paired with the baseline's; of the baseline its own",
-    "loss": "mean loss over its reported runs that ended `ok`",
+    "loss": "mean loss over its reported runs that ended `ok`: those that trained",
     "sd": "standard deviation of the loss over seeds",
     "difference": "mean difference from the baseline, paired by seed; below 0 is better",
     "low": "lower end of its interval, which holds for all rows of the table at once",
     "high": "upper end of its interval",
-    "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `diverged`, `collapsed`, "
-    "`failed`, `pending`; of the baseline `baseline`",
+    "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, "
+    "`collapsed`, `failed`, `pending`; of the baseline `baseline`",
     "p_corrected": "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 "
     "just where the interval leaves out 0",
     "alpha": "error that the row's interval spends",
@@ -145,6 +147,13 @@ COMPARISON: Columns = {
     "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
     "peak_memory_bytes": "mean over its runs of the most memory that training held",
     "guard": "in which guarded numbers it is worse, as `worse in NAME`; empty where in none",
+    "ended": "its reported runs that have finished",
+    "too_short": "how many of them were too short",
+    "lost": "how many of them diverged or collapsed",
+    "lost_low": "lower end of the 95% interval of the share of the lost (Wilson)",
+    "lost_high": "upper end of it",
+    "lost_p_corrected": "exact two-sided p of that share against the baseline's, corrected for the "
+    "number of rows; missing where neither has lost any",
 }
 
 

@@ -9,20 +9,22 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from llama_ablate.evidence import (
+    Ended,
     Interval,
     Standing,
     TextError,
     Verdict,
+    judged,
     medians,
     paired_effect,
     seeds_to_decide,
     simultaneous,
     summary,
-    verdict,
 )
 from llama_ablate.evidence.medians import Timing, Turns
+from llama_ablate.evidence.rates import p_of_rates, wilson
 from llama_ablate.report import tuning
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import UNSTABLE, words
 from llama_ablate.report.units import unit_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlannedTable, PlannedVariant
@@ -36,6 +38,7 @@ _DIFFERENCE = (
 )
 #: Losses of a variant and of the baseline with the same seed.
 Pairs = Sequence[tuple[float, float]]
+_ALPHA = 0.05
 
 
 def compare(
@@ -51,18 +54,19 @@ def compare(
 
     Columns: `label, baseline, role, point, outcome, unit, n, loss, sd, difference,
     low, high, verdict, p_corrected, alpha, df, seed_se, text_se, pooled, look,
-    looks, seeds_low, seeds_high, correlation, pairing_saves, finished, diverged, collapsed,
-    perplexity, bits_per_byte, excess_nats, parameters, active_parameters, non_embedding, residual,
-    solved, flops_per_token, train_tokens_per_s, train_speed_ratio, train_speed_low,
-    train_speed_high, train_speed_turns, train_speed_processes, train_speed_spread,
-    the same of decode, kv_bytes_per_token, state_bytes, kv_measured_bytes_per_token,
-    peak_memory_bytes`.
+    looks, seeds_low, seeds_high, correlation, pairing_saves, ended, too_short, lost,
+    lost_low, lost_high, lost_p_corrected, finished, diverged, collapsed, perplexity, bits_per_byte,
+    excess_nats, parameters, active_parameters, non_embedding, residual, solved, flops_per_token,
+    train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high, train_speed_turns,
+    train_speed_processes, train_speed_spread, the same of decode, kv_bytes_per_token, state_bytes,
+    kv_measured_bytes_per_token, peak_memory_bytes`.
     `n` counts the seeds that are paired with the baseline's; `p_corrected` is below 0.05 just where
     the interval leaves out 0. `standings` have each variant's interval by its id, which a row's
     verdict is read from, and which of the `looks` it is from. A variant that is open at a look is
-    `pending`. What was not measured is NaN. A variant none of whose runs ended `ok` keeps its row;
-    how its runs ended is its verdict, as it is for one with a run that diverged or collapsed.
-    `finished, diverged, collapsed` count its runs at every tuned point.
+    `pending`. What was not measured is NaN. A variant none of whose runs ended `ok` keeps its row.
+    `ended, too_short, lost` (diverged or collapsed) count its reported runs that have finished; the
+    share of the lost has Wilson's interval, and an exact p against the baseline's. `finished,
+    diverged, collapsed` count its runs at every tuned point.
     """
     reported = runs[runs["chosen"]]
     split = tuning.reported_split(reported)
@@ -73,31 +77,29 @@ def compare(
     by_variant = dict(list(reported.groupby("variant")))
     speeds = _speeds(table, metrics)
     base = table.baseline.id
+    of_base = by_variant.get(base, reported.iloc[:0])
+    base_ended = dict(zip(of_base["seed"], words(of_base), strict=True))
     rows = []
     for variant in table.variants:
         id_ = variant.id
         own = by_variant.get(id_, reported.iloc[:0])
         ok = own[own["outcome"] == "ok"]
         at = standings.get(id_)
-        word = _verdict(
-            at,
-            margin,
-            set(own["outcome"]),
-            ended[id_],
-            ended[base],
-            paired=bool(pairs[id_]),
-        )
+        first = Ended.of(words(own))
+        second = Ended.of(base_ended[seed] for seed in own["seed"] if seed in base_ended)
+        word = _verdict(at, margin, first, second, ended[id_], ended[base], paired=bool(pairs[id_]))
         rows.append(
             {
                 "label": variant.label,
                 "baseline": variant.baseline,
                 "role": variant.role,
                 "point": "" if own.empty else own["point"].iloc[0],
-                "outcome": outcomes(own["outcome"]),
+                "outcome": outcomes(words(own)),
                 "unit": unit.name,
                 "n": len(pairs[id_]),
                 **_quality(losses[id_].values()),
-                **_difference(pairs[id_], at, word, margin),
+                **_difference(pairs[id_], at, word, margin, lost=first.lost + second.lost),
+                **_lost(first, second, at),
                 "look": at.look + 1 if at else math.nan,
                 "looks": looks,
                 "finished": int(every[id_].isin(FINAL).sum()),
@@ -158,7 +160,7 @@ def intervals(
 
 
 def outcomes(values: Iterable[str]) -> str:
-    """Count outcomes in words: `3 ok`, or `2 ok, 1 diverged`."""
+    """Count how runs ended in words: `3 ok`, or `2 ok, 1 diverged`."""
     counts = Counter(values)
     order = sorted(counts, key=lambda outcome: (outcome != "ok", outcome))
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
@@ -169,15 +171,17 @@ def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     `tables` maps names to comparisons. Columns: `table, winner, difference, low,
     high, verdict, flips`. The winner has the lowest paired difference from the baseline of all
-    variants that are no controls and have all seeds, or all of their look; `flips` says that it is
-    not the first table's winner.
+    variants that are no controls and have all seeds, or all of their look, none of them lost or too
+    short; `flips` says that it is not the first table's winner.
     """
     rows: list[dict[str, Any]] = []
     for name, frame in tables.items() if len(tables) > 1 else ():
         # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
         full = (frame["n"] == frame.loc[frame["baseline"], "n"].max()) | (frame["looks"] > 1)
         fair = (frame["role"] == "") & frame["difference"].notna() & full
-        candidates = frame[fair & ~frame["verdict"].isin([*UNSTABLE, "pending"])]
+        whole = ~frame[["lost", "too_short"]].any(axis=1)
+        whole &= ~frame["verdict"].isin(["too short", "pending"])
+        candidates = frame[fair & whole]
         if candidates.empty:
             continue
         best = candidates.sort_values("difference").iloc[0]
@@ -196,27 +200,46 @@ def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _verdict(
     at: Standing[Interval] | None,
     margin: float | None,
-    shown: set[str],
+    own: Ended,
+    base: Ended,
     every: set[str],
     of_base: set[str],
     *,
     paired: bool,
 ) -> Verdict:
-    """Return a variant's verdict: how its runs ended where that decides, else its interval's.
+    """Return a variant's verdict, as it is judged; failed and unfinished runs may be one before.
 
-    `shown`, `every` and `of_base` are the outcomes of its reported runs, of all its runs and of all
-    the baseline's. Failed and unfinished runs are a verdict where no seed is `paired`.
+    `own` and `base` are how its reported runs and the baseline's of the same seeds ended, `every`
+    and `of_base` the outcomes of all its runs and of all the baseline's. Failed and unfinished runs
+    are a verdict where no seed is `paired`.
     """
     if at is None:
         return "baseline"
-    for outcome in UNSTABLE:
-        if outcome in shown:
-            return outcome
+    word = judged(at.row, margin, own, base)
+    if word in UNSTABLE and not at.is_open:
+        return word
     if not paired and every - {*FINAL, "pending"}:
         return "failed"
     if at.is_open or (not paired and (every | of_base) - {*FINAL}):
         return "pending"
-    return verdict(at.row, margin)
+    return word
+
+
+def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, float]:
+    """Return how many runs ended, were too short or lost, and what the share of the lost says."""
+    low, high = wilson(own.lost, own.runs) if own.runs else (math.nan, math.nan)
+    p = math.nan
+    if at and (own.lost or base.lost) and own.runs and base.runs:
+        rows = _ALPHA / at.row.alpha  # that share the error, and looks
+        p = min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
+    return {
+        "ended": own.runs,
+        "too_short": own.too_short,
+        "lost": own.lost,
+        "lost_low": low,
+        "lost_high": high,
+        "lost_p_corrected": p,
+    }
 
 
 def _quality(losses: Iterable[float]) -> dict[str, float]:
@@ -225,7 +248,12 @@ def _quality(losses: Iterable[float]) -> dict[str, float]:
 
 
 def _difference(
-    pairs: Pairs, at: Standing[Interval] | None, word: Verdict, margin: float | None
+    pairs: Pairs,
+    at: Standing[Interval] | None,
+    word: Verdict,
+    margin: float | None,
+    *,
+    lost: int,
 ) -> dict[str, Any]:
     """Return the paired difference and what decides about it; of the baseline, 0 and nothing."""
     if at is None:
@@ -233,7 +261,8 @@ def _difference(
         return nothing | {"difference": 0.0, "verdict": word, "pooled": False}
     interval = at.row
     effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
-    seeds = seeds_to_decide(interval, margin) if word == "inconclusive" else None
+    # Of an interval alone it is known how seeds narrow it.
+    seeds = seeds_to_decide(interval, margin) if word == "inconclusive" and not lost else None
     low, high = seeds or (math.nan, math.nan)
     values = (
         *(interval.mean, interval.low, interval.high, word, interval.p, interval.alpha),

@@ -1,6 +1,7 @@
 """Effects of factors in a factorial design, and of the steps along a path."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -10,11 +11,11 @@ import pandas as pd
 
 from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Contrast, Interval, contrasts, simultaneous, verdict
+from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
 from llama_ablate.report import heldout
 from llama_ablate.report.frames import TableFrames
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedVariant
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def factors(table: TableFrames) -> pd.DataFrame:
             {
                 "factor": " x ".join(one.factors),
                 **_named(one, levels, main),
-                **_decided(one.interval, table.margin),
+                **_decided(one, cells, table),
                 "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
             }
             for one in ordered
@@ -111,7 +112,6 @@ def steps(table: TableFrames) -> pd.DataFrame:
     the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
     """
     total = table.comparison.set_index("label")
-    words = dict(zip(total.index, total["verdict"], strict=True))
     rows = []
     for (now, before), step in step_intervals(table).items():
         row = total.loc[now]
@@ -122,7 +122,7 @@ def steps(table: TableFrames) -> pd.DataFrame:
                 "marginal": step.mean,
                 "marginal_low": step.low,
                 "marginal_high": step.high,
-                "verdict": _of_step(step, words[now], words[before], table.margin),
+                "verdict": _of_step(table, step, now, before),
                 "p_corrected": step.p,
                 "cumulative": row["difference"],
                 "cumulative_low": row["low"],
@@ -157,12 +157,17 @@ def step_intervals(table: TableFrames) -> dict[tuple[str, str], Interval]:
     }
 
 
-def _of_step(step: Interval, now: str, before: str, margin: float | None) -> str:
-    """Return a step's verdict from its interval, and those of both variants in the comparison."""
-    for word in (now, before):
-        if word in ("failed", "pending") or (word in UNSTABLE and (word == now or not step.n)):
-            return word
-    return verdict(step, margin) if step.n else "pending"
+def _of_step(table: TableFrames, step: Interval, now: str, before: str) -> str:
+    """Return a step's verdict, from its interval and how the runs of both variants ended."""
+    words = dict(zip(table.comparison["label"], table.comparison["verdict"], strict=True))
+    for label in (now, before):
+        if words[label] in ("failed", "pending"):
+            return str(words[label])
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    own, base = sides(table.reported, {ids[now]}, {ids[before]})
+    if not (step.n or own.lost or base.lost):
+        return "pending"
+    return judged(step, table.margin, own, base)
 
 
 def _cells(table: TableFrames) -> list[PlannedVariant]:
@@ -212,12 +217,16 @@ def _named(
     }
 
 
-def _decided(interval: Interval, margin: float | None) -> dict[str, Any]:
+def _decided(one: Contrast, cells: Sequence[PlannedVariant], table: TableFrames) -> dict[str, Any]:
+    """Return an effect's interval and verdict: of the cells that it adds, less the others."""
+    signs = {c.id: math.prod(2 * c.levels[name] - 1 for name in one.factors) for c in cells}
+    added, taken = ([id_ for id_, own in signs.items() if own == sign] for sign in (1, -1))
+    interval = one.interval
     return {
         "difference": interval.mean,
         "low": interval.low,
         "high": interval.high,
-        "verdict": verdict(interval, margin),
+        "verdict": judged(interval, table.margin, *sides(table.reported, added, taken)),
         "p_corrected": interval.p,
         "alpha": interval.alpha,
         "df": interval.df,

@@ -86,6 +86,8 @@ def judge(row: Any, role: Kind, margin: float | None, *, unchanged: bool) -> Che
         return Check(
             same, "is equal bit for bit" if same else "differs, though nothing was changed"
         )
+    if row.verdict == "too short":
+        return Check(holds=False, why="is too short")
     if margin is None:
         return Check(holds=False, why="is held to no margin: the experiment states none")
     return _equivalent(row, margin) if role == "aa" else _worse(row, margin)

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
-from llama_ablate.evidence import paired_effect, simultaneous, summary, verdict
+from llama_ablate.evidence import judged, paired_effect, simultaneous, summary
 from llama_ablate.report import tables
 from llama_ablate.report.comparison import outcomes
 from llama_ablate.report.frames import TableFrames, rows, spread
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.results.plan import PlannedVariant
 from llama_ablate.results.snapshot import Results
 
@@ -176,10 +176,18 @@ def _sentence(
         return ""
     of_a, of_b, _ = numbers[loss]
     differences, errors = {b.id: list(of_b - of_a)}, table.text_errors(a.id)
-    word = verdict(simultaneous(differences, text_errors=errors)[b.id], table.margin)
-    words = {"inconclusive": "is not told apart from", "equivalent": "is equivalent to"}
+    interval = simultaneous(differences, text_errors=errors)[b.id]
+    word = judged(interval, table.margin, *sides(table.reported, {b.id}, {a.id}))
+    words = {
+        "better": "is better than",
+        "worse": "is worse than",
+        "equivalent": "is equivalent to",
+        "too short": "cannot be compared, as runs were too short, with",
+        "diverged": "diverged more often than",
+        "collapsed": "collapsed more often than",
+    }
     return (
-        f"{b.label} {words.get(word, f'is {word} than')} {a.label} on {table.split} loss, "
+        f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on {table.split} loss, "
         f"over {len(of_a)} paired seeds (this pair alone: a table corrects for its number of rows)"
     )
 

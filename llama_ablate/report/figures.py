@@ -52,6 +52,7 @@ _VERDICTS = {
     "worse": ("#d55e00", ">"),
     "equivalent": ("#009e73", "s"),
     "inconclusive": ("#808080", "o"),
+    "too short": ("#808080", "^"),
     "diverged": ("#cc79a7", "X"),
     "collapsed": ("#e69f00", "v"),
     "failed": ("#000000", "x"),

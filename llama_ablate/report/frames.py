@@ -15,7 +15,7 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import UNSTABLE, Curves, counted
 from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
@@ -53,9 +53,10 @@ class TableFrames:
 
     plan: PlannedTable
     experiment: Experiment
-    #: One row for each planned run: id, variant, label, seed, outcome (without a record `pending`),
-    #: what it was tuned to, whether that is its variant's `best` point, whether it belongs to a
-    #: `race` of the points, and the run's values by name.
+    #: One row for each planned run: id, variant, label, seed, outcome as it counts (`pending`
+    #: without a record), whether it was `too_short`, what it was tuned to, whether that is its
+    #: variant's `best` point, whether it belongs to a `race` of the points, and the run's values by
+    #: name.
     planned: pd.DataFrame
     #: One row for each measured value, of runs and of variants (then `run` is empty). `samples` are
     #: the values by round of an interleaved pass, `by_process` those of each process, `coordinates`
@@ -66,7 +67,7 @@ class TableFrames:
     #: One row for each record: what the run computed with.
     machines: pd.DataFrame
     #: Reads the learning curve of a run.
-    curve: Callable[[str], Sequence[Mapping[str, float]]]
+    curve: Curves
     #: The labels of the variants that take all looks, because a hypothesis needs their runs.
     held: Collection[str]
 
@@ -352,7 +353,7 @@ def _table(experiment: Experiment, table: PlannedTable, results: Results) -> Tab
         for metric, measurement in metrics.items():
             attempts.append({**owner, "metric": metric, "error": measurement.error})
             values += [{**owner, "metric": metric, **_fields(row)} for row in measurement.rows]
-    planned = _runs(experiment, table, records)
+    planned = _runs(experiment, table, records, results.curve)
     return TableFrames(
         table,
         experiment,
@@ -388,7 +389,10 @@ def _fields(value: Value) -> dict[str, Any]:
 
 
 def _runs(
-    experiment: Experiment, table: PlannedTable, records: Mapping[str, Record | None]
+    experiment: Experiment,
+    table: PlannedTable,
+    records: Mapping[str, Record | None],
+    curve: Curves,
 ) -> pd.DataFrame:
     """Return one row for each planned run, with the numbers of its record."""
     labels = {variant.id: variant.label for variant in table.variants}
@@ -405,9 +409,13 @@ def _runs(
             "race": run.seed in experiment.race_seeds,
             "outcome": record.outcome if record else "pending",
             "reason": record.reason if record else "",
+            "too_short": record is not None and record.too_short,
         }
         planned.append(row | (_numbers(record) if record else {}))
-    frame = pd.DataFrame(planned)
+    frame = counted(pd.DataFrame(planned), curve, table)
+    for outcome in UNSTABLE:
+        frame[outcome] = (frame["outcome"] == outcome).astype(float)
+        frame.loc[frame["outcome"] == "pending", outcome] = math.nan
     frame["best"] = tuning.choose(frame)
     if "lr" in experiment.tune:
         frame["lr_sensitivity_nats"] = tuning.sensitivity_of_runs(frame, math.log(table.text.vocab))
@@ -416,7 +424,6 @@ def _runs(
 
 def _numbers(record: Record) -> dict[str, float]:
     return {
-        **{outcome: float(record.outcome == outcome) for outcome in UNSTABLE},
         "steps_done": record.steps_done,
         "train_s": record.train_s,
         "peak_memory_bytes": record.peak_memory_bytes,
@@ -439,11 +446,14 @@ def _machine(record: Record) -> dict[str, str]:
 
 
 def _points(table: TableFrames) -> list[dict[str, Any]]:
-    """Return the losses of one rung of a ladder: at the end of each run, and at its branches."""
+    """Return the losses of one rung of a ladder: at the end of each run, and at its branches.
+
+    A run that was too short has none: its end is no point of a curve through what was learned.
+    """
     plan = table.plan
     runs = {run.id: run for run in plan.runs}
     per_step = table.experiment.train.batch * table.experiment.model.context
-    ok = table.ranked[table.ranked["outcome"] == "ok"]
+    ok = table.ranked[(table.ranked["outcome"] == "ok") & ~table.ranked["too_short"]]
     of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == "loss")
     losses = table.metrics[of_runs].dropna(subset="value")
     losses = losses[losses["run"].isin(ok["id"])]

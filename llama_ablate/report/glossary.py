@@ -51,10 +51,17 @@ GLOSSARY: dict[str, str] = {
         "The interval allows more than one answer: not told apart from the baseline, which is not "
         "the same as being equal to it."
     ),
-    "diverged": "A run's loss or gradient was not finite, or its loss ended above chance.",
+    "too short": (
+        "A run ended above, or less than 0.05 nats below, the loss that token frequencies alone "
+        "give, and still fell: what it would come to is not known. One such run makes its row so."
+    ),
+    "diverged": (
+        "A run's loss or gradient was not finite, or its loss ended above chance. A variant: all "
+        "of its runs were lost so, or more of them than of the baseline's."
+    ),
     "collapsed": (
-        "A run ended within 0.05 nats of the loss that token frequencies alone give, or its "
-        "gradient vanished: it is stuck, or was too short to get past it."
+        "A run's loss stopped above, or less than 0.05 nats below, that of token frequencies, or "
+        "its gradient vanished: it is stuck. A variant: as with diverged."
     ),
     "failed": "No pair of finished runs is left: all of the variant's or the baseline's failed.",
     "pending": "Runs that the comparison needs have not finished yet.",
@@ -64,7 +71,7 @@ GLOSSARY: dict[str, str] = {
     ),
     "guard": (
         "A number of the file in which no variant may be worse by more than it allows, whatever "
-        "its loss. Its test result is worse, holds or undecided."
+        "its loss. Its test result is worse, holds, undecided or too short."
     ),
     "task": "Items with a right answer each, which a model answers by the likelihood of texts.",
     "item": "A question of a task: all variants answer the same ones.",

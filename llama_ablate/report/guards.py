@@ -13,6 +13,7 @@ from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.report import items
 from llama_ablate.report.items import Table
 from llama_ablate.report.samples import differences, samples
+from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedVariant
 
 COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
@@ -23,9 +24,10 @@ def results(table: Table) -> pd.DataFrame:
 
     Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
     where the whole interval lies beyond what the guard allows, `holds` where it lies within, else
-    `undecided`; `pending` where runs are missing, `not measured` where there is no number. The
-    intervals of all rows hold at once, over all looks (Bonferroni). Of a number with items they
-    have the error of the items, of the reported loss that of the text.
+    `undecided`; `pending` where runs are missing, `too short` where any were that have the number,
+    `not measured` where there is no number. The intervals of all rows hold at once, over all looks
+    (Bonferroni). Of a number with items they have the error of the items, of the reported loss that
+    of the text.
     """
     guards = [
         (guard, name)
@@ -33,6 +35,7 @@ def results(table: Table) -> pd.DataFrame:
         for name in _names(table, guard) or [f"{guard.metric} {guard.quantity}"]
     ]
     variants = [v for v in table.plan.variants if not (v.baseline or v.role)]
+    base = table.plan.baseline
     family = len(guards) * len(variants) * len(table.experiment.looks)
     rows = []
     for guard, name in guards:
@@ -43,8 +46,14 @@ def results(table: Table) -> pd.DataFrame:
         for variant in variants:
             interval = found[variant.id]
             ended = table.runs.loc[table.runs["variant"] == variant.id, "outcome"]
-            none = "pending" if (ended == "pending").any() else "not measured"
             harm = interval if guard.worse == "higher" else -interval
+            result = _result(harm, _bound(guard, size))
+            if not interval.n:
+                result = "pending" if (ended == "pending").any() else "not measured"
+            elif name in table.ranked and any(
+                side.too_short for side in sides(table.ranked, {variant.id}, {base.id})
+            ):
+                result = "too short"
             rows.append(
                 {
                     "label": variant.label,
@@ -56,7 +65,7 @@ def results(table: Table) -> pd.DataFrame:
                     "difference": scale(interval.mean),
                     "low": scale(interval.low),
                     "high": scale(interval.high),
-                    "result": _result(harm, _bound(guard, size)) if interval.n else none,
+                    "result": result,
                 }
             )
     return pd.DataFrame(rows, columns=[*COLUMNS, "result"])

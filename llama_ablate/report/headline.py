@@ -19,6 +19,7 @@ _VERDICTS = (
     "failed",
     "equivalent",
     "inconclusive",
+    "too short",
     "pending",
 )
 _RESULTS = (
@@ -31,7 +32,7 @@ _RESULTS = (
     "pending",
 )
 #: What decides nothing, and is counted where there is more than a few of it.
-_OPEN = ("equivalent", "inconclusive", "undecided")
+_OPEN = ("equivalent", "inconclusive", "too short", "undecided")
 #: How a gap to the baseline goes with size, as a sentence has it.
 _TRENDS = {
     "grows": "grows for",
@@ -255,7 +256,7 @@ def _steps(table: TableFrames) -> str:
         for row in rows(frame)
     ]
     last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
-    together = f"; all together {_estimate(last)}, {last.verdict}" if last.n else ""
+    together = f"; all together {_of_row(last)}, {last.verdict}" if last.n else ""
     return f"Step by step (difference in {table.unit.name}): {', '.join(each)}{together}."
 
 
@@ -270,7 +271,7 @@ def _variants(frames: Frames) -> str:
     groups: dict[tuple[str, ...], list[_Said]] = {}
     for label, of_table in of_variant.items():
         words = tuple(of_table[name].verdict if name in of_table else "" for name in names)
-        numbers = [_estimate(of_table[name]) if name in of_table else "-" for name in names]
+        numbers = [_of_row(of_table[name]) if name in of_table else "-" for name in names]
         known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
         said = _Said(label, _over(words, names), " | ".join(numbers) if known else "")
         groups.setdefault(words, []).append(said)
@@ -278,8 +279,10 @@ def _variants(frames: Frames) -> str:
     every = [one for words in ordered for one in groups[words]]
     where = f"; {' | '.join(names)}" if 1 < len(names) <= _TABLES else ""
     shown = _by_word(every, dict.fromkeys(one.word for one in every)) or "nothing yet"
-    unit = frames.table.unit.name
-    return f"Against '{frames.table.plan.baseline.label}' (difference in {unit}{where}): {shown}."
+    bases = pd.concat([t.comparison[t.comparison["baseline"]] for t in frames.tables])
+    lost = "".join(f"{row.outcome}; " for row in rows(bases[bases["lost"] > 0]))
+    label, unit = frames.table.plan.baseline.label, frames.table.unit.name
+    return f"Against '{label}' ({lost}difference in {unit}{where}): {shown}."
 
 
 def _over(words: Sequence[str], names: Sequence[str]) -> str:
@@ -323,6 +326,11 @@ def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str
 def _by_size(frame: pd.DataFrame) -> pd.DataFrame:
     """Sort rows by the size of their difference, the largest first."""
     return frame.sort_values("difference", key=abs, ascending=False, kind="stable")
+
+
+def _of_row(row: Any) -> str:
+    """Write a variant's difference; where runs were lost, how they ended before it."""
+    return ": ".join(filter(None, (row.outcome if row.lost else "", _estimate(row))))
 
 
 def _estimate(row: Any) -> str:

@@ -14,7 +14,7 @@ from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.report import contrasts, controls, guards, items
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.samples import Samples, differences, samples
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
 
@@ -32,11 +32,11 @@ def results(frames: Frames) -> pd.DataFrame:
     Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, remark,
     family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a table, or
     a step of a path, reads the interval of that row; the other quantities that the file asks for
-    are a family of their own. Where runs are missing the result is `pending` or `failed`; where no
-    arm of a table has learned its text, or a control fails, there is none: `undecidable`, `no
-    verdict`. `tested` is what the interval alone would say; `p_corrected` is that of a difference
-    of 0, whatever was stated. `remark` says how a row's verdict and the result go together where
-    they are about different bounds.
+    are a family of their own. Where runs are missing the result is `pending` or `failed`; where an
+    arm's runs were too short, no arm of a table has learned its text, or a control fails, there is
+    none: `undecidable`, `no verdict`. `tested` is what the interval alone would say; `p_corrected`
+    is that of a difference of 0, whatever was stated. `remark` says how a row's verdict and the
+    result go together where they are about different bounds.
     """
     stated = frames.plan.experiment.hypotheses
     others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
@@ -103,11 +103,12 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row that a report shows: its interval, that of how many, and its verdict."""
+    """A row that a report shows: its interval, that of how many, its verdict, and runs lost."""
 
     interval: Interval
     family: str
     verdict: str
+    lost: int
 
 
 def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
@@ -123,7 +124,7 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     if not (plain and _is_loss(entry, table)):
         return None
     for labels, row in _rows(table).items():
-        if row.verdict not in UNSTABLE and set(labels) == set(pair) and len(set(pair)) > 1:
+        if not row.lost and set(labels) == set(pair) and len(set(pair)) > 1:
             return row if labels == pair else replace(row, interval=-row.interval)
     return None
 
@@ -132,19 +133,29 @@ def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
     """Return every row of a table that has an interval, by the variants that it compares."""
     variants = [variant for variant in table.plan.variants if not variant.baseline]
     verdicts = table.comparison.set_index("label")["verdict"]
-    base = table.plan.baseline.label
+    base, ids = table.plan.baseline, {variant.label: variant.id for variant in table.plan.variants}
     ranked = sum(not variant.role for variant in variants)
     of = f"{ranked} row{'s'[: ranked > 1]} of its table"
+
+    def lost(first: str, second: str) -> int:
+        return sum(side.lost for side in sides(table.reported, {first}, {second}))
+
     rows = {
-        (v.label, base): _Row(
-            table.intervals[v.id], "itself alone" if v.role else of, verdicts[v.label]
+        (v.label, base.label): _Row(
+            table.intervals[v.id],
+            "itself alone" if v.role else of,
+            verdicts[v.label],
+            lost(v.id, base.id),
         )
         for v in variants
     }
     steps = contrasts.step_intervals(table)
     words = contrasts.steps(table)["verdict"] if steps else ()
     for (labels, interval), word in zip(steps.items(), words, strict=True):
-        rows.setdefault(labels, _Row(interval, f"{len(steps)} steps of its path", word))
+        own, other = (ids[label] for label in labels)
+        rows.setdefault(
+            labels, _Row(interval, f"{len(steps)} steps of its path", word, lost(own, other))
+        )
     return rows
 
 
@@ -254,8 +265,19 @@ def _undecidable(entry: Hypothesis, frames: Frames) -> str:
     is_of_loss = entry.measure is None or entry.measure.endswith(_OF_LOSS)
     if not is_of_loss or entry.value is not None:
         return ""
-    tables = (frames.named(part.table) for part in entry.parts)
-    return next((why for table in tables if (why := undecidable(table))), "")
+    tables = [(part, frames.named(part.table)) for part in entry.parts]
+    whys = (_too_short(part, table) or undecidable(table) for part, table in tables)
+    return next(filter(None, whys), "")
+
+
+def _too_short(entry: Hypothesis, table: TableFrames) -> str:
+    """Say which run of a hypothesis' arms was too short; nothing where none was."""
+    arms = (entry.variant, entry.against or table.plan.baseline.label)
+    runs = table.reported[table.reported["label"].isin(arms) & table.reported["too_short"]]
+    if runs.empty:
+        return ""
+    first = runs.iloc[0]
+    return f"too short: {first['label']}, seed {first['seed']}: {first['reason']}"
 
 
 def undecidable(table: TableFrames) -> str:

@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.evidence import Interval, TextError, simultaneous, verdict
+from llama_ablate.evidence import Interval, TextError, judged, simultaneous
 from llama_ablate.evidence.items import item_error, least_error
+from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedTable
 
 _DECIDES = "accuracy"  # what a task's interval is about
@@ -128,7 +129,10 @@ def accuracies(table: Table) -> pd.DataFrame:
         for variant in table.plan.variants:
             interval = found.get(variant.id)
             scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
-            word = "" if interval is None else verdict(-interval) if interval.n else "pending"
+            word = "pending"
+            if interval is not None and interval.n:
+                both = sides(table.ranked, {variant.id}, {table.plan.baseline.id})
+                word = judged(-interval, None, *both)
             rows.append(
                 {
                     "task": task,

@@ -141,9 +141,25 @@ def _comparison(frames: Frames) -> Section | None:
         that they have in common. All intervals of the table hold at once in 95% of tables
         (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
         the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
-        corrected p is below 0.05 just where the interval leaves out 0. {_looks(frames)} {costs}""",
+        corrected p is below 0.05 just where the interval leaves out 0. {_ends(frame)}
+        {_looks(frames)} {costs}""",
         leading=cells.LEADING,
     )
+
+
+def _ends(frame: pd.DataFrame) -> str:
+    """Say how rows are judged whose runs, or whose baseline's, were too short or lost."""
+    said = ""
+    if frame["too_short"].any():
+        said += """Too short: a run of the variant or of the baseline ended near or above the loss
+            of token frequencies, and still fell; more training decides. """
+    if frame["lost"].any():
+        said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
+            the difference that of the seeds that both kept: it shows no arm to be better than its
+            lost seeds let it be. The share of the lost has Wilson's interval, and an exact p
+            against the baseline's, corrected for the rows: all of them, or a p below 0.05, is the
+            verdict."""
+    return said
 
 
 def _looks(frames: Frames) -> str:
@@ -198,10 +214,10 @@ def _hypotheses(frames: Frames) -> Section | None:
         f"""{_when(frames)} Supported: the whole interval lies inside what was stated; refuted: it
         lies outside; else undecided. A hypothesis about a row of a table has that row's interval;
         all other comparisons of the file share 5% among them (Bonferroni). Where a control fails
-        there is no verdict; where no variant has learned the task, or all have solved it, a
-        difference of losses is undecidable. In differences of losses a run that diverged counts
-        with the loss of chance. Shares of runs that diverged or collapsed are over all finished
-        runs, at every tuned point, with an exact interval.""",
+        there is no verdict; where a run was too short, no variant has learned the task, or all have
+        solved it, a difference of losses is undecidable. In differences of losses a run that
+        diverged counts with the loss of chance. Shares of runs that diverged or collapsed are over
+        all finished runs, at every tuned point, with an exact interval.""",
         leading=("test result", "remark"),
     )
 
@@ -225,8 +241,8 @@ def _guards(frames: Frames) -> Section | None:
         cells.guards,
         """Numbers in which no variant may be worse by more than the file allows, whatever its loss:
         variant minus baseline, paired by seed (by process for a speed). Worse: the whole interval
-        lies beyond what is allowed; holds: it lies within; else undecided. The intervals hold for
-        all rows at once (Bonferroni).""",
+        lies beyond what is allowed; holds: it lies within; else undecided; too short as in the
+        comparison. The intervals hold for all rows at once (Bonferroni).""",
         leading=("test result",),
     )
 
@@ -310,9 +326,11 @@ def _stability(frames: Frames) -> Section | None:
         frame,
         cells.stability,
         """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
-        gradient was not finite, or its loss ended above chance; it collapsed if it ended within
-        0.05 nats of the loss of token frequencies. Shares have Wilson's interval. A spike is a step
-        seven deviations above the hundred before.""",
+        gradient was not finite, or its loss ended above chance; it collapsed if its loss stopped
+        near or above that of token frequencies. One that still fell there counts as too short, and
+        so does one whose loss another run of its seed, that did not end so, never went below.
+        Shares have Wilson's interval. A spike is a step seven deviations above the hundred
+        before.""",
         printed=unstable,
     )
 

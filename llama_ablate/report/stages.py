@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment, Hypothesis
-from llama_ablate.evidence import Interval, Standing, verdict
+from llama_ablate.evidence import Ended, Interval, Standing, judged
 from llama_ablate.evidence.sequential import State, spending, standings
 from llama_ablate.report import comparison, heldout, tuning
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.stability import words
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 
@@ -50,18 +50,18 @@ def stand(
     raced = _raced(planned)
     at_point = planned[planned["best"] & ~planned["race"]]
     ids = zip(at_point["variant"], at_point["seed"], strict=True)
-    outcomes: dict[tuple[str, int], str] = dict(zip(ids, at_point["outcome"], strict=True))
+    ended: dict[tuple[str, int], str] = dict(zip(ids, words(at_point), strict=True))
     losses = comparison.losses_by_seed(table, at_point)
     base = table.baseline.id
 
-    def ends(arm: str, look: int) -> set[str]:
-        return {raced[arm], *(outcomes[arm, seed] for seed in seeds[: looks[look]])}
+    def of_look(arm: str, look: int) -> list[str]:
+        return [ended[arm, seed] for seed in seeds[: looks[look]]]
 
     def state(arm: str, look: int) -> State:
-        either = ends(arm, look) | ends(base, look)
+        either = {raced[arm], raced[base], *of_look(arm, look), *of_look(base, look)}
         if "pending" in either:
             return "pending"
-        return "complete" if either <= {*FINAL} else "failed"
+        return "complete" if either <= {*FINAL, "too short"} else "failed"
 
     def judge(at: Mapping[str, int]) -> dict[str, Interval]:
         taken = {arm: seeds[: looks[look]] for arm, look in at.items()} | {base: seeds}
@@ -77,7 +77,8 @@ def stand(
         return comparison.intervals(table, pairs, text_errors, spent)
 
     def decided(arm: str, look: int, row: Interval) -> bool:
-        return not ends(arm, look).isdisjoint(UNSTABLE) or verdict(row, margin) != "inconclusive"
+        own, of_base = (Ended.of(of_look(id_, look)) for id_ in (arm, base))
+        return judged(row, margin, own, of_base) != "inconclusive"
 
     if last == 0:
         rows = judge(first)

@@ -36,9 +36,9 @@ def point(tuned: dict[str, Any]) -> str:
 def choose(runs: pd.DataFrame) -> "pd.Series[bool]":
     """Return for each run whether it is at the point that its variant is reported at.
 
-    A variant's point is the one whose mean validation loss over the seeds of its trials is lowest,
-    a run that diverged or collapsed counting as infinite. A point whose runs have not all finished
-    is passed over while any other is complete.
+    A variant's point is the one of the fewest runs that diverged or collapsed, and of those the one
+    whose mean validation loss over the other seeds of its trials is lowest. A point whose runs have
+    not all finished is passed over while any other is complete.
     """
     if not several(runs):
         return pd.Series(data=True, index=runs.index)
@@ -63,13 +63,12 @@ def _best(runs: pd.DataFrame) -> str:
     return min(means, key=means.__getitem__)
 
 
-def _mean(runs: pd.DataFrame) -> tuple[bool, bool, float]:
-    """Order points: complete before incomplete, all runs ok before not all, then by loss."""
+def _mean(runs: pd.DataFrame) -> tuple[bool, int, float]:
+    """Order points: complete before incomplete, the fewest lost runs first, then by loss."""
     complete = bool(runs["outcome"].isin(FINAL).all())
-    column = "validation_loss_nats"
-    all_ok = bool((runs["outcome"] == "ok").all()) and column in runs
-    loss = float(runs[column].mean()) if all_ok else math.inf
-    return not complete, not all_ok, loss
+    ok, column = runs[runs["outcome"] == "ok"], "validation_loss_nats"
+    loss = float(ok[column].mean()) if column in ok else math.nan
+    return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
 
 
 def unfinished(runs: pd.DataFrame) -> list[str]:

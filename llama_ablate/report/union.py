@@ -21,6 +21,7 @@ from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.report import comparison
 from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.report.stability import counted
 from llama_ablate.report.tables import listed
 from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
 
@@ -46,7 +47,9 @@ class UnionTable(TableFrames):
     @cached_property
     def marked(self) -> pd.DataFrame:
         """All planned runs, each once, with the marks of its own experiment."""
-        return _each_run_once([part.marked for part in self.parts])
+        marks = _each_run_once([part.marked for part in self.parts]).set_index("id")
+        own = [mark for mark in marks if mark not in self.planned]
+        return self.planned.join(marks[own], on="id")
 
     @cached_property
     def losses(self) -> comparison.Losses:
@@ -366,14 +369,17 @@ def _union_table(
     def relabelled(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.assign(label=frame["variant"].map(labels))
 
+    def curve(run: str) -> Sequence[Mapping[str, float]]:
+        return next((points for part in parts if (points := part.curve(run))), [])
+
     return UnionTable(
         plan,
         experiment,
-        relabelled(_each_run_once([part.planned for part in parts])),
+        counted(relabelled(_each_run_once([part.planned for part in parts])), curve, plan),
         relabelled(pd.concat(metrics, ignore_index=True)),
         relabelled(pd.concat(attempts, ignore_index=True)),
         pd.concat([part.machines for part in parts], ignore_index=True),
-        lambda run: next((curve for part in parts if (curve := part.curve(run))), []),
+        curve,
         {label for part in parts for label in part.held},
         tuple(parts),
     )

@@ -1,5 +1,6 @@
 """Warnings: what limits the comparison of an experiment's runs, in whole sentences."""
 
+import math
 from collections import Counter
 
 import pandas as pd
@@ -74,13 +75,14 @@ def _of_table(table: TableFrames) -> list[str]:
     sentences += [
         f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
     ]
-    short = runs[(runs["outcome"] == "ok") & (runs["reason"] != "")]
+    short = runs[runs["too_short"]]
     if len(short):
         first = short.iloc[0]
         sentences.append(
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
         )
+    sentences += _by_the_last_loss(runs)
     sentences += covered(table.plan) + lossy(table.plan.text)
     sentences += few_documents(table.plan.text)
     if why := undecidable(table):
@@ -94,6 +96,18 @@ def _of_table(table: TableFrames) -> list[str]:
     if len(table.experiment.seed_list) == 1:
         sentences.append("There is one seed: differences have no interval.")
     return sentences
+
+
+def _by_the_last_loss(runs: pd.DataFrame) -> list[str]:
+    """Return a note where runs collapsed by a rule of older versions."""
+    collapsed = runs[runs["outcome"] == "collapsed"]
+    kept = collapsed.get("unigram_loss_nats", pd.Series(math.nan, index=collapsed.index))
+    if not (old := int(kept.isna().sum())):
+        return []
+    return [
+        f"{old} of {len(runs)} runs collapsed by the rule of an older version, which looked at the "
+        "last loss alone: the unigram loss was not kept, and these outcomes stand."
+    ]
 
 
 def _machines(table: TableFrames) -> list[str]:

@@ -79,6 +79,15 @@ class Record:
         return self.outcome == "ok"
 
     @property
+    def too_short(self) -> bool:
+        """Whether it ended near or above the loss of token frequencies, and still fell.
+
+        What it would have come to is not known: it is not compared. Of a run that ended `ok` there
+        is a reason to give just then.
+        """
+        return self.ok and bool(self.reason)
+
+    @property
     def numbers(self) -> dict[str, float]:
         """All measured numbers of the run, by name."""
         return {k: v for metric in self.metrics.values() for k, v in metric.numbers.items()}

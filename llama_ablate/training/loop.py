@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -30,9 +31,15 @@ from llama_ablate.training.schedules import cooldown, learning_rate
 from llama_ablate.training.spikes import steadiness
 
 _POINTS = 100  # of a learning curve
-#: A run that ends within so many nats of the unigram loss has collapsed; collapsed runs were
-#: observed within 0.013 of it.
+_LOSS = "validation_loss_nats"  # of the points at which it was evaluated
+#: A run that ends no further below the unigram loss has not learned more than frequencies; runs
+#: that collapsed were observed within 0.018 of it.
 _PLATEAU = 0.05
+#: It has stopped there where the last third of its evaluations lies below the third before by no
+#: more than this share of the way from chance: by at most 0.015 in twenty runs that had stopped
+#: (results/reference), by at least 0.047 in twenty of 156 steps that still fell.
+_STOPPED = 0.03
+_THIRD = 2  # evaluations at least, for their mean to say something
 _VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
 
 Point = dict[str, float]
@@ -136,7 +143,8 @@ def train(
         else:
             progress(state.step, run.late_loss(state), state.curve)
     run.average(state)
-    return run.ended(*run.outcome(state), state)
+    run.unigram = unigram_loss(tokens, run.sample)
+    return run.ended(*outcome(state.curve, math.log(model.spec.vocab), run.unigram), state)
 
 
 class _Run:
@@ -161,6 +169,8 @@ class _Run:
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
         self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
+        #: The loss of token frequencies on the same sample, once the run has done all its steps.
+        self.unigram: float | None = None
 
     def step(self, state: _State) -> None:
         """Do one optimizer step; record its losses and its gradient norm before clipping."""
@@ -199,9 +209,7 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            point["validation_loss_nats"] = float(
-                losses(self.model, self.sample, self.compute).mean()
-            )
+            point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
         if (
             self.config.average > 1
@@ -223,28 +231,6 @@ class _Run:
         if state.summands:
             mean = {name: value / state.summands for name, value in state.summed.items()}
             self.model.load_state_dict(mean)
-
-    def outcome(self, state: _State) -> tuple[Outcome, str]:
-        """Return the outcome of a run that did all its steps, and the reason where it is not ok."""
-        first, last = state.curve[0]["train_loss_nats"], state.curve[-1]
-        loss, held_out = last["train_loss_nats"], last["validation_loss_nats"]
-        if loss > first + 0.1 and loss > math.log(self.model.spec.vocab):
-            reason = f"the loss ended at {loss:.3f}, above chance and above its start {first:.3f}"
-            return "diverged", reason
-        unigram = unigram_loss(self.tokens, self.sample)
-        if unigram is None or held_out < unigram - _PLATEAU:
-            return "ok", ""
-        if held_out <= unigram + _PLATEAU:
-            return "collapsed", (
-                f"the loss ended at {held_out:.3f}, where token frequencies alone "
-                f"give {unigram:.3f}"
-            )
-        if last["grad_norm"] < _VANISHED:
-            return "collapsed", f"the gradient vanished, and the loss ended at {held_out:.3f}"
-        return "ok", (
-            f"the loss ended at {held_out:.3f}, above the {unigram:.3f} that token frequencies "
-            "alone give"
-        )
 
     def branch(self, state: _State, stop: Stop) -> bool:
         """Where a branch leaves the stable part here, decay to its end, measure, and go back.
@@ -273,6 +259,9 @@ class _Run:
     def ended(self, outcome: Outcome, reason: str, state: _State) -> Trained:
         """Return how the run ended, with what was measured while it trained."""
         values = steadiness(state.losses, state.norms)
+        if self.unigram is not None:
+            what = ("nats", "unigram_loss")
+            values.append(row("unigram_loss_nats", self.unigram, *what, split="validation"))
         for (steps, split), loss in state.branches.items():
             tokens, share = steps * self.config.batch * self.context, steps / self.steps
             name = f"{split}_loss_at_{tokens}_tokens_nats"
@@ -291,6 +280,41 @@ class _Run:
         values = shards.whole(values, keep=self.ranks.first)
         if self.ranks.first:
             checkpoint.save(folder, state.step, values | {"numerics": _numerics(self.compute)})
+
+
+def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tuple[Outcome, str]:
+    """Return the outcome of a run that did all its steps, and what is to be said of it.
+
+    `unigram` is the loss of token frequencies, where the text can be predicted better. A run that
+    ends near or above it has `collapsed` if it has stopped there, or its gradient has vanished;
+    else it ends `ok` with a reason, which says that it was too short.
+    """
+    first, last = curve[0]["train_loss_nats"], curve[-1]
+    loss, held_out = last["train_loss_nats"], last[_LOSS]
+    if loss > first + 0.1 and loss > chance:
+        reason = f"the loss ended at {loss:.3f}, above chance and above its start {first:.3f}"
+        return "diverged", reason
+    if unigram is None or held_out < unigram - _PLATEAU:
+        return "ok", ""
+    beside = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
+    if last["grad_norm"] < _VANISHED:
+        return "collapsed", f"the gradient vanished; the loss ended at {beside}"
+    if _has_stopped([point[_LOSS] for point in curve if _LOSS in point], chance):
+        return "collapsed", f"the loss stopped at {beside}"
+    return "ok", f"the loss ended at {beside}"
+
+
+def _has_stopped(losses: Sequence[float], chance: float) -> bool:
+    """Return whether held-out losses along a run, which began at chance, no longer fall.
+
+    The mean of the last third of them is compared with that of the third before, since one may lie
+    high or low. Too few cannot say so.
+    """
+    third = len(losses) // 3
+    if third < _THIRD:
+        return False
+    before, last = fmean(losses[-2 * third : -third]), fmean(losses[-third:])
+    return before - last <= _STOPPED * max(0.0, chance - last)
 
 
 def _numerics(compute: Compute) -> dict[str, Any]:

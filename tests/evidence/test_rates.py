@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llama_ablate.evidence.rates import rate_difference, wilson
+from llama_ablate.evidence.rates import p_of_rates, rate_difference, wilson
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 9), (3, 9), (9, 9)])
@@ -34,6 +34,13 @@ def test_p_is_below_five_percent_just_where_the_interval_leaves_out_zero(first, 
     assert (interval.p < 0.05) == (interval.low > 0)
     mirrored = rate_difference(second, first)
     assert (mirrored.low, mirrored.high) == (-interval.high, -interval.low)
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_p_falls_with_every_further_hit_above_the_other_share(n):
+    for other in range(n + 1):
+        found = [p_of_rates((hits, n), (other, n)) for hits in range(other, n + 1)]
+        assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.01])

@@ -1,16 +1,25 @@
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from llama_ablate.evidence import TextError, seeds_to_decide, simultaneous, verdict
+from llama_ablate.evidence import (
+    Ended,
+    TextError,
+    judged,
+    seeds_to_decide,
+    simultaneous,
+    verdict,
+)
 from llama_ablate.evidence.intervals import seeds_for
 from tests.evidence.test_intervals import most, named
 
 NOISE = np.array([-0.1, 0.0, 0.1, 0.05])
 
 
-def judged(rows, margin=None, **options):
+def verdicts(rows, margin=None, **options):
     intervals = simultaneous(rows, **options)
     return {name: verdict(interval, margin) for name, interval in intervals.items()}
 
@@ -28,21 +37,21 @@ def judged(rows, margin=None, **options):
     ],
 )
 def test_one_row_alone(shift, margin, expected):
-    assert judged({"a": NOISE + shift}, margin)["a"] == expected
+    assert verdicts({"a": NOISE + shift}, margin)["a"] == expected
 
 
 def test_a_row_among_many_must_show_more():
     """t = 0.03 / (0.01 / sqrt(3)) = 5.2, p = 0.035: enough alone, not among three (0.105)."""
     values = np.array([0.02, 0.03, 0.04])
     assert simultaneous({"a": values})["a"].p == pytest.approx(0.0351, abs=0.0005)
-    assert judged({"a": values})["a"] == "worse"
-    assert judged({"a": values}, family=3)["a"] == "inconclusive"
+    assert verdicts({"a": values})["a"] == "worse"
+    assert verdicts({"a": values}, family=3)["a"] == "inconclusive"
 
 
 def test_the_error_from_the_text_takes_part_in_the_verdict():
     values = {"a": NOISE / 100 + 0.01}
-    assert judged(values)["a"] == "worse"
-    assert judged(values, text_errors={"a": TextError(0.006, 25)})["a"] == "inconclusive"
+    assert verdicts(values)["a"] == "worse"
+    assert verdicts(values, text_errors={"a": TextError(0.006, 25)})["a"] == "inconclusive"
 
 
 def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables(volume):
@@ -52,7 +61,7 @@ def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables
     false = 0
     for _ in range(tables):
         values = edge + (generator.normal(size=(7, 4)) - generator.normal(size=4)) / 8
-        false += "equivalent" in judged(named(values), 1.0).values()
+        false += "equivalent" in verdicts(named(values), 1.0).values()
     assert false / tables <= most(0.05, tables)
 
 
@@ -61,7 +70,7 @@ def test_a_real_effect_is_found_among_equal_arms():
     found = 0
     for _ in range(300):
         rows = {str(i): generator.normal(0, 0.01, 8) for i in range(4)}
-        found += judged(rows | {"real": generator.normal(-0.03, 0.01, 8)})["real"] == "better"
+        found += verdicts(rows | {"real": generator.normal(-0.03, 0.01, 8)})["real"] == "better"
     assert found / 300 > 0.99
 
 
@@ -93,9 +102,109 @@ def test_a_decided_row_and_one_of_few_seeds_count_none():
 
 
 def test_one_seed_says_nothing():
-    assert judged({"a": [-1.0]}, 0.5)["a"] == "inconclusive"
+    assert verdicts({"a": [-1.0]}, 0.5)["a"] == "inconclusive"
 
 
 def test_a_difference_of_nothing_at_all():
-    assert judged({"a": [0.0, 0.0, 0.0]})["a"] == "inconclusive"
-    assert judged({"a": [0.0, 0.0]}, 0.01)["a"] == "equivalent"
+    assert verdicts({"a": [0.0, 0.0, 0.0]})["a"] == "inconclusive"
+    assert verdicts({"a": [0.0, 0.0]}, 0.01)["a"] == "equivalent"
+
+
+def ended(runs, lost=0, short=0):
+    return Ended.of(["collapsed"] * lost + ["too short"] * short + ["ok"] * (runs - lost - short))
+
+
+BETTER, WORSE = (simultaneous({"a": NOISE / 100 + shift})["a"] for shift in (-0.1, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "expected"),
+    [
+        (ended(4), ended(4), ("better", "worse", "equivalent")),
+        (ended(4, short=1), ended(4), ("too short",) * 3),
+        (ended(4), ended(4, short=1), ("too short",) * 3),
+        # A lost run counts against its arm: the others cannot show that it is better, or equal.
+        (ended(4, lost=1), ended(4), ("inconclusive", "worse", "inconclusive")),
+        (ended(4), ended(4, lost=1), ("better", "inconclusive", "inconclusive")),
+        (ended(4, lost=1), ended(4, lost=1), ("inconclusive",) * 3),
+        (ended(4, lost=1, short=1), ended(4), ("too short",) * 3),
+        # All and none; p = 0.0003 at the level of one row; 3 of 4 against none has p = 0.07.
+        (ended(2, lost=2), ended(2), ("collapsed",) * 3),
+        (ended(12, lost=8), ended(12), ("collapsed",) * 3),
+        (ended(12, lost=8, short=4), ended(12), ("collapsed",) * 3),
+        (ended(4, lost=3), ended(4), ("inconclusive", "worse", "inconclusive")),
+        (ended(4, lost=4), ended(4, lost=4), ("inconclusive",) * 3),
+        (ended(4), ended(4, lost=4), ("better", "inconclusive", "inconclusive")),
+    ],
+)
+def test_how_runs_ended_may_decide_or_keep_an_interval_from_deciding(own, base, expected):
+    within = simultaneous({"a": NOISE / 100})["a"]
+    found = [judged(interval, None, own, base) for interval in (BETTER, WORSE)]
+    assert (*found, judged(within, 0.5, own, base)) == expected
+
+
+def test_what_most_of_the_lost_runs_did_is_the_word():
+    def word(diverged, collapsed):
+        own = Ended.of(["diverged"] * diverged + ["collapsed"] * collapsed)
+        return judged(WORSE, None, own, ended(3))
+
+    assert [word(2, 1), word(1, 2), word(1, 1)] == ["diverged", "collapsed", "diverged"]
+
+
+def test_runs_that_have_not_finished_or_failed_are_no_part_of_a_share():
+    assert Ended.of(["ok", "pending", "error", "diverged", "too short"]) == Ended(3, 1, 0, 1)
+
+
+def test_an_arm_that_ends_no_worse_run_by_run_never_has_the_worse_word():
+    """All ways in which four runs of two arms and a baseline may end, one of them no worse."""
+    order, lost = ["ok", "too short", "collapsed", "diverged"], {"collapsed", "diverged"}
+    ways = list(itertools.combinations_with_replacement(range(4), 4))
+    for base, own in itertools.product(ways, ways):
+        baseline, first = (Ended.of(order[i] for i in way) for way in (base, own))
+        for way in (w for w in ways if all(a <= b for a, b in zip(own, w, strict=True))):
+            second = Ended.of(order[i] for i in way)
+            # The interval of the better arm lies no higher.
+            for one, other in ((BETTER, BETTER), (BETTER, WORSE), (WORSE, WORSE)):
+                better = judged(one, None, first, baseline)
+                worse = judged(other, None, second, baseline)
+                assert (better, worse) != ("worse", "better")
+                assert better not in lost or worse in lost
+                if better == "too short":
+                    assert worse in {"too short", *lost} or second.lost > first.lost
+
+
+@pytest.mark.parametrize(("rate", "tied"), [(0.2, 0.8), (0.4, 0.0), (0.4, 0.8)])
+def test_where_no_arm_differs_lost_seeds_make_false_verdicts_no_more_likely(rate, tied, volume):
+    """Three arms, five seeds; `tied` is the correlation of being lost with the loss that was."""
+    tables, generator = volume(150, 5_000, 5_000), np.random.default_rng(3)
+    false = reversed_signs = 0
+    for _ in range(tables):
+        losses, other = generator.normal(size=(2, 4, 5))
+        lost = tied * losses + math.sqrt(1 - tied**2) * other > stats.norm.ppf(1 - rate)
+        kept = {str(i): (losses[i] - losses[0])[~lost[i] & ~lost[0]] for i in (1, 2, 3)}
+        whole = {str(i): losses[i] - losses[0] for i in (1, 2, 3)}
+        base, *arms = (Ended.of(np.where(own, "collapsed", "ok")) for own in lost)
+        rows, of_all = simultaneous(kept), simultaneous(whole)
+        words = [judged(rows[str(i)], None, own, base) for i, own in enumerate(arms, 1)]
+        false += any(word != "inconclusive" for word in words)
+        reversed_signs += any(
+            {word, verdict(of_all[str(i)])} == {"better", "worse"}
+            for i, word in enumerate(words, 1)
+        )
+    assert false / tables <= most(0.05, tables)
+    assert reversed_signs == 0
+
+
+def test_the_seeds_that_an_arm_kept_do_not_show_it_to_be_better(volume):
+    """An arm that equals the baseline, and loses the half of its twelve seeds that are worst."""
+    tables, generator = volume(100, 2_000, 2_000), np.random.default_rng(4)
+    survivors = judged_better = 0
+    for _ in range(tables):
+        own, base = generator.normal(size=(2, 12))
+        kept = own < np.median(own)
+        interval = simultaneous({"a": (own - base)[kept]})["a"]
+        survivors += verdict(interval) == "better"
+        word = judged(interval, None, ended(12, lost=6), ended(12))
+        judged_better += word == "better"
+    assert survivors / tables > 0.2
+    assert judged_better == 0

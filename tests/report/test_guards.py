@@ -16,6 +16,7 @@ from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results
 from tests import tables
+from tests.conftest import LEARNS
 from tests.in_process import in_process, run_in_process
 
 GUARD = {"metric": "cloze", "quantity": "accuracy", "worse": "lower", "worse_by": "0.05 points"}
@@ -185,6 +186,7 @@ def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_pa
     file = experiment_file(
         guard="{metric: cloze, worse_by: 1 points}",
         measure=f"[perplexity, {{name: cloze, task: '{tmp_path}/own.jsonl'}}]",
+        train=LEARNS,
     )
     assert run_in_process(file, tmp_path / "results") == 0
     capsys.readouterr()

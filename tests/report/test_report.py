@@ -36,6 +36,7 @@ from llama_ablate.results import Record, Store
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
+from tests.conftest import LEARNS
 from tests.in_process import run_in_process
 from tests.metrics import measured
 
@@ -139,7 +140,7 @@ def store(tmp_path):
                     "validation_loss_nats": 3.0 / s,
                     "train_loss_nats": 3.0,
                 }
-                for s in (1, 2, 3)
+                for s in ((1, 2) if math.isnan(loss) else (1, 2, 3))
             ]
             found.commit(record(key, seed, loss), curve, None)
         speed = {"aa": 1000.0, "bb": 1250.0, "cc": 500.0}[key]
@@ -174,7 +175,11 @@ def test_the_comparison_pairs_by_seed_and_keeps_what_diverged(store):
     assert better["decode_tokens_per_s"] == pytest.approx(1250 * 8 / 128)
     wild = rows["wild"]
     assert wild["outcome"] == "2 ok, 1 diverged"
-    assert wild["verdict"] == "diverged"
+    assert (wild["ended"], wild["lost"], wild["too_short"]) == (3, 1, 0)
+    assert (wild["lost_low"], wild["lost_high"]) == pytest.approx((0.0615, 0.7923), abs=1e-4)
+    # Of three runs each, one against none; two rows. At worst both rates are 0.5: 22 / 64 a side.
+    assert wild["lost_p_corrected"] == 1.0
+    assert wild["verdict"] == "worse"  # by the seeds that both kept, and the lost one is no better
     assert wild["n"] == 2
     assert wild["difference"] == pytest.approx((0.3 + 0.3) / 2)  # over seeds 1 and 2
     assert rows["baseline"]["loss"] == pytest.approx(2.1)
@@ -235,7 +240,8 @@ def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
     assert text.count("data:image/svg+xml,") == len(drawn)
     made = {name for name in drawn if not name.startswith("metrics_")}
     assert made | {"metrics"} == set(OF_ANY_GRID)
-    for words in ("-0.150 [-0.186, -0.114]", "2 ok, 1 diverged", "not finite", "1,234,567"):
+    lost = ("2 ok, 1 diverged: 33% [6%, 79%], p 1.00", "(mean of the 2 that trained)")
+    for words in ("-0.150 [-0.186, -0.114]", *lost, "not finite", "1,234,567"):
         assert words in text
 
 
@@ -250,7 +256,7 @@ def test_a_figure_of_what_was_not_measured_is_left_out(store, monkeypatch):
 def test_the_answer_names_every_verdict(store):
     told = headline(read(store))
     assert "better: rms<b>norm</b> & co (-0.150)" in told
-    assert "diverged: wild" in told
+    assert "worse: wild (2 ok, 1 diverged: +0.3000)" in told
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -358,6 +364,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
         variants="{design: product, axes: {norm: [layernorm, rmsnorm], block: [post, pre]}}",
         measure="[perplexity]",
         margin="9 nats",
+        train=LEARNS,
     )
     assert run_in_process(file, tmp_path / "out") == 0
     out = capsys.readouterr().out
@@ -410,14 +417,17 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(
 ):
     axes = (
         "{norm: [layernorm, rmsnorm], position: [sinusoidal, rope], "
-        "attention: [mha, mqa], train.lr: [0.001, 0.003], block: [post, pre]}"
+        "attention: [mha, mqa], train.lr: [0.01, 0.03], block: [post, pre]}"
     )
     file = experiment_file(
-        variants=f"{{design: fraction, axes: {axes}}}", measure="[perplexity]", seeds="1"
+        variants=f"{{design: fraction, axes: {axes}}}",
+        measure="[perplexity]",
+        seeds="1",
+        train=LEARNS.replace("30", "80"),
     )
     assert run_in_process(file, tmp_path / "out") == 0
     out = capsys.readouterr().out
-    assert "lr=0.003 instead of lr=0.001" in out
+    assert "lr=0.03 instead of lr=0.01" in out
     page_text = (tmp_path / "out" / "tiny" / "report" / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
     assert "16 of 32 combinations were run: a main effect is confounded with an" in page_text
@@ -439,6 +449,7 @@ def stated(experiment_file, tmp_path, hypotheses=STATED, seeds="2"):
         measure="[perplexity]",
         hypotheses=hypotheses,
         seeds=seeds,
+        train=LEARNS,
     )
     return run_in_process(file, tmp_path / "out")
 
@@ -648,12 +659,14 @@ def replaced(store, run, **changes):
     store.commit(record(variant, seed, LOSSES[variant][seed], **changes), [], None)
 
 
-def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(store):
+def test_a_collapsed_run_leaves_its_variant_undecided_and_counts_in_its_rates(store):
     replaced(store, "bb1", outcome="collapsed", reason="no better than frequencies", metrics={})
     row = comparison(store).loc[LABELS["bb"]]
-    assert row["verdict"] == "collapsed"  # of its other two runs both are better
+    assert row["verdict"] == "inconclusive"  # of its other two runs both are better
+    assert (row["lost"], row["ended"], row["n"]) == (1, 3, 2)
     assert row["outcome"] == "2 ok, 1 collapsed"
-    assert "collapsed: rms<b>norm</b> & co" in headline(read(store))
+    told = "inconclusive: rms<b>norm</b> & co (2 ok, 1 collapsed: -0.15)"
+    assert told in headline(read(store))
     rates = next(s for s in sections(read(store)) if s.key == "stability")
     shown = rates.cells.set_index("variant")
     # Wilson's interval of 1 of 3 and 0 of 3, from the formula with z = 1.96.
@@ -662,7 +675,7 @@ def test_a_collapsed_run_is_the_verdict_of_its_variant_and_counts_in_its_rates(s
     assert shown.loc["wild", "diverged [95% interval]"] == "33% [6%, 79%]"
     assert any("no better than frequencies" in warning for warning in warnings(read(store)))
     text, _ = pair(store)
-    assert "is better than" in text or "is not told apart from" in text
+    assert "is not told apart from" in text
     assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
     written(store)
 
@@ -697,7 +710,7 @@ def test_a_run_that_collapsed_without_a_loss_has_that_of_chance_in_a_hypothesis(
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store):
-    """A difference of 0.1, a deviation of 0.2, six seeds; a row that diverged asks for none."""
+    """A difference of 0.1, a deviation of 0.2, six seeds; one with a lost run asks for none."""
     runs = [plans.run(f"{key}{seed}", key, seed) for key in ("aa", "bb") for seed in range(6)]
     arms = [variant("aa", 1024), variant("bb", 512)]
     planned_anew(store, seeds=6, table={"variants": arms, "runs": runs})
@@ -710,11 +723,11 @@ def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store)
         store.commit(record(key, seed, loss, outcome=outcome, metrics=values), [], None)
     row = comparison(store).loc[LABELS["bb"]]
     shown = cells.comparison(read(store).table.comparison).iloc[1]
+    assert shown["verdict"] == "inconclusive"
     if lost:
-        assert shown["verdict"] == "diverged"
+        assert shown["runs"].startswith("5 ok, 1 diverged")
         assert "seeds to decide" not in shown
     else:
-        assert shown["verdict"] == "inconclusive"
         seeds = f"{row['seeds_low']:.0f} to {row['seeds_high']:.0f} seeds"
         assert shown["seeds to decide"] == seeds
         assert 6 < row["seeds_low"] < seeds_for(0.1, 0.22) < row["seeds_high"]

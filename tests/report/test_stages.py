@@ -43,6 +43,7 @@ def planned(arms=ARMS, *, seeds=12, ended=None, failed=(), points=(), race=0):
                         "point": tuned,
                         "race": seed >= 1_000_000,
                         "outcome": "ok" if done else "pending",
+                        "too_short": False,
                         "test_loss_nats": loss if done else math.nan,
                         "validation_loss_nats": loss if done else math.nan,
                     }
@@ -224,9 +225,15 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
             "low": -1.0,
             "high": 0.0,
             "verdict": ["baseline", "better", "inconclusive", "pending"],
+            "lost": 0,
+            "too_short": 0,
         }
     )
     found = comparison.winners({"one": frame, "two": frame})
     assert found["winner"].tolist() == ["early", "early"]
     fixed = frame.assign(looks=1)  # without looks three seeds are fewer than the others'
     assert set(comparison.winners({"one": fixed, "two": fixed})["winner"]) == {"late"}
+    lost = frame.assign(lost=[0, 1, 0, 0])  # the mean of those that trained wins nothing
+    assert set(comparison.winners({"one": lost, "two": lost})["winner"]) == {"late"}
+    short = frame.assign(verdict=["baseline", "too short", "inconclusive", "pending"])
+    assert set(comparison.winners({"one": short, "two": short})["winner"]) == {"late"}

@@ -23,6 +23,7 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
                 "label": label,
                 "seed": seed,
                 "outcome": "ok",
+                "too_short": False,
                 "tuned": json.dumps({"lr": rate}),
                 "best": i == best[rung],
                 "test_loss_nats": 2 + (i - best[rung]) ** 2 + 0.1 * seed,

@@ -22,7 +22,7 @@ from llama_ablate.training.evaluation import (
     unigram_loss,
     windows,
 )
-from llama_ablate.training.loop import train
+from llama_ablate.training.loop import outcome, train
 
 COMPUTE = Compute("cpu", 1, "float32", "math")
 
@@ -149,26 +149,50 @@ def test_of_a_text_that_nobody_could_predict_better_nothing_is_said():
 def ended(spec, tokens):
     """Train a layer whose model has been tampered with, and say how that ended."""
 
-    def run(tamper, steps):
+    def run(tamper, steps, evals=10):
         model = init_weights(build(spec(vocab=256, layers=1, context=8)), 0)
         with torch.no_grad():
             tamper(model)
-        config = Train.check({"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": 1})
+        values = {"steps": steps, "batch": 16, "lr": 3e-2, "warmup": 0.0, "evals": evals}
+        config = Train.check(values)
         return train(model, tokens, config, steps=steps, seed=0, compute=COMPUTE)
 
     return run
 
 
-def test_a_run_that_ends_where_token_frequencies_would_has_collapsed(ended):
-    """To a model for which all tokens look alike only their frequencies are left to learn."""
+def blind(model):
+    """Let all tokens look alike to a model: only their frequencies are left to learn."""
+    model.embedding.weight.fill_(0.1).requires_grad_(False)
 
-    def blind(model):
-        model.embedding.weight.fill_(0.1).requires_grad_(False)
 
+def untouched(_model):
+    pass
+
+
+def test_a_run_that_stops_where_token_frequencies_would_has_collapsed(ended):
     stuck = ended(blind, 80)
     assert stuck.outcome == "collapsed"
-    assert "where token frequencies alone give" in stuck.reason
-    assert ended(lambda _model: None, 80).outcome == "ok"
+    assert "the loss stopped at" in stuck.reason
+    assert "and token frequencies alone give" in stuck.reason
+    assert ended(untouched, 80).outcome == "ok"
+
+
+def test_two_evaluations_cannot_say_that_a_run_has_stopped(ended):
+    short = ended(blind, 80, evals=2)
+    assert (short.outcome, short.reason[:17]) == ("ok", "the loss ended at")
+
+
+def test_a_run_that_still_falls_is_too_short_until_it_is_past_what_frequencies_tell(ended):
+    passed = []
+    for steps in (6, 12, 18, 24, 40):
+        done = ended(untouched, steps)
+        unigram = {row.name: row for row in done.values}["unigram_loss_nats"]
+        assert (unigram.unit, unigram.quantity) == ("nats", "unigram_loss")
+        assert unigram.coordinates == {"split": "validation"}
+        passed.append(done.curve[-1]["validation_loss_nats"] < unigram.value - 0.05)
+        assert done.outcome == "ok"
+        assert bool(done.reason) != passed[-1]
+    assert passed[0] < passed[-1]
 
 
 def test_a_run_without_a_gradient_has_collapsed_and_one_that_is_cut_short_has_not(ended):
@@ -177,5 +201,45 @@ def test_a_run_without_a_gradient_has_collapsed_and_one_that_is_cut_short_has_no
 
     stuck = ended(dead, 3)
     assert stuck.outcome == "collapsed"
-    assert stuck.reason == f"the gradient vanished, and the loss ended at {math.log(256):.3f}"
-    assert ended(lambda _model: None, 3).outcome == "ok"  # far from learned, and on its way
+    assert stuck.reason.startswith(
+        f"the gradient vanished; the loss ended at {math.log(256):.3f}, and token frequencies"
+    )
+    assert ended(untouched, 3).outcome == "ok"  # far from learned, and on its way
+
+
+def of_losses(losses, unigram):
+    """How a run ended whose training loss is its held-out loss: the word, and if it is too short.
+
+    Its gradient has not vanished.
+    """
+    chance = math.log(256)
+    curve = [
+        {"train_loss_nats": loss, "validation_loss_nats": loss, "grad_norm": 0.5}
+        for loss in [chance, *losses]
+    ]
+    del curve[0]["validation_loss_nats"]
+    word, reason = outcome(curve, chance, unigram)
+    return word, bool(reason)
+
+
+#: 156 steps of 43,168 parameters on Tiny Shakespeare's bytes, whose frequencies give 3.297.
+FALLING = [5.045, 4.445, 3.971, 3.665, 3.488, 3.388, 3.328, 3.291, 3.269, 3.256]
+#: Twelve layers without residual connections, seed 0: frequencies give 3.614.
+STUCK = [3.750, 3.660, 3.613, 3.616, 3.617, 3.640, 3.634, 3.629, 3.614, 3.614, 3.613]
+
+
+def test_of_two_runs_near_the_unigram_loss_the_better_one_is_not_called_collapsed():
+    higher = [loss + 0.1 for loss in FALLING]
+    assert of_losses(FALLING, 3.297) == of_losses(higher, 3.297) == ("ok", True)
+    assert of_losses([loss - 0.02 for loss in FALLING], 3.297) == ("ok", False)
+    assert of_losses(STUCK, 3.614) == ("collapsed", True)
+    assert of_losses([loss + 0.5 for loss in STUCK], 3.614) == ("collapsed", True)
+
+
+def test_noise_hardly_ever_makes_a_stuck_run_too_short_or_a_falling_one_collapsed():
+    """With a deviation over evaluations of 0.015 nats, that of runs that had stopped."""
+    noise = np.random.default_rng(0).normal(0, 0.015, (2000, 10))
+    stuck = [of_losses(3.614 + own, 3.614) for own in noise]
+    falling = [of_losses(FALLING + own, 3.297)[0] for own in noise]
+    assert stuck.count(("collapsed", True)) >= 1998  # one that ends 3.3 deviations low has passed
+    assert falling.count("ok") == 2000

@@ -1,0 +1,300 @@
+"""How runs ended never inverts a comparison: a law over random curves, and what readers see."""
+
+import itertools
+import math
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from llama_ablate.commands import status
+from llama_ablate.report import comparison, hypotheses, stability
+from llama_ablate.report.cells import DIFFERENCE
+from llama_ablate.report.frames import Frames
+from llama_ablate.report.headline import headline
+from llama_ablate.report.sections import sections
+from llama_ablate.report.warnings import warnings
+from llama_ablate.results.snapshot import RunStatus
+from llama_ablate.training.loop import outcome
+from tests import plans
+from tests.metrics import measured
+
+CHANCE, UNIGRAM = math.log(61), 3.3
+ARMS, SEEDS, RATES, EVALUATIONS = ("base", "low", "high", "other"), range(3), (0.1, 0.2), 9
+LOST = {"diverged", "collapsed"}
+
+
+def results_of(curves, ended=None, planned=0, **experiment):
+    """What a report reads of runs with these held-out losses, by arm, seed and rate.
+
+    Each ends as the training loop would say, unless it is told how: `ended` has words and reasons.
+    Of each arm so many seeds are `planned`, if that is more.
+    """
+    ids = {key: "-".join(map(str, key)) for key in curves}
+    arms, rates = (list(dict.fromkeys(key[i] for key in curves)) for i in (0, 2))
+    variants = [plans.variant(arm, arm, baseline=i == 0) for i, arm in enumerate(arms)]
+    tuned = [{"lr": rate} if len(rates) > 1 else {} for *_, rate in curves]
+    runs = [
+        plans.run(ids[key], key[0], key[1], tuned=own)
+        for key, own in zip(curves, tuned, strict=True)
+    ]
+    runs += [
+        plans.run(f"{arm}-{seed}", arm, seed)
+        for seed in range(len(curves) // len(arms), planned)
+        for arm in arms
+    ]
+    tune = {"tune": {"lr": rates}} if len(rates) > 1 else {}
+    seeds = len({seed for _, seed, _ in curves})
+    plan = plans.document(plans.table(variants, runs), **{"seeds": seeds, **tune, **experiment})
+    points = {ids[key]: points_of(own) for key, own in curves.items()}
+    records = {}
+    for (arm, seed, rate), own in curves.items():
+        id_ = ids[arm, seed, rate]
+        word, reason = (ended or {}).get(id_) or outcome(points[id_], CHANCE, UNIGRAM)
+        numbers = measured(test_loss_nats=own[-1], validation_loss_nats=own[-1])
+        records[id_] = replace(
+            plans.RECORD,
+            id=id_,
+            label=arm,
+            variant=arm,
+            seed=seed,
+            outcome=word,
+            reason=reason,
+            metrics={} if word == "diverged" else {"perplexity": numbers},
+            environment={**plans.RECORD.environment},
+        )
+    return SimpleNamespace(
+        plan=plan,
+        root="x",
+        records=records,
+        curve=points.__getitem__,
+        variant_metrics=lambda _variant: {},
+        protocol=[],
+        experiment_text="",
+        folder=lambda _run: None,
+        statuses=[RunStatus(r.id, r.label, r.seed, r.outcome, r.reason) for r in records.values()],
+    )
+
+
+def points_of(losses):
+    """A curve whose training loss is the held-out loss, from where it began on."""
+    return [
+        {
+            "step": step,
+            "tokens": step,
+            "train_loss_nats": loss,
+            "validation_loss_nats": loss,
+            "grad_norm": 0.5,
+        }
+        for step, loss in enumerate(losses)
+    ]
+
+
+def drawn(generator):
+    """Losses of an arm that learns, falls too slowly, is stuck near chance, or is thrown back."""
+    start = generator.uniform(CHANCE - 0.3, CHANCE + 0.3)
+    end = generator.choice([2.5, UNIGRAM - 0.1, UNIGRAM, UNIGRAM, UNIGRAM + 0.1, CHANCE + 0.5])
+    speed = generator.choice([0.2, 3.0, 20.0, 40.0])
+    share = (1 - np.exp(-speed * np.linspace(0, 1, EVALUATIONS))) / (1 - math.exp(-speed))
+    return start + (end - start) * share + generator.normal(0, 0.01, EVALUATIONS)
+
+
+def random_curves(generator):
+    """Curves of four arms; of `low` and `high` the first is at most the second everywhere."""
+    rates = RATES[: generator.integers(1, 3)]
+    curves = {}
+    for rate in rates:
+        kinds = {arm: drawn(generator) for arm in ARMS}
+        for arm, seed in itertools.product(ARMS, SEEDS):
+            curves[arm, seed, rate] = kinds[arm] + generator.normal(0, 0.02, EVALUATIONS)
+            if generator.random() < 0.1:
+                curves[arm, seed, rate] = drawn(generator)
+    gap = generator.choice([0.0, 0.02, 0.3]) * np.ones(EVALUATIONS)
+    if generator.random() < 0.4:  # it falls from above, towards an arm that may be stuck
+        gap = np.linspace(1.0, 0.01, EVALUATIONS)
+    for seed, rate in itertools.product(SEEDS, rates):
+        above = gap * generator.uniform(0.9, 1.0, EVALUATIONS)
+        curves["high", seed, rate] = curves["low", seed, rate] + above
+    if generator.random() < 0.5:  # an arm of the pair is the baseline, or neither
+        first = str(generator.choice(["low", "high"]))
+        curves = {k: v for k, v in curves.items() if k[0] == first} | curves
+    return curves
+
+
+def no_lower(curves, first, second):
+    """Whether no evaluation of the second is lower than that of the first, in any seed."""
+    return all((curves[b] >= curves[a]).all() for a, b in zip(first, second, strict=True))
+
+
+def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volume):
+    generator, seen = np.random.default_rng(1), set()
+    for _ in range(volume(8, 500, 1_000)):
+        curves = random_curves(generator)
+        results = results_of(curves)
+        frames = Frames.of(results)
+        table, runs = frames.table, frames.table.runs
+        rows = table.comparison.set_index("label")
+        shares = stability.stability(runs).set_index("label")
+        rates = list(dict.fromkeys(rate for *_, rate in curves))
+        won = comparison.winners({"one": table.comparison, "two": table.comparison})
+        keys = {arm: [k for k in sorted(curves) if k[0] == arm] for arm in ARMS}
+        for low, high in itertools.permutations(ARMS, 2):
+            if not no_lower(curves, keys[low], keys[high]):
+                continue
+            better, worse = rows.loc[low], rows.loc[high]
+            seen |= {(better["verdict"], worse["verdict"])}
+            assert (better["verdict"], worse["verdict"]) != ("worse", "better")
+            assert better["verdict"] not in LOST or worse["verdict"] in LOST
+            if rows.loc[high, "baseline"]:
+                assert better["verdict"] not in {"worse", *LOST}
+            if rows.loc[low, "baseline"]:
+                assert worse["verdict"] != "better"
+            # Counts, and with them the exit code, which asks whether any run was lost.
+            lost = [shares.loc[arm, ["diverged", "collapsed"]].sum() for arm in (low, high)]
+            assert lost[0] <= lost[1]
+            assert shares.loc[low, "diverged"] <= shares.loc[high, "diverged"]
+            if rows.loc[low, "point"] == rows.loc[high, "point"]:
+                assert better["lost"] <= worse["lost"]
+            if len(won) and won["winner"].iloc[0] == high:
+                assert better["difference"] == worse["difference"]
+        for arm, (one, other) in itertools.product(ARMS, itertools.permutations(rates, 2)):
+            own = [[k for k in keys[arm] if k[2] == rate] for rate in (one, other)]
+            if no_lower(curves, *own) and not no_lower(curves, *reversed(own)):
+                assert rows.loc[arm, "point"] == f"lr {one}"
+        told = {run.id: run.outcome for run in status._needed(results, ())}
+        assert told == dict(zip(runs["id"], runs["outcome"], strict=True))
+    assert len({better for better, _ in seen}) > 3
+
+
+#: 156 steps on Tiny Shakespeare's bytes, where token frequencies give 3.297 nats.
+FALLING = np.array([5.045, 4.445, 3.971, 3.665, 3.488, 3.388, 3.328, 3.291, 3.269])
+
+
+def towards(end, seed=0):
+    """Losses like those of a run that still falls, to another end."""
+    return FALLING + np.linspace(0, end - FALLING[-1], EVALUATIONS) + seed / 50
+
+
+def stuck(at=UNIGRAM, seed=0):
+    return np.full(EVALUATIONS, at) + seed / 50
+
+
+def arms(**losses):
+    """Curves of two seeds of some arms at one rate: by arm what makes its losses of a seed."""
+    return {(arm, seed, 0.1): of(seed) for arm, of in losses.items() for seed in range(2)}
+
+
+def verdicts(frames):
+    return dict(
+        zip(frames.table.comparison["label"], frames.table.comparison["verdict"], strict=True)
+    )
+
+
+def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference():
+    ends = {"base": 3.27, "better": 3.2, "learns": 3.1, "short": 3.3}
+    curves = arms(**{arm: partial(towards, end) for arm, end in ends.items()})
+    frames = Frames.of(results_of(curves))
+    rows = frames.table.comparison.set_index("label")
+    assert list(rows["verdict"]) == ["baseline", "too short", "too short", "too short"]
+    assert rows["too_short"].to_dict() == {"base": 2, "better": 0, "learns": 0, "short": 2}
+    assert rows.loc["better", "difference"] == pytest.approx(-0.07)
+    assert (rows["lost"] == 0).all()
+    assert rows["outcome"].to_dict()["short"] == "2 too short"
+    assert "too short: learns (-0.1700), better (-0.0700), short (+0.0300)" in headline(frames)
+    cells = next(part for part in sections(frames) if part.key == "comparison").cells
+    assert list(cells["runs"]) == ["2 too short", "", "", "2 too short"]
+    assert cells[DIFFERENCE][1] == "-0.0700 [-0.0700, -0.0700]"
+    assert comparison.winners({"a": frames.table.comparison, "b": frames.table.comparison}).empty
+    (told,) = (w for w in warnings(frames) if "too short to compare" in w)
+    assert told.startswith("4 of 8 runs are too short to compare, such as base, seed 0: the loss")
+    assert list(frames.runs["too_short"]) == [True, True, False, False, False, False, True, True]
+
+
+def test_a_hypothesis_about_a_row_that_is_too_short_says_which_run_was():
+    stated = [{"variant": "better", "direction": "better"}]
+    curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
+    (row,) = hypotheses.results(Frames.of(results_of(curves, hypotheses=stated))).to_dict("records")
+    assert row["result"] == "undecidable"
+    assert row["why"].startswith("too short: base, seed 0: the loss ended at 3.270")
+    assert row["difference"] == pytest.approx(-0.07)
+
+
+def test_a_table_whose_runs_are_too_short_ends_at_the_first_look():
+    """More seeds of as many steps would be too short as well: nothing more is asked for."""
+    curves = {(arm, seed, 0.1): towards(3.3, seed) for arm in ("base", "a") for seed in range(3)}
+    results = results_of(curves, seeds={"looks": [3, 6]}, planned=6)
+    frames = Frames.of(results)
+    assert verdicts(frames)["a"] == "too short"
+    assert len(frames.stage.runs) == len(results.records) == 6
+
+
+def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere():
+    curves = arms(base=partial(towards, 3.4), flat=partial(stuck, 3.35), far=partial(stuck, 9.0))
+    results = results_of(curves)
+    assert [record.outcome for record in results.records.values()] == [
+        *["ok"] * 2,
+        *["collapsed"] * 4,
+    ]
+    frames = Frames.of(results)
+    assert list(frames.runs["outcome"]) == [*["ok"] * 4, *["collapsed"] * 2]
+    assert verdicts(frames) == {"base": "baseline", "flat": "too short", "far": "collapsed"}
+    flat = frames.runs.set_index("id").loc["flat-0-0.1"]
+    assert flat["too_short"]
+    assert flat["reason"].endswith("'base' lies no lower at any evaluation")
+    assert flat["test_loss_nats"] == pytest.approx(3.35)
+    rates = stability.stability(frames.runs).set_index("label")["collapsed"]
+    assert rates.to_dict() == {"base": 0, "flat": 0, "far": 2}
+    answer = status._once(results)
+    assert answer.code == 1
+    assert "flat  2 ok" in answer.text
+    assert "far s0: collapsed" in answer.text
+    alone = results_of({key: own for key, own in curves.items() if key[0] != "far"})
+    assert status._once(alone).code == 0
+
+
+def test_losses_of_other_steps_or_tokens_excuse_nothing():
+    curves = arms(base=partial(towards, 3.4), flat=partial(stuck, 3.35))
+    other = results_of({k: own if k[0] == "flat" else own[1:] for k, own in curves.items()})
+    assert verdicts(Frames.of(other))["flat"] == "collapsed"
+    results = results_of(curves)
+    (table,) = results.plan.tables
+    base, flat = table.variants
+    text = table.text.model_copy(update={"fingerprint": "g"})
+    table = table.model_copy(update={"variants": [base, flat.model_copy(update={"text": text})]})
+    runs = [RunStatus(r.id, r.label, r.seed, r.outcome) for r in results.records.values()]
+    assert stability.milder_outcomes(runs, results.curve, table) == {}
+
+
+def test_no_curve_is_read_where_all_runs_of_a_seed_ended_alike():
+    results = results_of(arms(base=partial(stuck, 3.3), flat=partial(stuck, 3.35)))
+    results.curve = None  # cannot be called
+    assert list(Frames.of(results).runs["outcome"]) == ["collapsed"] * 4
+
+
+def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
+    learns = partial(towards, 2.5)
+    curves = {
+        ("base", seed, rate): learns() + (rate == 0.1) / 10 for rate in RATES for seed in SEEDS
+    }
+    for rate in RATES:
+        curves["base", 2, rate] = stuck() + rate
+    assert Frames.of(results_of(curves)).table.comparison["point"].tolist() == ["lr 0.2"]
+    curves["base", 1, 0.2] = stuck()
+    assert Frames.of(results_of(curves)).table.comparison["point"].tolist() == ["lr 0.1"]
+
+
+def test_outcomes_of_an_older_rule_stand_with_a_note():
+    curves = arms(base=partial(towards, 2.5), old=partial(towards, 3.28))
+    reason = "the loss ended at 3.280, where token frequencies alone give 3.300"
+    ended = {f"old-{seed}-0.1": ("collapsed", reason) for seed in range(2)}
+    frames = Frames.of(results_of(curves, ended))
+    assert verdicts(frames)["old"] == "collapsed"
+    note = "2 of 4 runs collapsed by the rule of an older version"
+    assert any(note in warning for warning in warnings(frames))
+    results = results_of(curves, ended)
+    for id_, record in results.records.items():
+        kept = {**record.metrics, "training": measured(unigram_loss_nats=3.3)}
+        results.records[id_] = replace(record, metrics=kept)
+    assert not any("older version" in warning for warning in warnings(Frames.of(results)))
