@@ -162,7 +162,7 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
     said = capsys.readouterr().err
     assert "1 KiB are free; with --keep-weights best" in said
     assert said.count("\n") == 1
-    # How this machine computes had been measured, and stays for the next try.
+    # How this machine computes had been chosen, and stays for the next try.
     assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["compute.json"]
 
 
