@@ -145,6 +145,8 @@ COMPARISON: Columns = {
     "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
     "peak_memory_bytes": "mean over its runs of the most memory that training held",
     "guard": "in which guarded numbers it is worse, as `worse in NAME`; empty where in none",
+    "rate": "`one rate for all: not tuned` where it has another optimizer than the baseline, and "
+    "only the baseline's learning rate; else empty",
 }
 
 

@@ -69,7 +69,7 @@ def headline(frames: Frames) -> str:
 
 def facts(frames: Frames) -> str:
     """Say in a few words how the experiment was computed, over all its tables."""
-    plan, experiment, compute = frames.plan, frames.plan.experiment, frames.compute
+    plan, experiment = frames.plan, frames.plan.experiment
     variants = frames.table.plan.variants
     arms = sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
@@ -91,12 +91,23 @@ def facts(frames: Frames) -> str:
         "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
     ]
-    threads = compute.get("threads", "?")
+    return f"{', '.join(text)}. {computed(frames)}"
+
+
+def computed(frames: Frames) -> str:
+    """Say on what, and in which precision, the runs of all tables computed."""
+    made = pd.concat([table.machines for table in frames.tables])
+
+    def named(what: str, key: str) -> str:
+        every = sorted(set(made[what])) if len(made) and what in made else []
+        return " or ".join(every) or str(frames.compute.get(key, "?"))
+
+    threads = named("numbers of threads", "threads")
     return (
-        f"{', '.join(text)}. Computed on {compute.get('device', '?')} in "
-        f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel "
-        f"and {threads} thread{'s'[: threads != 1]} a worker"
-        f"{', training steps compiled' if compute.get('compiled') else ''}."
+        f"Computed on {named('devices', 'device')} in {named('precisions', 'precision')} with the "
+        f"{named('attention kernels', 'kernel')} attention kernel and {threads} "
+        f"thread{'s'[: threads != '1']} a worker"
+        f"{', training steps compiled' if frames.compute.get('compiled') else ''}."
     )
 
 
@@ -272,7 +283,9 @@ def _variants(frames: Frames) -> str:
         words = tuple(of_table[name].verdict if name in of_table else "" for name in names)
         numbers = [_estimate(of_table[name]) if name in of_table else "-" for name in names]
         known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
-        said = _Said(label, _over(words, names), " | ".join(numbers) if known else "")
+        rate = next((row.rate for row in of_table.values() if row.rate), "")
+        told = filter(None, (" | ".join(numbers) if known else "", rate))
+        said = _Said(label, _over(words, names), "; ".join(told))
         groups.setdefault(words, []).append(said)
     ordered = sorted(groups, key=lambda words: [_VERDICTS.index(word) for word in words if word])
     every = [one for words in ordered for one in groups[words]]
