@@ -99,8 +99,7 @@ def computed(frames: Frames) -> str:
     made = pd.concat([table.machines for table in frames.tables])
 
     def named(what: str, key: str) -> str:
-        every = sorted(set(made[what])) if len(made) and what in made else []
-        return " or ".join(every) or str(frames.compute.get(key, "?"))
+        return " or ".join(sorted({*made.get(what, ())})) or str(frames.compute.get(key, "?"))
 
     threads = named("numbers of threads", "threads")
     return (
@@ -238,7 +237,10 @@ def _factors(table: TableFrames) -> str:
     frame = contrasts.factors(table)
     if frame.empty:
         return ""
-    effects = [_Said(row.effect, row.verdict, _estimate(row)) for row in rows(_by_size(frame))]
+    effects = [
+        _Said(row.effect, row.verdict, _with(row.rate, _estimate(row)))
+        for row in rows(_by_size(frame))
+    ]
     pairs = set(frame.loc[frame["changed"] != "", "effect"])
     alone, together = (
         [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
@@ -259,15 +261,19 @@ def _steps(table: TableFrames) -> str:
             _Said(
                 row.step,
                 "",
-                f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
-                f"{row.verdict}".removeprefix("-, "),
+                _with(
+                    row.rate,
+                    f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
+                    f"{row.verdict}".removeprefix("-, "),
+                ),
             )
         )
         for row in rows(frame)
     ]
     last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
-    together = f"; all together {_estimate(last)}, {last.verdict}" if last.n else ""
-    return f"Step by step (difference in {table.unit.name}): {', '.join(each)}{together}."
+    together = _with(last.rate, f"all together {_estimate(last)}, {last.verdict}")
+    told = "; ".join([", ".join(each)] + [together] * bool(last.n))
+    return f"Step by step (difference in {table.unit.name}): {told}."
 
 
 def _variants(frames: Frames) -> str:
@@ -284,8 +290,8 @@ def _variants(frames: Frames) -> str:
         numbers = [_estimate(of_table[name]) if name in of_table else "-" for name in names]
         known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
         rate = next((row.rate for row in of_table.values() if row.rate), "")
-        told = filter(None, (" | ".join(numbers) if known else "", rate))
-        said = _Said(label, _over(words, names), "; ".join(told))
+        told = _with(rate, " | ".join(numbers) if known else "")
+        said = _Said(label, _over(words, names), told)
         groups.setdefault(words, []).append(said)
     ordered = sorted(groups, key=lambda words: [_VERDICTS.index(word) for word in words if word])
     every = [one for words in ordered for one in groups[words]]
@@ -343,3 +349,8 @@ def _estimate(row: Any) -> str:
     if math.isnan(row.difference):
         return ""
     return tables.estimate(row.difference, row.low, row.high)
+
+
+def _with(rate: str, text: str) -> str:
+    """Write what is said of a row, and where its optimizer was compared at another's rate."""
+    return "; ".join(filter(None, (text, rate)))

@@ -206,10 +206,13 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
     )
     found = contrasts.factors(made.table).set_index("factor")["rate"]
     assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
+    assert headline(made).count("; one rate for all: not tuned)") == 2
     path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
     made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
     steps = contrasts.steps(made.table).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
+    assert "+muon (+0.100, worse; one rate for all: not tuned), +b (" in headline(made)
+    assert headline(made).endswith("; all together +0.200, worse; one rate for all: not tuned.")
     assert [*made.table.comparison["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 
