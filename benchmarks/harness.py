@@ -78,7 +78,7 @@ def main() -> None:
             "report, 10,000 runs": ("report", many),
         }
         for words in list(commands.values())[:2]:
-            seconds(*words)  # prepares the text, and chooses how to compute
+            seconds(*words)  # prepares the text
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(1 if options.quick else options.rounds):
             for name, words in commands.items():

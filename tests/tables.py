@@ -9,22 +9,25 @@ _METRICS = ("table", "variant", "label", "run", "seed", "metric", "name", "quant
 _VALUES = ("value", "coordinates", "samples", "by_process")
 
 
-def frames(tables, *, roles=None, levels=None, planned=None, **experiment):
+def frames(tables, *, roles=None, levels=None, planned=None, changes=None, **experiment):
     """Frames of some tables: by name, for each label its losses by seed, the baseline's first.
 
-    In place of a loss stands how a run ended: `diverged`, `error`, `pending`. `roles` and `levels`
-    are of the variants by label, `planned` changes each table of the plan.
+    In place of a loss stands how a run ended: `diverged`, `error`, `pending`. `roles`, `levels` and
+    other `changes` are of the variants by label, `planned` changes each table of the plan.
     """
-    roles, levels, planned = roles or {}, levels or {}, planned or {}
+    roles, levels, planned, changes = roles or {}, levels or {}, planned or {}, changes or {}
     variants = {
         label: plans.variant(
             f"v{i}",
             label,
             baseline=i == 0,
-            role=roles.get(label, ""),
-            reseed="both" if roles.get(label) == "aa" else "",
-            levels=levels.get(label, {}),
-            model={"dim": 8, **{k: {"name": f"{k}{v}"} for k, v in levels.get(label, {}).items()}},
+            **{
+                "role": roles.get(label, ""),
+                "reseed": "both" if roles.get(label) == "aa" else "",
+                "levels": levels.get(label, {}),
+                "model": {"dim": 8, **_components(levels.get(label, {}))},
+                **changes.get(label, {}),
+            },
         )
         for i, label in enumerate(dict.fromkeys(label for own in tables.values() for label in own))
     }
@@ -45,6 +48,10 @@ def frames(tables, *, roles=None, levels=None, planned=None, **experiment):
         for table, own in zip(plan.tables, tables.values(), strict=True)
     )
     return Frames(plan, "x", made, [], "", None, {}, lambda _run: None)
+
+
+def _components(levels):
+    return {key: {"name": f"{key}{level}"} for key, level in levels.items() if "." not in key}
 
 
 def _runs(variants, losses):

@@ -39,7 +39,7 @@ OTHER = {0: 0.02, 1: -0.03, 2: 0.01}
 def store(tmp_path):
     """Make results of one experiment: a function of its name and of losses by label and seed."""
 
-    def make(name, losses, *, text=None, looks=None, train=None, **variants):
+    def make(name, losses, *, text=None, looks=None, train=None, compute=None, **variants):
         ids = {
             label: {"id_": re.sub(r"\W", "", label)} | variants.get(label, {}) for label in losses
         }
@@ -63,7 +63,8 @@ def store(tmp_path):
             metrics = {"perplexity": measured(test_loss_nats=loss, test_perplexity=math.exp(loss))}
             point = dict.fromkeys(CURVE, 1.0)
             curve = [{**point, "step": step, "tokens": 32 * step} for step in (1, 2)]
-            store.commit(replace(plans.RECORD, **of_run, metrics=metrics), curve, None)
+            computed = {"compute": {**plans.RECORD.compute, **(compute or {})}}
+            store.commit(replace(plans.RECORD, **of_run, **computed, metrics=metrics), curve, None)
         return store.root
 
     return make
@@ -244,6 +245,22 @@ def test_more_seeds_of_the_same_variant_are_one_row(store):
     assert (row["experiment"], row["n"]) == ("first + second", 5)
     assert ends(row) == bonferroni([*WIDER.values(), -0.15, -0.10], 1)
     assert "no finished run of the baseline in common" in results.warnings[1]
+
+
+def test_experiments_of_two_precisions_say_so_where_they_are_compared(store, capsys):
+    precisions = {"first": "bfloat16", "second": "float32"}
+    first, second = (
+        store(name, {"base": BASE, name: shifted(WIDER)}, compute={"precision": precision})
+        for name, precision in precisions.items()
+    )
+    told = "Made with different precisions: bfloat16 in 'first'; float32 in 'second'."
+    assert told in la.concat([first, second]).warnings
+    assert main(["compare", str(first), str(second), "--json"]) == 0
+    remarks = json.loads(capsys.readouterr().out)["remarks"]
+    assert told in remarks
+    assert "Computed on cpu in bfloat16 or float32 with the " in remarks[0]
+    assert main(["compare", str(second), "base", "second"]) == 0
+    assert "\nComputed on cpu in float32 with the " in capsys.readouterr().out
 
 
 def test_two_variants_of_one_label_are_told_apart(store):

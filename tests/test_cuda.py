@@ -20,7 +20,7 @@ from llama_ablate.model import laws as model_laws
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results import Store
 from llama_ablate.training import checkpoint
-from llama_ablate.training.compute import Compute, choose
+from llama_ablate.training.compute import Compute, choose, measured
 from llama_ablate.training.evaluation import losses, windows
 from llama_ablate.training.loop import train
 
@@ -185,12 +185,15 @@ def test_peak_memory_is_what_torch_has_allocated_on_the_gpu():
     assert peak.read() - before == pytest.approx(4 << 20, rel=0.1)
 
 
-def test_the_compute_of_a_gpu_is_chosen_among_all_pairs(spec):
-    compute = choose(spec(**LARGE), Train.check({"steps": 1, "batch": 8}), "cuda", rounds=1)
-    tried = dict(compute.tried_s)
-    assert compute.device == "cuda"
-    assert len(tried) == 4
-    assert f"{compute.precision} {compute.kernel}" == min(tried, key=tried.get)
+def test_a_gpu_computes_in_bfloat16_where_it_has_it_and_its_speed_is_measured(spec):
+    train_ = Train.check({"steps": 1, "batch": 8})
+    compute = choose(spec(**LARGE), train_, "cuda")
+    has = torch.cuda.get_device_capability() >= (8, 0)
+    assert (compute.device, compute.kernel) == ("cuda", "fused")
+    assert compute.precision == ("bfloat16" if has else "float32")
+    timed = measured(spec(**LARGE), train_, compute, rounds=1)
+    assert timed.flops_per_s > 0
+    assert "float32 fused" in dict(timed.tried_s)
 
 
 def test_commands_run_on_a_gpu_and_records_say_so(experiment_file, tmp_path):

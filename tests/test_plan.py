@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 import torch
 
+from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
@@ -550,6 +551,20 @@ def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others(
     assert nearest("b", ["c", "a"]) == "; allowed: a, c"
 
 
+def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experiment_file, capsys):
+    words = ["plan", str(experiment_file("{axes: {train.optimizer: [muon, lion]}}")), "--json"]
+    assert main([*words, "--device", "cpu"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["tables"][0]["warnings"]
+    assert told == (
+        "The optimizers of 'muon', 'lion' and of 'baseline' differ, with one rate for all: not "
+        "tuned. `tune: {lr: [...]}` chooses a rate for each."
+    )
+    assert main([*words[:-1], "--device", "cpu"]) == 0
+    assert "one rate for all: not tuned" in " ".join(capsys.readouterr().out.split())
+    assert main([*words, "--device", "cpu", "--set", "tune.lr=[1e-3, 1e-2]"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"][0]["warnings"] == []
+
+
 @pytest.mark.full
 def test_a_plan_of_a_thousand_variants_takes_less_than_five_seconds_of_a_core(
     experiment_file,
@@ -557,7 +572,7 @@ def test_a_plan_of_a_thousand_variants_takes_less_than_five_seconds_of_a_core(
     file = experiment_file(THOUSAND, model="{dim: 64, layers: 2, heads: 4, context: 64}")
     words = [sys.executable, "-m", "llama_ablate", "plan", str(file), "--json"]
     took = []
-    for _ in range(3):  # the first one tries precisions and kernels
+    for _ in range(3):  # the first one prepares the text
         began = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
         done = subprocess.run(words, capture_output=True, check=True)
         took.append(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - began)

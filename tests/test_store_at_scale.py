@@ -167,7 +167,7 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
         assert f"need up to 40 KiB in '{tmp_path}/full/tiny', and {free} KiB are free" in said
         assert said.count("\n") == 1
         assert re.findall(r"--keep-weights (\w+) takes", said) == fitting
-    # How this machine computes had been measured, and stays for the next try.
+    # How this machine computes had been chosen, and stays for the next try.
     assert [p.name for p in (tmp_path / "full" / "tiny").iterdir()] == ["compute.json"]
 
 

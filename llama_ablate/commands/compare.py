@@ -36,6 +36,9 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.commands import selection
     from llama_ablate.report import details
     from llama_ablate.report.frames import Frames
+    from llama_ablate.report.headline import computed
+    from llama_ablate.report.tuning import one_rate
+    from llama_ablate.report.warnings import machines
     from llama_ablate.results import Results
 
     frames = Frames.of(Results.open(options.folder))
@@ -53,7 +56,11 @@ def run(options: Namespace) -> Answer:
     if a.id == b.id:
         first, second = options.others
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
-    return Answer(*details.pair(frames.table, a, b))
+    text, values = details.pair(frames.table, a, b)
+    table, remarks = frames.table, [computed(frames), *machines(frames)]
+    if rate := one_rate(table.plan, table.experiment, b, a):
+        remarks.append(f"Their optimizers differ, with {rate}.")
+    return Answer("\n".join([text, "", *remarks]), {**values, "remarks": remarks})
 
 
 def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
@@ -62,7 +69,7 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
 
     from llama_ablate.report import columns, union
     from llama_ablate.report.frames import Frames
-    from llama_ablate.report.headline import headline
+    from llama_ablate.report.headline import computed, headline
     from llama_ablate.report.sections import sections
     from llama_ablate.results import Results
 
@@ -70,7 +77,7 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     section = next(part for part in sections(joined) if part.key == "comparison")
     cells = section.cells.copy()
     cells.insert(1, "experiment", [*joined.table.experiments.values()])
-    remarks = union.remarks(joined)
+    remarks = [computed(joined), *union.remarks(joined)]
     frame = columns.comparison(joined)
     shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
     return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})

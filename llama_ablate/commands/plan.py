@@ -56,15 +56,17 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.model.memory import free_bytes
     from llama_ablate.report import forecast, forecast_tables
     from llama_ablate.results import Settings
-    from llama_ablate.training.compute import Work, choose, pick_device
+    from llama_ablate.training.compute import Work, choose, measured, pick_device
 
     device = pick_device(options.device)
     plan = make(source)
-    say("choosing precision and kernel")
+    spec, train = plan.baseline.spec, plan.experiment.train
     try:
-        compute = choose(plan.baseline.spec, plan.experiment.train, device, work=Work(*plan.work))
+        compute = choose(spec, train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
+    say("timing a training step")
+    compute = measured(spec, train, compute, Work(*plan.work))
     # A forecast: FLOPs stand in for measured seconds.
     plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
     workers = local.default_workers(device, plan.experiment.parallel.data)

@@ -32,13 +32,15 @@ _PROCESSES, _ROUNDS = 5, 3
 
 
 def choose_compute(plan: Plan, device: str, log: Path) -> Compute:
-    """Choose the fastest compute configuration for the baseline, in a fresh process."""
+    """Choose how all variants compute; whether compiling pays is measured in a fresh process."""
     spec, train = plan.baseline.spec, plan.experiment.train
-    say("choosing precision and kernel: the fastest of what this machine has")
-    chosen: Compute = processes.call(
-        _choose, spec.to_dict(), train.model_dump(), device, plan.work, log=log
-    )
-    return chosen
+    chosen = computing.choose(spec, train, device)
+    if train.compile != "auto":
+        return chosen
+    say("measuring whether compiling pays")
+    arguments = (spec.to_dict(), train.model_dump(), chosen.to_dict(), plan.work)
+    compiled: Compute = processes.call(_measured_compute, *arguments, log=log)
+    return compiled
 
 
 def pace(store: Store, compute: Compute) -> Pace:
@@ -275,15 +277,15 @@ def _measure_run(
     return worker.measure(Store(Path(root)), run_id, [METRICS.resolve(entry) for entry in entries])
 
 
-def _choose(
+def _measured_compute(
     _report: Callable[[Any], None],
     spec: dict[str, Any],
     train: dict[str, Any],
-    device: str,
+    compute: dict[str, Any],
     work: tuple[int, int],
 ) -> Compute:
-    work = computing.Work(*work)
-    return computing.choose(spec_from(spec), Train.model_validate(train), device, work=work)
+    chosen, work = Compute.from_dict(compute), computing.Work(*work)
+    return computing.measured(spec_from(spec), Train.model_validate(train), chosen, work)
 
 
 def _measure(

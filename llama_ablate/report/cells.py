@@ -23,6 +23,7 @@ LEADING = (
     *(f"loss ({unit.name})" for unit in (NATS, BITS)),
     DIFFERENCE,
     "verdict",
+    "learning rate",
     "parameters",
     "speed",
     "state bytes",
@@ -47,6 +48,8 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         "" if row.baseline else interval(row.difference, row.low, row.high) for row in rows(frame)
     ]
     shown["verdict"] = [_guarded(row) for row in rows(frame)]
+    if frame["rate"].any():
+        shown["learning rate"] = frame["rate"]
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
     shown = shown.assign(**speeds(frame))
     shown = shown.assign(**_state(frame))
@@ -182,6 +185,8 @@ def factors(frame: pd.DataFrame) -> pd.DataFrame:
     shown = frame[["effect"]].copy()
     shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
     shown["verdict"] = frame["verdict"]
+    if frame["rate"].any():
+        shown["learning rate"] = frame["rate"]
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
@@ -274,6 +279,8 @@ def steps(frame: pd.DataFrame) -> pd.DataFrame:
     ends = ("marginal", "marginal_low", "marginal_high")
     shown["this step [95%]"] = _intervals(frame, *ends)
     shown["verdict"] = frame["verdict"]
+    if frame["rate"].any():
+        shown["learning rate"] = frame["rate"]
     ends = ("cumulative", "cumulative_low", "cumulative_high")
     shown["all so far [95%]"] = _intervals(frame, *ends)
     shown["p of the step, corrected"] = [p_value(v) for v in frame["p_corrected"]]

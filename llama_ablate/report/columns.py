@@ -154,6 +154,8 @@ COMPARISON: Columns = {
     "lost_high": "upper end of it",
     "lost_p_corrected": "exact two-sided p of that share against the baseline's, corrected for the "
     "number of rows; missing where neither has lost any",
+    "rate": "`one rate for all: not tuned` where it has another optimizer than the baseline, and "
+    "only the baseline's learning rate; else empty",
 }
 
 

@@ -13,7 +13,7 @@ from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
-from llama_ablate.report import heldout
+from llama_ablate.report import heldout, tuning
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedVariant
@@ -39,6 +39,7 @@ _FACTORS = (
     "absent",
     "with_absent",
     "aliases",
+    "rate",
 )
 
 
@@ -61,7 +62,7 @@ def factors(table: TableFrames) -> pd.DataFrame:
 
     Columns: `factor, effect, difference, low, high, verdict, p_corrected, alpha,
     df, seed_se, text_se, pooled, changed, present, with_present, absent, with_absent,
-    aliases`; main effects first, each kind by its size. Of an interaction, `with_present` and
+    aliases, rate`; main effects first, each kind by its size. Of an interaction, `with_present` and
     `with_absent` are what `changed` does with the other factor at level 1 (`present`) and at level
     0 (`absent`). Empty for other designs, and until every variant has finished a seed that all
     have.
@@ -70,6 +71,7 @@ def factors(table: TableFrames) -> pd.DataFrame:
     cells = _cells(table)
     main = {one.factors[0]: one.interval.mean for one in effects if len(one.factors) == 1}
     levels = {name: _levels(cells, name, table) for name in main}
+    rate = next(filter(None, table.comparison["rate"]), "")
     ordered = sorted(effects, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
     return pd.DataFrame(
         [
@@ -78,6 +80,7 @@ def factors(table: TableFrames) -> pd.DataFrame:
                 **_named(one, levels, main),
                 **_decided(one, cells, table),
                 "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
+                "rate": rate if "train.optimizer" in one.factors else "",
             }
             for one in ordered
         ],
@@ -107,11 +110,12 @@ def steps(table: TableFrames) -> pd.DataFrame:
     """Return the effect of each step of a path, and of all steps up to it together.
 
     Columns: `step, n, marginal, marginal_low, marginal_high, verdict, p_corrected,
-    cumulative, cumulative_low, cumulative_high`. Empty for other designs. Marginal is against
+    cumulative, cumulative_low, cumulative_high, rate`. Empty for other designs. Marginal is against
     the step before, as `step_intervals` has it; cumulative is the difference from the baseline, as
     the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
     """
     total = table.comparison.set_index("label")
+    variants = {variant.label: variant for variant in table.plan.variants}
     rows = []
     for (now, before), step in step_intervals(table).items():
         row = total.loc[now]
@@ -127,6 +131,9 @@ def steps(table: TableFrames) -> pd.DataFrame:
                 "cumulative": row["difference"],
                 "cumulative_low": row["low"],
                 "cumulative_high": row["high"],
+                "rate": tuning.one_rate(
+                    table.plan, table.experiment, variants[now], variants[before]
+                ),
             }
         )
     return pd.DataFrame(rows)

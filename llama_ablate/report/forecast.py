@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import detectable, seeds_for
 from llama_ablate.evidence.sequential import simulated_stops, spending
-from llama_ablate.report import stages
+from llama_ablate.report import stages, warnings
 from llama_ablate.report.frames import Frames
 from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
@@ -56,7 +57,7 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; those of the first table once more beside the list of tables."""
-        tables = [_values(table) for table in self.plan.tables]
+        tables = [_values(table, self.plan.experiment) for table in self.plan.tables]
         first = ("data", "match", "steps", "tokens_per_run", "variants")
         return {
             "name": self.plan.experiment.name,
@@ -228,8 +229,9 @@ def _deviations(pilot: Frames) -> dict[str, float]:
     return deviations
 
 
-def _values(table: PlannedTable) -> dict[str, Any]:
+def _values(table: PlannedTable, experiment: Experiment) -> dict[str, Any]:
     values = table.model_dump(mode="json", include={"match", "budget", "steps", "tokens_per_run"})
     variants = [variant.model_dump(mode="json") for variant in table.variants]
     text = table.text.model_dump(mode="json")
-    return {"table": table.name, **values, "data": text, "variants": variants}
+    told = warnings.planned(table, experiment)
+    return {"table": table.name, **values, "data": text, "variants": variants, "warnings": told}

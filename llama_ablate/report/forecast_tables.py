@@ -22,9 +22,7 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
-            *warnings.covered(table),
-            *warnings.lossy(table.text),
-            *warnings.few_documents(table.text),
+            *warnings.planned(table, experiment),
         ]
         parts += [_cells(table), "\n".join(lines)]
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())

@@ -179,7 +179,11 @@ class TableFrames:
             self.margin,
         )
         broken = guards.broken(self.guards)
-        return frame.assign(guard=[broken.get(label, "") for label in frame["label"]])
+        plan, experiment = self.plan, self.experiment
+        return frame.assign(
+            guard=[broken.get(label, "") for label in frame["label"]],
+            rate=[tuning.one_rate(plan, experiment, v, plan.baseline) for v in plan.variants],
+        )
 
     @cached_property
     def guards(self) -> pd.DataFrame:
@@ -434,10 +438,13 @@ def _numbers(record: Record) -> dict[str, float]:
 def _machine(record: Record) -> dict[str, str]:
     """Return what a run computed with; runs that differ in any of it are not quite comparable."""
     compute, environment = record.compute, record.environment
-    keys = ("device", "threads", "precision", "kernel", "evaluation")
-    computed = tuple(compute.get(key) for key in keys)
     return {
-        "devices, threads, precisions, kernels or precisions of evaluation": str(computed),
+        "devices": str(compute.get("device")),
+        "numbers of threads": str(compute.get("threads")),
+        "precisions": str(compute.get("precision")),
+        "attention kernels": str(compute.get("kernel")),
+        "precisions of evaluation": str(compute.get("evaluation")),
+        "training steps": "compiled" if compute.get("compiled") else "not compiled",
         "versions of torch": str(environment["packages"]["torch"]),
         "states of the code": str(environment["code"]),
         "plugins": str(environment.get("plugins", {})),

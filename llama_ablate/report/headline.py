@@ -70,7 +70,7 @@ def headline(frames: Frames) -> str:
 
 def facts(frames: Frames) -> str:
     """Say in a few words how the experiment was computed, over all its tables."""
-    plan, experiment, compute = frames.plan, frames.plan.experiment, frames.compute
+    plan, experiment = frames.plan, frames.plan.experiment
     variants = frames.table.plan.variants
     arms = sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
@@ -92,12 +92,22 @@ def facts(frames: Frames) -> str:
         "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
     ]
-    threads = compute.get("threads", "?")
+    return f"{', '.join(text)}. {computed(frames)}"
+
+
+def computed(frames: Frames) -> str:
+    """Say on what, and in which precision, the runs of all tables computed."""
+    made = pd.concat([table.machines for table in frames.tables])
+
+    def named(what: str, key: str) -> str:
+        return " or ".join(sorted({*made.get(what, ())})) or str(frames.compute.get(key, "?"))
+
+    threads = named("numbers of threads", "threads")
     return (
-        f"{', '.join(text)}. Computed on {compute.get('device', '?')} in "
-        f"{compute.get('precision', '?')} with the {compute.get('kernel', '?')} attention kernel "
-        f"and {threads} thread{'s'[: threads != 1]} a worker"
-        f"{', training steps compiled' if compute.get('compiled') else ''}."
+        f"Computed on {named('devices', 'device')} in {named('precisions', 'precision')} with the "
+        f"{named('attention kernels', 'kernel')} attention kernel and {threads} "
+        f"thread{'s'[: threads != '1']} a worker"
+        f"{', training steps compiled' if frames.compute.get('compiled') else ''}."
     )
 
 
@@ -228,7 +238,10 @@ def _factors(table: TableFrames) -> str:
     frame = contrasts.factors(table)
     if frame.empty:
         return ""
-    effects = [_Said(row.effect, row.verdict, _estimate(row)) for row in rows(_by_size(frame))]
+    effects = [
+        _Said(row.effect, row.verdict, _with(row.rate, _estimate(row)))
+        for row in rows(_by_size(frame))
+    ]
     pairs = set(frame.loc[frame["changed"] != "", "effect"])
     alone, together = (
         [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
@@ -249,15 +262,19 @@ def _steps(table: TableFrames) -> str:
             _Said(
                 row.step,
                 "",
-                f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
-                f"{row.verdict}".removeprefix("-, "),
+                _with(
+                    row.rate,
+                    f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
+                    f"{row.verdict}".removeprefix("-, "),
+                ),
             )
         )
         for row in rows(frame)
     ]
     last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
-    together = f"; all together {_of_row(last)}, {last.verdict}" if last.n else ""
-    return f"Step by step (difference in {table.unit.name}): {', '.join(each)}{together}."
+    together = _with(last.rate, f"all together {_of_row(last)}, {last.verdict}")
+    told = "; ".join([", ".join(each)] + [together] * bool(last.n))
+    return f"Step by step (difference in {table.unit.name}): {told}."
 
 
 def _variants(frames: Frames) -> str:
@@ -273,7 +290,9 @@ def _variants(frames: Frames) -> str:
         words = tuple(of_table[name].verdict if name in of_table else "" for name in names)
         numbers = [_of_row(of_table[name]) if name in of_table else "-" for name in names]
         known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
-        said = _Said(label, _over(words, names), " | ".join(numbers) if known else "")
+        rate = next((row.rate for row in of_table.values() if row.rate), "")
+        told = _with(rate, " | ".join(numbers) if known else "")
+        said = _Said(label, _over(words, names), told)
         groups.setdefault(words, []).append(said)
     ordered = sorted(groups, key=lambda words: [_VERDICTS.index(word) for word in words if word])
     every = [one for words in ordered for one in groups[words]]
@@ -338,3 +357,8 @@ def _estimate(row: Any) -> str:
     if math.isnan(row.difference):
         return ""
     return tables.estimate(row.difference, row.low, row.high)
+
+
+def _with(rate: str, text: str) -> str:
+    """Write what is said of a row, and where its optimizer was compared at another's rate."""
+    return "; ".join(filter(None, (text, rate)))

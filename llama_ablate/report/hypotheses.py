@@ -11,7 +11,7 @@ from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.report import contrasts, controls, guards, items
+from llama_ablate.report import contrasts, controls, guards, items, tuning
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.samples import Samples, differences, samples
 from llama_ablate.report.stability import UNSTABLE, sides
@@ -60,6 +60,7 @@ def results(frames: Frames) -> pd.DataFrame:
         scale = _percent if entry.relative else float
         remarks = [_remark(result, test, row, table.experiment.margin)]
         remarks += [_guarded(entry, table)] if result == "supported" else []
+        remarks += [_at_one_rate(entry, table)]
         rows.append(
             {
                 "hypothesis": _sentence(entry, table.plan.baseline.label),
@@ -196,6 +197,15 @@ def _guarded(entry: Hypothesis, table: TableFrames) -> str:
     """Say in what guarded number a variant is worse that was found to be better in loss."""
     is_better = entry.direction == "better" and entry.against is None
     return guards.broken(table.guards).get(entry.variant, "") if is_better else ""
+
+
+def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
+    """Say where a loss is compared with that of another optimizer at one rate."""
+    if entry.value is not None or not _is_loss(entry, table):
+        return ""
+    variants = {variant.label: variant for variant in table.plan.variants}
+    against = variants[entry.against or table.plan.baseline.label]
+    return tuning.one_rate(table.plan, table.experiment, variants[entry.variant], against)
 
 
 def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:

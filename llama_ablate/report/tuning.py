@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
@@ -16,7 +17,10 @@ from llama_ablate.evidence.student import not_negative
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
+from llama_ablate.results.plan import PlannedTable, PlannedVariant
 
+#: The remark on a comparison of two optimizers at the learning rate of one of them.
+ONE_RATE = "one rate for all: not tuned"
 SPLITS = ("test", "validation")  # the first that was measured is the one reported
 
 
@@ -116,6 +120,28 @@ def sensitivity_of_runs(runs: pd.DataFrame, cap: float) -> list[float]:
     by_seed = {key: v for key, v in by_seed.items() if key[0] not in set(unfinished(runs))}
     keys = zip(runs["variant"], runs["seed"], strict=True)
     return [by_seed.get((str(variant), int(seed)), math.nan) for variant, seed in keys]
+
+
+def one_rate(
+    table: PlannedTable, experiment: Experiment, variant: PlannedVariant, against: PlannedVariant
+) -> str:
+    """Return `ONE_RATE` where a variant's optimizer is tried at the rate of another's alone.
+
+    A learning rate means another thing to each optimizer. Empty where rates are tuned, where the
+    table has the variant's optimizer at any other rate, and for controls.
+    """
+
+    def optimizer(of: PlannedVariant) -> Any:
+        entry = of.train.get("optimizer", experiment.train.optimizer)
+        return entry if isinstance(entry, str) else entry["name"]
+
+    def rate(of: PlannedVariant) -> float:
+        return float(of.train.get("lr", experiment.train.lr))
+
+    alike = [one for one in table.variants if optimizer(one) == optimizer(variant)]
+    tried = {rate(one) for one in alike if not one.role}
+    apart = optimizer(variant) != optimizer(against) and tried == {rate(against)}
+    return ONE_RATE if apart and not variant.role and "lr" not in experiment.tune else ""
 
 
 def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:

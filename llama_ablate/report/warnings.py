@@ -5,6 +5,7 @@ from collections import Counter
 
 import pandas as pd
 
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.text import DOCUMENTS
 from llama_ablate.report import comparison, items, speeds, tables, tuning
@@ -21,12 +22,18 @@ UNPLANNED = (0.015, 0.034, 0.063, 0.088, 0.116, 0.146)
 
 def warnings(frames: Frames) -> list[str]:
     """Return the warnings about an experiment; those that several tables share once."""
-    sentences = _changed(frames)
+    sentences = _changed(frames) + machines(frames)
     sentences += [sentence for table in frames.tables for sentence in _of_table(table)]
     return list(dict.fromkeys(sentences))
 
 
-def covered(table: PlannedTable) -> list[str]:
+def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
+    """Return what limits a table's comparison and is known before any run, in whole sentences."""
+    sentences = _covered(table) + _lossy(table.text) + few_documents(table.text)
+    return sentences + _one_rate(table, experiment)
+
+
+def _covered(table: PlannedTable) -> list[str]:
     """Return which levels of the file have no row of their own in a table, and why."""
     return [
         f"'{label}' changes nothing of '{variant.label}', so it has no row of its own."
@@ -35,7 +42,7 @@ def covered(table: PlannedTable) -> list[str]:
     ]
 
 
-def lossy(text: PlannedText) -> list[str]:
+def _lossy(text: PlannedText) -> list[str]:
     """Return a warning where a tokenizer loses text, with an example."""
     if not text.lost:
         return []
@@ -55,6 +62,18 @@ def few_documents(text: PlannedText) -> list[str]:
     ]
 
 
+def _one_rate(table: PlannedTable, experiment: Experiment) -> list[str]:
+    """Return a warning where variants have the learning rate of another's optimizer."""
+    base, variants = table.baseline, table.variants
+    labels = [f"'{v.label}'" for v in variants if tuning.one_rate(table, experiment, v, base)]
+    if not labels:
+        return []
+    return [
+        f"The optimizers of {tables.listed(labels)} and of '{base.label}' differ, with "
+        f"{tuning.ONE_RATE}. `tune: {{lr: [...]}}` chooses a rate for each."
+    ]
+
+
 def _other_items(table: TableFrames) -> list[str]:
     """Return a warning where a task's file was changed between runs."""
     named = [f"'{task}'" for task in items.other_items(table)]
@@ -68,7 +87,7 @@ def _other_items(table: TableFrames) -> list[str]:
 
 def _of_table(table: TableFrames) -> list[str]:
     runs = table.runs
-    sentences = _machines(table) + _other_items(table)
+    sentences = _other_items(table)
     if pending := int((runs["outcome"] == "pending").sum()):
         sentences.append(f"{pending} of {len(runs)} planned runs have not finished.")
     failed = runs[~runs["outcome"].isin(["ok", "pending"])]
@@ -83,8 +102,7 @@ def _of_table(table: TableFrames) -> list[str]:
             f"seed {first.seed}: {first.reason}."
         )
     sentences += _by_the_last_loss(runs)
-    sentences += covered(table.plan) + lossy(table.plan.text)
-    sentences += few_documents(table.plan.text)
+    sentences += planned(table.plan, table.experiment)
     if why := undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         sentences.append(f"Differences of losses{where} cannot be decided: {why}.")
@@ -110,9 +128,10 @@ def _by_the_last_loss(runs: pd.DataFrame) -> list[str]:
     ]
 
 
-def _machines(table: TableFrames) -> list[str]:
-    """Return what the runs did not compute with alike."""
-    kinds = {what: sorted(set(values)) for what, values in table.machines.items()}
+def machines(frames: Frames) -> list[str]:
+    """Return what the runs of any of the tables did not compute with alike."""
+    every = pd.concat([table.machines for table in frames.tables])
+    kinds = {what: sorted(set(values)) for what, values in every.items()}
     return [
         f"The runs were made with different {what} ({'; '.join(values)})."
         for what, values in kinds.items()

@@ -153,9 +153,10 @@ class ComputeSettings:
     shards: bool = False
     #: The precision in which held-out text is predicted.
     evaluation: str = "float32"
-    #: FLOP/s of a training step of one layer, measured when this was chosen.
+    #: FLOP/s of a training step of one layer, where a forecast or `compile: auto` took it.
     flops_per_s: float = 0.0
-    #: Median seconds of that step for every pair of precision and kernel that was tried.
+    #: Median seconds of that step for every pair of precision and kernel that was timed. Older
+    #: versions chose by it.
     tried_s: tuple[tuple[str, float], ...] = ()
 
     #: Whether training steps are compiled, and the seconds that this was predicted to take a
@@ -164,12 +165,14 @@ class ComputeSettings:
     compile_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; of compiling and of shards only where there are any."""
+        """Return plain values; of speed, compiling and shards only where there are any."""
         values = asdict(self)
         if not (self.compiled or self.compile_s):
             del values["compiled"], values["compile_s"]
         if not self.shards:
             del values["shards"]
+        if not self.flops_per_s:
+            del values["flops_per_s"], values["tried_s"]
         return values
 
 

@@ -1,26 +1,22 @@
-"""Compute: device, threads, precision and attention kernel, chosen by measuring."""
+"""Compute: device, threads, precision and attention kernel, chosen by device and model size."""
 
 import ctypes
-import json
 import math
 import os
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from llama_ablate.config.experiment import Train
-from llama_ablate.config.spec import ModelSpec, digest
-from llama_ablate.data.tokens import cache_folder
+from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.files import disk
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
@@ -36,11 +32,13 @@ from llama_ablate.training.timing import interleave, seconds_of
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BLOCK = 32 << 20  # bytes: the largest that glibc accepts
 _GIVEN_BACK = 64 << 10  # bytes, from which on blocks are given back where none is kept
-_FORMAT = 1  # of what is kept of a choice: raised when it should be measured anew
-#: Of a probe's batch, at most. A GPU that is given less than it can do at once takes the same time
-#: for it in either precision, and is three times faster in one of them once it is filled.
-_PROBE_TOKENS = {"cpu": 4096, "cuda": 16384}
-_PROBE_SCORES = 1 << 27  # do not try the spelled-out kernel where its scores would be larger
+#: What `auto` means, from CPU seconds of interleaved steps (benchmarks/README.md): numbers of a
+#: step (tokens x width) up to which it is faster in float32 on a CPU, and the longest context at
+#: which attention spelled out is faster in bfloat16 on a CPU than torch's kernel.
+_FEW_NUMBERS, _SHORT_CONTEXT = 1 << 14, 512
+#: Of a step that is timed, at most: some tenths of a second. A device that is given less than it
+#: can do at once is slower than it will be.
+_TIMED_FLOPS = {"cpu": 5e10, "cuda": 1e14}
 #: Of compiling: the least seconds and the largest share of a step saved that were seen, so that it
 #: is not even tried for less; the share of the first run's seconds that each later run of a variant
 #: takes; and by how much it must be predicted to save more than it takes.
@@ -72,7 +70,7 @@ class Compute(ComputeSettings):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Compute":
         """Make the compute that `to_dict` wrote."""
-        return cls(**{**values, "tried_s": tuple((n, t) for n, t in values["tried_s"])})
+        return cls(**{**values, "tried_s": tuple((n, t) for n, t in values.get("tried_s", ()))})
 
     @classmethod
     def of(cls, settings: ComputeSettings | None) -> "Compute":
@@ -219,23 +217,38 @@ def _clip(parameters: Sequence[nn.Parameter], most: float) -> Tensor:
     return norm
 
 
-def choose(
-    spec: ModelSpec,
-    train: Train,
-    device: str,
-    threads: int = 1,
-    rounds: int = 3,
-    work: Work = _LITTLE,
-) -> Compute:
-    """Return the fastest compute for a spec on this machine, measured once and cached.
+def choose(spec: ModelSpec, train: Train, device: str, threads: int = 1) -> Compute:
+    """Return what a spec is trained with: a function of the device, the sizes and what was asked.
 
-    Every allowed pair of precision and kernel takes turns at a training step of a model of one
-    layer, or of a pattern's layers once; the best median wins. About half a second for small
-    models. The choice is cached, so that `plan` and `run` agree where two are close. With
-    `compile: auto` a step of that model is compiled too, which takes up to a minute, where `work`
-    is so much that it might pay. Raises ConfigError where that model does not fit the memory.
+    Nothing is timed, so that a machine chooses alike whatever else it does. `auto` is bfloat16
+    where the device multiplies in it, but for steps so small that conversions cost more than they
+    save; and torch's attention kernel, but on a CPU in bfloat16 for contexts of up to 512. Raises
+    ConfigError where a model of one layer, or of a pattern's layers once, does not fit the memory.
     """
-    settle(threads, device)
+    _refuse_too_large(spec, train, device)
+    precision, kernel = train.precision, train.kernel
+    if precision == "auto":
+        numbers = train.batch // train.accumulate * spec.context * spec.dim
+        pays = device == "cuda" or numbers > _FEW_NUMBERS
+        precision = "bfloat16" if pays and multiplies_bfloat16(device) else "float32"
+    if kernel == "auto":
+        on_cpu = device == "cpu" and precision == "bfloat16"
+        kernel = "math" if on_cpu and spec.context <= _SHORT_CONTEXT else "fused"
+    return Compute(device, threads, precision, kernel, compiled=train.compile == "always")
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether a device has instructions for products in bfloat16.
+
+    Of CPUs those with AVX512-BF16, which all that have AMX have too; others are slower in bfloat16
+    than in float32, and ARM's were not measured.
+    """
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported())  # noqa: SLF001  public from torch 2.11 on
+
+
+def _refuse_too_large(spec: ModelSpec, train: Train, device: str) -> None:
     one = replace(spec, layers=spec.period)
     objective = Objective(build(one, "meta"), losses_of(train))
     # Weights and gradients, and what the optimizer keeps.
@@ -249,54 +262,44 @@ def choose(
             f"the optimizer's state alone; {free / 1e9:,.1f} GB are free ({device})",
             ("model",),
         )
-    about = [
-        *(spec.identity(), train.optimizer, train.losses, train.batch, train.accumulate),
-        *(train.precision, train.kernel, threads),
-    ]
-    if train.compile != "never":
-        about += [train.compile, work.tokens, work.runs]
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    machine = [platform.node(), os.cpu_count(), device, gpu, torch.__version__]
-    file = cache_folder() / "compute" / f"{digest([_FORMAT, about, machine], 16)}.json"
-    with suppress(OSError, ValueError, TypeError, KeyError):  # not there, or damaged
-        return Compute.from_dict(json.loads(file.read_text("utf-8")))
-    fastest = _fastest(one, train, device, threads, rounds)
-    if train.compile == "always":
-        fastest = replace(fastest, compiled=True)
-    elif train.compile == "auto" and not any(asdict(spec.dropout).values()):
-        fastest = _compiled_if_it_pays(spec, train, fastest, work, rounds)
-    with suppress(OSError):  # an unwritable cache only means to measure again
-        disk.make(file.parent)
-        disk.replace(file, json.dumps(fastest.to_dict()).encode())
-    return fastest
 
 
-def _fastest(one: ModelSpec, train: Train, device: str, threads: int, rounds: int) -> Compute:
-    """Time a training step of a small model on every compute that is allowed."""
-    batch = _probe_batch(one, train, device)
-    kernels: list[Kernel] = list(get_args(Kernel)) if train.kernel == "auto" else [train.kernel]
-    if len(kernels) > 1 and batch * one.heads * one.context**2 > _PROBE_SCORES:
-        kernels.remove("math")
-    precisions = ["float32", "bfloat16"] if train.precision == "auto" else [train.precision]
-    candidates = [Compute(device, threads, p, k) for p in precisions for k in kernels]
-    objective = Objective(init_weights(build(one), 0).to(device), losses_of(train))
+def measured(
+    spec: ModelSpec, train: Train, compute: Compute, work: Work = _LITTLE, rounds: int = 3
+) -> Compute:
+    """Return a compute with its speed, for forecasts, and compiled where `auto` finds that it pays.
+
+    A training step of a model of one layer, or of a pattern's layers once, in turn with the same
+    step in float32, in which held-out text is read: about half a second for small models. With
+    `compile: auto` that step is compiled too, which takes up to a minute, where `work` is so much
+    that it might pay.
+    """
+    settle(compute.threads, compute.device)
+    one = replace(spec, layers=spec.period)
+    batch = _batch(one, train, compute.device)
+    objective = Objective(init_weights(build(one), 0).to(compute.device), losses_of(train))
     step = _step(objective, train, batch)
-    cases = {compute: partial(step, objective, compute) for compute in candidates}
+    in_float32 = replace(compute, precision="float32")
+    cases = {case: partial(step, objective, case) for case in (compute, in_float32)}
     seconds, errors = interleave(cases, rounds, warm_up=1)
     for error in errors.values():
         raise error
-    medians = {compute: median(samples) for compute, samples in seconds.items()}
-    best = min(candidates, key=medians.__getitem__)
+    medians = {case: median(samples) for case, samples in seconds.items()}
     flops = count(one).train_flops_per_token * batch * one.context
-    return replace(
-        best,
-        flops_per_s=flops / medians[best],
-        tried_s=tuple((f"{e.precision} {e.kernel}", medians[e]) for e in candidates),
+    compute = replace(
+        compute,
+        flops_per_s=flops / medians[compute],
+        tried_s=tuple((f"{case.precision} {case.kernel}", s) for case, s in medians.items()),
     )
+    if train.compile == "auto" and not any(asdict(spec.dropout).values()):
+        return _compiled_if_it_pays(spec, train, compute, work, rounds)
+    return compute
 
 
-def _probe_batch(one: ModelSpec, train: Train, device: str) -> int:
-    return max(1, min(train.batch // train.accumulate, _PROBE_TOKENS[device] // one.context))
+def _batch(one: ModelSpec, train: Train, device: str) -> int:
+    """Return the sequences of a step that is timed: a micro-batch, or a part of a large one."""
+    most = _TIMED_FLOPS[device] / (count(one).train_flops_per_token * one.context)
+    return max(1, min(train.batch // train.accumulate, int(most)))
 
 
 def _step(objective: Objective, train: Train, batch: int) -> Callable[[nn.Module, Compute], float]:
@@ -331,7 +334,7 @@ def _compiled_if_it_pays(
     compiled, one = replace(eager, compiled=True), replace(spec, layers=spec.period)
     objective = Objective(init_weights(build(one), 0).to(eager.device), losses_of(train))
     trained = compiled.wrap(objective)
-    step = _step(objective, train, _probe_batch(one, train, eager.device))
+    step = _step(objective, train, _batch(one, train, eager.device))
     try:
         first_s = step(trained, compiled)
         cases = {

@@ -71,6 +71,23 @@ def test_rope_tables_grow_to_what_is_asked_and_stay_exact():
     assert rope.cos_SR[100_000, 1].item() == pytest.approx(math.cos(far), abs=1e-7)
 
 
+@pytest.mark.parametrize("theta", [1e4, 5e5])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_in_bfloat16_rotation_is_off_by_its_rounding_alone_at_any_position(theta, layout):
+    """Tables are rounded as q and k are. Angles in bfloat16 would be off by radians at 4,000."""
+    rope, pos = RoPE(32, theta=theta, layout=layout), torch.arange(4096)
+    rope.reach(4096)
+    q = torch.randn(32, generator=torch.Generator().manual_seed(0)).bfloat16()
+    turned, _ = rope.rotate(q.expand(1, 1, 4096, 32), q.expand(1, 1, 1, 32), pos)
+    first, second = ((0, 16), (16, 32)) if layout == "half" else ((0, 32, 2), (1, 32, 2))
+    of = [torch.arange(*ends) for ends in (first, second)]
+    pairs, found = (torch.complex(*(x.double()[..., i] for i in of)) for x in (q, turned))
+    angle = torch.outer(pos.double(), theta ** (-torch.arange(16.0).double() / 16))
+    apart = found[0, 0] - pairs * torch.polar(torch.ones_like(angle), angle)
+    # Cosine or sine, product and sum are each rounded once, to 8 bits.
+    assert (apart.abs().pow(2).sum(-1).sqrt() / q.double().norm()).max() < 3 * 2**-9
+
+
 def test_rope_refuses_an_odd_head_width():
     with pytest.raises(ConfigError, match="head_dim 7 is odd"):
         RoPE(7)

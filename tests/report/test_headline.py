@@ -1,10 +1,15 @@
 """The headline answers the question of the file: hypotheses, all tables, steps in their order."""
 
 import itertools
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from llama_ablate.report import contrasts, warnings
+from llama_ablate.report.cells import comparison
 from llama_ablate.report.headline import facts, headline
+from llama_ablate.report.warnings import machines
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -140,6 +145,75 @@ def test_a_factorial_design_names_the_effects_that_decide():
     )
     assert told.startswith("On average over the other factors (difference in nats): better: norm1")
     assert "Interactions: inconclusive: norm1 with block1 (" in told
+
+
+def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
+    """As of the rungs of a ladder, each of which is of one precision."""
+    made = frames({name: {"base": BASE, "a": moved(0.0)} for name in ("small", "large")})
+    assert machines(made) == []
+    computed = [pd.DataFrame({"precisions": [p] * 3}) for p in ("float32", "bfloat16")]
+    tables = zip(made.tables, computed, strict=True)
+    both = replace(made, tables=tuple(replace(t, machines=m) for t, m in tables))
+    assert machines(both) == ["The runs were made with different precisions (bfloat16; float32)."]
+    assert " in bfloat16 or float32 with the " in facts(both)
+
+
+def muon(**train):
+    return {"train": {"optimizer": {"name": "muon"}, **train}}
+
+
+UNTUNED = {
+    "another optimizer at one rate": ({"a": muon()}, {}, {"a"}),
+    "a rate of its own": ({"a": muon(lr=0.01)}, {}, set()),
+    "tuned": ({"a": muon()}, {"tune": {"lr": [0.1, 0.2]}}, set()),
+    "other options of the same": ({"a": {"train": {"optimizer": {"name": "adamw"}}}}, {}, set()),
+    "each at two rates": ({"a": muon(), "b": muon(lr=0.01)}, {}, set()),
+    "two of three": ({"a": muon(), "b": {"train": {"optimizer": "sgd", "lr": 1.0}}}, {}, {"a"}),
+    "a control": ({"a": {**muon(), "role": "positive"}}, {}, set()),
+}
+
+
+@pytest.mark.parametrize("case", UNTUNED)
+def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
+    """Lion beside AdamW at AdamW's rate was called worse, without a word."""
+    changes, experiment, marked = UNTUNED[case]
+    stated = {"hypotheses": [{"variant": "a", "direction": "better"}], **experiment}
+    losses = {"base": BASE, "a": moved(-0.1), "b": moved(0.1)}
+    made = frames({"": losses}, changes=changes, **stated)
+    table = made.table
+    remarks = table.comparison.set_index("label")["rate"]
+    assert {*remarks[remarks != ""].index} == marked
+    assert {*remarks} <= {"", "one rate for all: not tuned"}
+    cells = comparison(table.comparison)
+    assert ("learning rate" in cells) == bool(marked)
+    planned = [line for line in warnings.planned(table.plan, table.experiment) if "rate" in line]
+    assert planned == [line for line in warnings.warnings(made) if "rate" in line]
+    assert len(planned) == len(marked)
+    assert all("'a' and of 'base' differ, with one rate for all" in line for line in planned)
+    told = headline(made)
+    assert ("better: a (-0.100; one rate for all: not tuned)" in told) == bool(marked)
+    assert told.count("one rate for all: not tuned") == 2 * len(marked)  # and in the hypothesis
+
+
+def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
+    cells = list(itertools.product((0, 1), repeat=2))
+    losses = {f"{n}{o}": moved(-0.1 * n + 0.2 * o, 1 + n / 3 + o / 5) for n, o in cells}
+    made = frames(
+        {"": losses},
+        levels={f"{n}{o}": {"norm": n, "train.optimizer": o} for n, o in cells},
+        changes={f"{n}1": muon() for n in (0, 1)},
+        variants={"design": "product", "axes": {"norm": ["a", "b"]}},
+    )
+    found = contrasts.factors(made.table).set_index("factor")["rate"]
+    assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
+    assert headline(made).count("; one rate for all: not tuned)") == 2
+    path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
+    made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
+    steps = contrasts.steps(made.table).set_index("step")["rate"]
+    assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
+    assert "+muon (+0.100, worse; one rate for all: not tuned), +b (" in headline(made)
+    assert headline(made).endswith("; all together +0.200, worse; one rate for all: not tuned.")
+    assert [*made.table.comparison["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 
 def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():

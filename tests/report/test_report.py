@@ -203,8 +203,9 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
     compute = {"device": "cpu", "threads": 1, "precision": "bfloat16", "kernel": "math"}
     store.commit(record("bb", 1, 2.0, compute=compute), [], None)
     told = " ".join(warnings(read(store)))
-    assert "different devices, threads, precisions, kernels" in told
-    assert "bfloat16" in told
+    assert "The runs were made with different precisions (bfloat16; float32)." in told
+    assert "different attention kernels" not in told
+    assert " in bfloat16 or float32 with the math attention kernel and 1 thread" in written(store)
     assert "wild, seed 0: diverged (not finite)." in told
 
 

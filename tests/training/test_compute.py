@@ -1,17 +1,25 @@
 """How a process is set up to compute: the same numbers again, in the precision that it says."""
 
+import itertools
+import json
 import os
+import random
+import time
 from functools import partial
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
+from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.results import Store
 from llama_ablate.training import compute as computing
-from llama_ablate.training.compute import Compute, settle
+from llama_ablate.training.compute import Compute, choose, measured, settle
 from llama_ablate.training.losses import Objective, losses_of
+from tests.in_process import run_in_process
 
 
 @pytest.fixture(autouse=True)
@@ -44,16 +52,121 @@ def test_on_a_cpu_operations_are_left_as_they_are():
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-@pytest.mark.parametrize(("most", "rows"), [(4096, 8), (24 * 3 + 1, 3), (1, 1)])
-def test_a_probe_takes_a_micro_batch_up_to_what_fills_the_device(spec, monkeypatch, most, rows):
-    seen, update = [], computing.update
+@pytest.fixture
+def bfloat16(monkeypatch):
+    """Let this machine multiply in bfloat16, or not."""
+    return lambda has: monkeypatch.setattr(computing, "multiplies_bfloat16", lambda _device: has)
+
+
+def asked(**changes):
+    return Train.check({"steps": 1, "batch": 32, **changes})
+
+
+def arithmetic(spec, train, device="cpu"):
+    compute = choose(spec, train, device)
+    return compute.precision, compute.kernel
+
+
+def test_a_plan_computes_alike_whatever_a_clock_says(
+    experiment_file, bfloat16, monkeypatch, tmp_path, capsys
+):
+    """By the times of one step, a loaded machine planned one file in two precisions."""
+    bfloat16(has=True)
+    sizes = "{dim: 64, layers: 1, heads: 4, context: 32}"
+    file = experiment_file(model=sizes, train="{steps: 2, batch: 16}")
+    chance, plans = random.Random(0), []
+    monkeypatch.setattr(time, "perf_counter", lambda: chance.expovariate(1.0))
+    for number in range(4):
+        monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / str(number)))
+        assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
+        plans.append(json.loads(capsys.readouterr().out)["compute"])
+    assert {(plan["precision"], plan["kernel"]) for plan in plans} == {("bfloat16", "math")}
+    assert len({plan["flops_per_s"] for plan in plans}) == 4  # its forecast does follow the clock
+
+
+CHOICES = {  # by width, context and sequences of a micro-batch, where a CPU has bfloat16
+    (32, 512, 1): ("float32", "fused"),  # 16,384 numbers
+    (32, 513, 1): ("bfloat16", "fused"),
+    (64, 512, 1): ("bfloat16", "math"),
+    (16, 16, 4): ("float32", "fused"),
+    (128, 16, 64): ("bfloat16", "math"),
+    (16, 2048, 4): ("bfloat16", "fused"),
+}
+
+
+@pytest.mark.parametrize(("sizes", "expected"), CHOICES.items())
+def test_a_choice_times_nothing_and_depends_on_device_sizes_and_what_was_asked_alone(
+    spec, bfloat16, monkeypatch, sizes, expected
+):
+    def never(*_):
+        pytest.fail("something was made or timed")
+
+    for name in ("init_weights", "update", "interleave", "seconds_of"):
+        monkeypatch.setattr(computing, name, never)
+    dim, context, batch = sizes
+    plain = {"dim": dim, "heads": 4, "head_dim": dim // 4, "context": context}
+    others = ({"layers": 5}, {"vocab": 999}, {"heads": 2, "head_dim": dim // 2}, {"norm": "none"})
+    for has in (True, False):
+        bfloat16(has)
+        chosen = {arithmetic(spec(**plain | other), asked(batch=batch)) for other in ({}, *others)}
+        for other in ({"lr": 1.0}, {"optimizer": "muon"}, {"steps": 10**9}):
+            chosen.add(arithmetic(spec(**plain), asked(batch=batch, **other)))
+        assert chosen == {expected if has else ("float32", "fused")}
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_what_is_asked_for_is_taken_whatever_the_device_can(spec, bfloat16, has):
+    bfloat16(has)
+    for pair in itertools.product(("float32", "bfloat16"), ("math", "fused")):
+        assert arithmetic(spec(), asked(precision=pair[0], kernel=pair[1])) == pair
+    assert arithmetic(spec(), asked(precision="bfloat16")) == ("bfloat16", "math")
+    # A micro-batch counts, not the batch that it is a part of.
+    wide = spec(dim=64, head_dim=16, context=128)
+    whole, parts = asked(batch=64), asked(batch=64, accumulate=64)
+    assert arithmetic(wide, whole)[0] == ("bfloat16" if has else "float32")
+    assert arithmetic(wide, parts)[0] == "float32"
+
+
+def test_a_compute_of_before_keeps_its_choice_and_what_it_was_measured_by(
+    experiment_file, bfloat16, tmp_path
+):
+    """An experiment that has begun never changes its arithmetic, nor the mark of its speeds."""
+    before = {
+        "device": "cpu",
+        "threads": 1,
+        "precision": "bfloat16",
+        "kernel": "fused",
+        "ranks": 1,
+        "evaluation": "float32",
+        "flops_per_s": 1e9,
+        "tried_s": [["bfloat16 fused", 0.25]],
+    }
+    bfloat16(has=False)
+    file = experiment_file(measure="[perplexity]", train="{steps: 2, batch: 4}", seeds="1")
+    store = Store(tmp_path / "tiny")
+    store.prepare()
+    store.measure_once("compute", "device cpu, precision auto, kernel auto", lambda: before)
+    assert run_in_process(file, tmp_path) == 0
+    (computed,) = {json.dumps(record.compute) for record in store.records()}
+    assert json.loads(computed) == before
+
+
+@pytest.mark.parametrize(("most", "rows"), [(1e12, 8), (3.5, 3), (0.1, 1)])
+def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
+    spec, monkeypatch, most, rows
+):
+    seen, update, one = [], computing.update, spec(layers=1)
+    a_sequence = count(one).train_flops_per_token * one.context
     monkeypatch.setattr(
         computing, "update", lambda *g, **k: seen.append(g[2][0].shape) or update(*g, **k)
     )
-    monkeypatch.setitem(computing._PROBE_TOKENS, "cpu", most)
-    recipe = Train.check({"steps": 1, "batch": 16, "accumulate": 2, "precision": "float32"})
-    computing._fastest(spec(layers=1), recipe, "cpu", 1, rounds=1)
-    assert set(seen) == {(rows, 25)}
+    monkeypatch.setitem(computing._TIMED_FLOPS, "cpu", most * a_sequence)
+    timed = measured(one, asked(batch=16, accumulate=2), Compute("cpu", 1, "bfloat16"), rounds=1)
+    assert seen == [(rows, 25)] * 4  # in bfloat16 and in float32, each once to warm up
+    tried = dict(timed.tried_s)
+    assert list(tried) == ["bfloat16 fused", "float32 fused"]
+    assert timed.flops_per_s == pytest.approx(rows * a_sequence / tried["bfloat16 fused"])
+    assert Compute.from_dict(timed.to_dict()) == timed
 
 
 COMPILED = Compute("cpu", 1, "float32", "math", compiled=True)
