@@ -26,13 +26,13 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import plans, protocol
+from llama_ablate.results.fields import Count, Id, MetricName, typed
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import Curve, Outcome, Record
-from llama_ablate.results.typed import Count, Id, MetricName, typed
 
 RUNS = "runs.jsonl.gz"
 #: A line of a run has kilobytes, and is packed in a fifth of them: what is far beyond is an attack.

@@ -7,8 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.results.fields import Count, Fingerprint, Id, Number, Positive
 from llama_ablate.results.record import ComputeSettings, Settings
-from llama_ablate.results.typed import Count, Fingerprint, Id, Number, Positive
 
 #: Of the layout of results: raised when other code would misread what is written.
 FORMAT = 4

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.results.fields import LARGEST, Count, Id, MetricName, Number, typed
 from llama_ablate.results.metrics import Measurement
-from llama_ablate.results.typed import LARGEST, Count, Id, MetricName, Number, typed
 
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
