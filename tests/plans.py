@@ -2,6 +2,7 @@
 
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.spec import digest
 from llama_ablate.results import Record
 from llama_ablate.results.plan import (
     FORMAT,
@@ -30,6 +31,11 @@ RECORD = Record(
     compute={"device": "cpu"},
     environment={"packages": {"torch": "2"}, "code": "c", "processor": "p", "gpu": None},
 )
+
+
+def id_of(*parts):
+    """An id made of anything."""
+    return digest(list(parts))
 
 
 def variant(id_="v1", label=None, **changes):

@@ -34,7 +34,7 @@ def frames(tables, *, roles=None, levels=None, planned=None, changes=None, **exp
     of_plan = [
         plans.table(
             [variants[label] for label in own],
-            [plans.run(f"{name}{v.id}-{s}", v.id, s) for v, s, _ in _runs(variants, own)],
+            [plans.run(plans.id_of(name, v.id, s), v.id, s) for v, s, _ in _runs(variants, own)],
             {"vocab": 256},
             name=name,
             **planned.get(name, {}),
@@ -63,7 +63,7 @@ def _runs(variants, losses):
 def _frames(table, experiment, runs):
     rows = [
         {
-            "id": f"{table.name}{variant.id}-{seed}",
+            "id": plans.id_of(table.name, variant.id, seed),
             "variant": variant.id,
             "label": variant.label,
             "seed": seed,

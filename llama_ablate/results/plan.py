@@ -124,8 +124,6 @@ class PlannedTable(_Part):
             raise ValueError("a table has one baseline")
         if unknown := {run.variant for run in self.runs} - {v.id for v in self.variants}:
             raise ValueError(f"a run is of the variant {min(unknown)}, which the table lacks")
-        if len({frozenset(variant.model) for variant in self.variants}) > 1:
-            raise ValueError("its variants' models differ in their keys")
         if len({(run.variant, run.seed, str(run.tuned)) for run in self.runs}) < len(self.runs):
             raise ValueError("two runs are of one variant, seed and tuned point")
         return self

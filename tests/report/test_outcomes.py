@@ -32,7 +32,7 @@ def results_of(curves, ended=None, planned=0, **experiment):
     Each ends as the training loop would say, unless it is told how: `ended` has words and reasons.
     Of each arm so many seeds are `planned`, if that is more.
     """
-    ids = {key: "-".join(map(str, key)) for key in curves}
+    ids = {key: plans.id_of(*key) for key in curves}
     arms, rates = (list(dict.fromkeys(key[i] for key in curves)) for i in (0, 2))
     variants = [plans.variant(arm, arm, baseline=i == 0) for i, arm in enumerate(arms)]
     tuned = [{"lr": rate} if len(rates) > 1 else {} for *_, rate in curves]
@@ -41,7 +41,7 @@ def results_of(curves, ended=None, planned=0, **experiment):
         for key, own in zip(curves, tuned, strict=True)
     ]
     runs += [
-        plans.run(f"{arm}-{seed}", arm, seed)
+        plans.run(plans.id_of(arm, seed), arm, seed)
         for seed in range(len(curves) // len(arms), planned)
         for arm in arms
     ]
@@ -240,7 +240,7 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
     frames = Frames.of(results)
     assert list(frames.runs["outcome"]) == [*["ok"] * 4, *["collapsed"] * 2]
     assert verdicts(frames) == {"base": "baseline", "flat": "too short", "far": "collapsed"}
-    flat = frames.runs.set_index("id").loc["flat-0-0.1"]
+    flat = frames.runs.set_index("id").loc[plans.id_of("flat", 0, 0.1)]
     assert flat["too_short"]
     assert flat["reason"].endswith("'base' lies no lower at any evaluation")
     assert flat["test_loss_nats"] == pytest.approx(3.35)
@@ -288,7 +288,7 @@ def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
 def test_outcomes_of_an_older_rule_stand_with_a_note():
     curves = arms(base=partial(towards, 2.5), old=partial(towards, 3.28))
     reason = "the loss ended at 3.280, where token frequencies alone give 3.300"
-    ended = {f"old-{seed}-0.1": ("collapsed", reason) for seed in range(2)}
+    ended = {plans.id_of("old", seed, 0.1): ("collapsed", reason) for seed in range(2)}
     frames = Frames.of(results_of(curves, ended))
     assert verdicts(frames)["old"] == "collapsed"
     note = "2 of 4 runs collapsed by the rule of an older version"

@@ -738,7 +738,7 @@ def test_a_hypothesis_about_collapse_counts_all_runs_before_tuning(store):
     """Twelve seeds at two rates: eleven of bb's 24 runs collapse, none at the rate it is given."""
     runs = []
     for key, seed, lr in itertools.product(("aa", "bb"), range(12), (0.1, 0.2)):
-        id_ = f"{key}-{seed}-{lr}"
+        id_ = plans.id_of(key, seed, lr)
         runs.append(plans.run(id_, key, seed, tuned={"lr": lr}))
         lost = key == "bb" and lr == 0.2 and seed < 11
         values = measured(test_loss_nats=2.0 + seed / 99, validation_loss_nats=2.0)

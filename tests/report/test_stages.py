@@ -196,7 +196,7 @@ def test_a_point_that_diverged_in_the_race_does_not_win():
 
 def test_the_fewest_and_the_most_runs_of_a_plan():
     runs = [
-        plans.run(f"{v}-{s}-{p}", v, s, tuned={"lr": p})
+        plans.run(f"{v}{s}x{10 * p:.0f}", v, s, tuned={"lr": p})
         for v in ("a", "b")
         for s in [1_000_000, 1_000_001, *range(12)]
         for p in (0.1, 0.2, 0.3)
