@@ -18,6 +18,7 @@ from .ray_cluster import RayCluster
 pytest.importorskip("ray", reason="Ray is not installed here (the extra 'ray').")
 
 ALONE = ("--launcher", "ray", "--workers", "2")
+LOGS = f"tiny/working/{'[0-9a-f]' * 8}/log"  # of runs: the launcher has found its cluster
 TRAIN = "{steps: 1500, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
 
 
@@ -39,7 +40,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
                 launcher = launch(file, results, *options, **cluster.env)
                 while launcher.poll() is None:
                     time.sleep(chance.uniform(2, 4))
-                    if launcher.poll() is not None or not list(results.glob("tiny/working/*/log")):
+                    if launcher.poll() is not None or not list(results.glob(LOGS)):
                         continue
                     if head:
                         cluster.kill_head()
