@@ -21,6 +21,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, processes, worker
 from llama_ablate.results import Store
 from tests.commands import alive, at_work, command, family, kill
+from tests.conftest import LEARNS
 from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import since, until, within
 from tests.reliability.harness import breaches
@@ -41,7 +42,7 @@ def hashes(results):
 
 
 def test_one_file_becomes_records_a_table_and_a_report(experiment_file, tmp_path, capsys):
-    file = experiment_file(measure="[perplexity, train_speed, kv_cache]")
+    file = experiment_file(measure="[perplexity, train_speed, kv_cache]", train=LEARNS)
     assert run(file, tmp_path / "r", "--json") == 0
     said = json.loads(capsys.readouterr().out)
     rows = {row["label"]: row for row in said["comparison"]}
@@ -97,7 +98,7 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
     assert "4 runs: 4 ok" in capsys.readouterr().out
     assert main(["show", str(earlier), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["outcome"] for row in rows] == ["2 ok", "2 ok"]
+    assert [row["outcome"] for row in rows] == ["2 too short", "2 too short"]
     page = (root / "report" / "report.html").read_text()
     assert main(["report", str(earlier)]) == 0
     assert (root / "report" / earlier.stem / "report.html").is_file()

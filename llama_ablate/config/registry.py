@@ -12,9 +12,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import AfterValidator, PydanticUserError, create_model
+from pydantic import PydanticUserError, create_model
 
 from llama_ablate.config import plugins
 from llama_ablate.config.validation import Section, shown
@@ -22,16 +22,8 @@ from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files.strict_json import to_json
 
 Component = TypeVar("Component", bound=Callable[..., Any])
-
-
-def _named(entry: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(entry.get("name", entry.get("pattern")), str | list):
-        raise ConfigError("a mapping has the key 'name' here")
-    return entry
-
-
 #: A component as YAML has it: its name, or a mapping with its options.
-Entry = str | Annotated[dict[str, Any], AfterValidator(_named)]
+Entry = str | dict[str, Any]
 _WORDS = {
     bool: "true or false",
     float: "number",

@@ -349,7 +349,9 @@ def _by_size(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _of_row(row: Any) -> str:
     """Write a variant's difference; where runs were lost, how they ended before it."""
-    return ": ".join(filter(None, (row.outcome if row.lost else "", _estimate(row))))
+    is_said = row.outcome == f"{row.ended} {row.verdict}"  # all of them collapsed
+    ended = "" if is_said or not row.lost else row.outcome
+    return ": ".join(filter(None, (ended, _estimate(row))))
 
 
 def _estimate(row: Any) -> str:

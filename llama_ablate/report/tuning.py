@@ -71,7 +71,8 @@ def _mean(runs: pd.DataFrame) -> tuple[bool, int, float]:
     """Order points: complete before incomplete, the fewest lost runs first, then by loss."""
     complete = bool(runs["outcome"].isin(FINAL).all())
     ok, column = runs[runs["outcome"] == "ok"], "validation_loss_nats"
-    loss = float(ok[column].mean()) if column in ok else math.nan
+    known = ok if len(ok) else runs  # that collapsed, and were measured
+    loss = float(known[column].mean()) if column in known else math.nan
     return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
 
 

@@ -185,6 +185,12 @@ class PlanDocument(_Part):
     #: What the launch decided for all runs.
     settings: Settings = Settings()
 
+    @model_validator(mode="after")
+    def _names_its_metrics(self) -> Self:
+        if any(not isinstance(one, str) and "name" not in one for one in self.experiment.measure):
+            raise ValueError("a metric that is measured has a name")
+        return self
+
     @cached_property
     def runs(self) -> dict[str, PlannedRun]:
         """Every run of all tables once, by id: tables may share some."""

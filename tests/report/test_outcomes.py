@@ -130,7 +130,7 @@ def no_lower(curves, first, second):
 
 def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volume):
     generator, seen = np.random.default_rng(1), set()
-    for _ in range(volume(8, 500, 1_000)):
+    for _ in range(volume(8, 200, 1_000)):
         curves = random_curves(generator)
         results = results_of(curves)
         frames = Frames.of(results)
