@@ -126,7 +126,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
 def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[Any]]:
     """Return what differs between two variants' architectures and training."""
     both = {key: [a.model.get(key), b.model.get(key)] for key in {**a.model, **b.model}}
-    changed = {key: [old, new] for key, (old, new) in both.items() if old != new}
+    changed: dict[str, list[Any]] = {k: [old, new] for k, (old, new) in both.items() if old != new}
     for key in {**a.train, **b.train}:
         shared = getattr(table.experiment.train, key)
         changed[f"train.{key}"] = [v.train.get(key, shared) for v in (a, b)]
