@@ -106,7 +106,6 @@ PACK = (
         _SEAL,
         "refused; `pack` finishes what it lists",
         "line",
-        "of packing that was killed",
     ),
     Believed(
         ("report/*", "report/*/*"),
@@ -161,12 +160,6 @@ CACHE = (
         "again",
     ),
     Believed(("memory/*.json",), _SEAL, "the forecast is made again", "again"),
-    Believed(
-        ("compute/*.json",),
-        "none: a choice that is kept in the plan",
-        "another choice may be made, which the plan and each record state",
-        "none",
-    ),
 )
 
 ELSEWHERE = (

@@ -186,7 +186,8 @@ def _meant(text: str, names: Sequence[str]) -> list[str]:
             own.setdefault(_plain(word), [name])
         for word in _OTHER_WORDS.get(last, "").split():
             others.setdefault(word, []).append(name)
-    for words, alike in ((own, 1.0), (others, 1.0), (own, 0.65), (others, 0.75)):
+    swapped = {word: name for word, name in own.items() if sorted(word) == sorted(_plain(text))}
+    for words, alike in ((own, 1.0), (others, 1.0), (swapped, 0.6), (own, 0.65), (others, 0.75)):
         for word in get_close_matches(_plain(text), words, 1, alike):
             return words[word]
     return []

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from llama_ablate.commands.cli import main
+from llama_ablate.files import disk
 from llama_ablate.report import figures, tables
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
@@ -81,18 +82,18 @@ def test_the_report_of_ten_thousand_runs_takes_less_than_a_minute(made):
 def reads(root, monkeypatch, capsys):
     """Report; return how often each file of the results was opened, and names in it listed."""
     opened, listed = Counter(), Counter()
-    real = {"open": Path.open, "listdir": os.listdir}
+    real = {"open": disk.opened, "listdir": os.listdir}
 
-    def count_open(path, *arguments, **options):
-        opened[path] += path.is_relative_to(root)
-        return real["open"](path, *arguments, **options)
+    def count_open(path):
+        opened[Path(path)] += Path(path).is_relative_to(root)
+        return real["open"](path)
 
     def count_names(path, found):
         listed[str(path)] += len(found) if Path(path).is_relative_to(root) else 0
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", count_open)
+        patched.setattr(disk, "opened", count_open)
         patched.setattr(os, "listdir", lambda path: count_names(path, real["listdir"](path)))
         assert main(["report", str(root)]) == 0
     capsys.readouterr()

@@ -39,13 +39,18 @@ def left_out(store: Store, planned: set[str]) -> None:
     note(text)
 
 
-def odd_files(results: Results) -> None:
-    """Note foreign files in folders of runs, deleted weights, and changed pages of a pack.
+def changed_pages(results: Results) -> None:
+    """Note the files of a pack beside its data that are not as they were written."""
+    if changed := results.changed:
+        note(f"not as the pack was written: {_named(results.root, changed)}")
 
-    None of them changes a result.
+
+def odd_files(results: Results) -> None:
+    """Note foreign files in folders of runs, and runs whose weights were deleted.
+
+    Neither changes a result.
     """
-    if results.changed:
-        note(f"not as the pack was written: {_named(results.root, results.changed)}")
+    changed_pages(results)
     foreign: list[Path] = []
     without: list[Path] = []
     for folder, run in sorted((run.path, run) for run in results.finished.values() if run.path):

@@ -47,7 +47,7 @@ def run(options: Namespace) -> Answer:
         if options.json or terminal.width() is None or terminal.dumb():
             raise ConfigError("--watch draws on a terminal: leave it out to get the status once")
         results = _watched(results)
-    notes.odd_files(results)
+    notes.changed_pages(results)
     return _once(results)
 
 

@@ -20,7 +20,7 @@ from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import FINAL, Record
-from llama_ablate.results.stated import StatedMetrics
+from llama_ablate.results.statement import StatedMetrics
 from llama_ablate.results.store import Store
 
 

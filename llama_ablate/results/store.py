@@ -63,8 +63,8 @@ class Store:
     def prepare(self) -> None:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         self._refuse_pack(self.root)
-        plans.if_sound(self.plan_file)
         try:
+            plans.if_sound(self.plan_file)
             self.layout.refuse_links(self.root)
             for folder in (self.layout.final, self.layout.variants, self.layout.working):
                 disk.make(folder)
