@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +28,7 @@ from tests.in_process import Inline, in_process, run_in_process
 from tests.quiet import since, until, within
 from tests.reliability.harness import breaches
 
+ROOT = Path(__file__).parents[1]
 LONG = "{steps: 400, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}"
 
 
@@ -308,6 +311,58 @@ def test_a_fork_server_that_is_killed_while_a_process_starts_is_started_again(tm
     assert processes.call(since, time.time(), log=tmp_path / "x.log") > 0
     killing.join()
     assert forkserver._forkserver._forkserver_pid != server.pid
+
+
+#: A program with a fork server that imports no torch, and what happens to one of the two.
+PROGRAM = """
+import os, signal, sys, time
+from multiprocessing import forkserver, reduction
+from pathlib import Path
+from llama_ablate.launch import processes
+from tests.quiet import since
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def asked(fds):
+    ask(fds)
+    killed()
+
+ask, log = forkserver.connect_to_new_process, Path(sys.argv[1])
+processes._PRELOADED = processes._PRELOADED[:1]
+if sys.argv[2] == "interrupted":
+    processes.warm()
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGINT)
+    assert processes.call(since, time.time(), log=log) > 0
+    assert forkserver._forkserver._forkserver_pid == server
+    child = processes.start(since, time.time(), anew=True, log=log)
+    os.kill(child.process.pid, signal.SIGINT)
+    assert child.connection.recv()[0] == "result"
+    child.end()
+else:
+    assert processes.call(since, time.time(), log=log) > 0  # the server waits for the next
+    if sys.argv[2] == "connected":
+        reduction.sendfds = killed
+    else:
+        forkserver.connect_to_new_process = asked
+    processes.start(since, time.time(), log=log)
+"""
+
+
+@pytest.mark.parametrize("at", ["connected", "asked"])
+def test_a_launcher_that_is_killed_while_it_asks_for_a_process_leaves_no_traceback(at, tmp_path):
+    """The fork server, and what it forks, live a moment longer, on the same terminal."""
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "log"), at]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+
+
+def test_an_interrupt_from_the_terminal_reaches_no_process_that_has_just_started(tmp_path):
+    """Python's own answer, from the first moment on, would be a traceback."""
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "log"), "interrupted"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("at", ["training", pytest.param("measuring", marks=pytest.mark.full)])

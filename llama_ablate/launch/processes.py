@@ -8,9 +8,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -23,7 +23,12 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
 #: What the server imports once. torch's optimizers import torch._dynamo, two seconds of it.
-_PRELOADED = ["llama_ablate.launch.worker", "llama_ablate.measure", "torch._dynamo"]
+_PRELOADED = [
+    "llama_ablate.launch.fork_server",
+    "llama_ablate.launch.worker",
+    "llama_ablate.measure",
+    "torch._dynamo",
+]
 
 #: Exit code of a worker that refuses its run; its last line says why.
 REFUSED = 2
@@ -49,19 +54,27 @@ def context() -> BaseContext:
 
 
 def warm() -> None:
-    """Start the fork server now, so that it imports torch while this process does other things.
-
-    A terminal that closes tells all of its processes: the server has to outlive that, since the end
-    of workers, which this process asks for, is known from it.
-    """
+    """Start the fork server now, so that it imports torch while this process does other things."""
     if context().get_start_method() == "forkserver":
         if len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             _take_short_folder()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        try:
+        with _deaf_to_the_terminal():
             forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _deaf_to_the_terminal() -> Iterator[None]:
+    """Have a process that starts now never get SIGINT or SIGHUP, from its first moment on.
+
+    A terminal tells all of its processes of Ctrl-C, and that it closes. This one asks the others to
+    stop; it knows the end of workers from the fork server, which has to outlive them.
+    """
+    resource_tracker.ensure_running()  # which would unblock SIGINT when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _take_short_folder() -> None:
@@ -91,14 +104,16 @@ def start(task: Task, *arguments: Any, gpus: str = "", anew: bool = False, log: 
         if not anew:
             warm()
         try:
-            with _without_script():
+            with _without_script(), _deaf_to_the_terminal() if anew else nullcontext():
                 process.start()
         except (EOFError, ConnectionError):  # the fork server was killed just now: another one
             time.sleep(0.1)
             continue
         theirs.close()
         return Child(process, ours)
-    raise ChildProcessError("no process can be started: the fork server was killed")
+    raise ChildProcessError(
+        f"no process can be started: the fork server was killed {_TRIES} times in a row"
+    )
 
 
 @contextmanager

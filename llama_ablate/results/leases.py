@@ -167,21 +167,18 @@ def taken(folder: Path) -> bool:
     return held and _lives(folder, number) is not False
 
 
-def at_work(folders: Sequence[Path]) -> bool:
-    """Return whether the lease on any of several pieces of work is held.
+def at_work(folders: Sequence[Path]) -> list[Path]:
+    """Return those pieces of work whose lease is held.
 
     A holder whose process cannot be checked, as on another machine, is watched for a heartbeat.
     """
-    for folder in folders:
-        number, held = _newest(folder)
-        if held and _lives(folder, number):
-            return True
+    here = [folder for folder in folders if _held_here(folder)]
     watch, until = Watch(), time.monotonic() + 1.5 * lease_timeout()
-    while [folder for folder in folders if watch.waits(folder)]:
+    while away := [folder for folder in folders if folder not in here and watch.waits(folder)]:
         if time.monotonic() > until:
-            return True
+            break
         time.sleep(0.1)
-    return False
+    return here + away
 
 
 class Watch:
@@ -222,6 +219,12 @@ def _newest(folder: Path) -> tuple[int, bool]:
     }
     newest = max(numbers.values())
     return newest, newest > numbers["released-"]
+
+
+def _held_here(folder: Path) -> bool:
+    """Return whether the holder of a lease is known to be alive."""
+    number, held = _newest(folder)
+    return held and _lives(folder, number) is True
 
 
 def _numbered(name: str, kind: str) -> bool:

@@ -128,7 +128,7 @@ class Store:
         why = error.strerror or error
         return ConfigError(f"the results folder '{self.root}' cannot be written: {why}")
 
-    def _at_work(self, besides: Container[str]) -> bool:
+    def _at_work(self, besides: Container[str]) -> list[Path]:
         return leases.at_work([path for path in self._pieces() if path.name not in besides])
 
     def _pieces(self) -> list[Path]:
@@ -293,9 +293,11 @@ class Store:
     def sweep(self, *, unfinished: bool = True) -> None:
         """Remove working folders that a crash left of finished runs, or without a checkpoint.
 
-        An unfinished run keeps its log too, unless `unfinished`.
+        An unfinished run keeps its log too, unless `unfinished`. A run that another machine seems
+        to have is left to the queue; what else seems held is watched until its lease expires, for
+        it may be asked for never again.
         """
-        final = self.runs.final_ids()
+        final, held = self.runs.final_ids(), []
         for working in self._pieces():
             if working.name in final:
                 with self.alone(working.name) as ours:  # its holder ends it, or is gone
@@ -303,6 +305,13 @@ class Store:
             elif not unfinished or any(n.startswith("checkpoint-") for n in disk.names(working)):
                 continue
             elif lease := leases.take(working):
+                lease.finish()
+            else:
+                held.append(working)
+        runs = self.plan.runs if held else {}
+        others = [working for working in held if working.name not in runs]
+        for working in set(others).difference(leases.at_work(others)):
+            if lease := leases.take(working):
                 lease.finish()
 
     def _take(self, key: str) -> Lease | None:

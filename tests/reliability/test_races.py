@@ -356,6 +356,21 @@ def test_another_plan_is_accepted_once_a_holder_that_died_elsewhere_had_a_lease_
     assert len(store.plan.runs) == 6
 
 
+def test_work_that_a_lost_machine_had_begun_is_swept_whatever_it_was(tmp_path, monkeypatch):
+    """Nobody may ever ask for that work again; what somebody is at elsewhere is left alone."""
+    monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.3")
+    store = Store(tmp_path / "x")
+    store.create(plans.of_runs("0a"), "name: x\n")
+    for key in ("0a", "0b", "mend", "pace"):
+        disk.make(store.working(key))
+        (store.working(key) / "lease-1").write_text("elsewhere pid:[1] 1 1 0")
+    monkeypatch.setattr(leases, "myself", lambda: "elsewhere pid:[1] 2 2 0")
+    with store.alone("measure"):
+        store.sweep()
+        left = {path.name for path in store.layout.working.iterdir()}
+        assert left == {"0a", "measure"}  # a run of the plan is the queue's
+
+
 def test_who_lost_a_lease_changes_nothing_of_the_results(tmp_path):
     store = Store(tmp_path / "x")
     store.prepare()
