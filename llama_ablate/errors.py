@@ -168,7 +168,7 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
     """
     names = sorted(allowed)
     text = str(value)[:_COMPARED]
-    meant = " or ".join(f"'{name}'" for name in _meant(text, names, elsewhere))
+    meant = " or ".join(f"'{name}'" for name in _meant(text, [*names, *elsewhere]))
     hint = f"; did you mean {meant}?" if meant else ""
     if len(names) <= _LISTED:
         return f"; allowed: {', '.join(names)}{hint}"
@@ -176,28 +176,21 @@ def nearest(value: object, allowed: Iterable[str], elsewhere: Sequence[str] = ()
     return f"; allowed: {', '.join(listed)} and {len(names) - _LISTED:,} more{hint}"
 
 
-def _meant(text: str, names: Sequence[str], elsewhere: Sequence[str]) -> list[str]:
+def _meant(text: str, names: Sequence[str]) -> list[str]:
     """Return the names that a text probably stands for: mostly one, or none."""
-    plain = _plain(text)
-    own, others = _words(names)
-    for words in (own, others, *_words(elsewhere)):
-        if plain in words:
-            return words[plain]
-    near = {word: others[word] for word in get_close_matches(plain, others, 1, 0.75)} | own
-    return next((near[word] for word in get_close_matches(plain, near, 1, 0.6)), [])
-
-
-def _words(names: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the words of names themselves, and those of others for them, without marks."""
     own: dict[str, list[str]] = {}
     others: dict[str, list[str]] = {}
     for name in names:
         last = name.rpartition(".")[2]  # of `train.lr`, too
-        own.setdefault(_plain(name), [name])
-        own.setdefault(_plain(last), [name])
+        for word in (name, last):
+            own.setdefault(_plain(word), [name])
         for word in _OTHER_WORDS.get(last, "").split():
             others.setdefault(word, []).append(name)
-    return own, others
+    swapped = {word: name for word, name in own.items() if sorted(word) == sorted(_plain(text))}
+    for words, alike in ((own, 1.0), (others, 1.0), (swapped, 0.6), (own, 0.65), (others, 0.75)):
+        for word in get_close_matches(_plain(text), words, 1, alike):
+            return words[word]
+    return []
 
 
 def _plain(text: str) -> str:
