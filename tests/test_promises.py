@@ -81,6 +81,13 @@ def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_f
     assert left() == 0
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"launcher": "x"}'])
+def test_a_promise_that_cannot_be_read_tells_nothing(tmp_path, content):
+    (tmp_path / "promises").mkdir()
+    (tmp_path / "promises" / "0").write_text(content)
+    assert left() == 0
+
+
 def test_a_cache_that_cannot_be_written_keeps_no_launcher_from_starting(monkeypatch):
     def refused(_folder):
         raise PermissionError

@@ -278,7 +278,7 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
     devices = local.devices(compute.device)
     elsewhere = options.launcher == "slurm" or options.ray_address
-    if not elsewhere and (compute.device == "cpu" or workers > devices // compute.ranks):
+    if not elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
         say("forecasting memory")
         need = memory.needed(plan, compute)
     if need is None:  # not known, or none shares a device

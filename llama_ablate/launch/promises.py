@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from llama_ablate.data.tokens import cache_folder
+from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
 from llama_ablate.results.leases import alone
@@ -42,11 +43,12 @@ def _left(file: Path) -> int:
     """Return what is left of a promise; one whose launcher has ended is removed."""
     try:
         promise = parse(file.read_bytes(), file)
-    except FileNotFoundError:
+        launcher, pid, whole = (promise[key] for key in ("launcher", "pid", "bytes"))
+    except (OSError, ConfigError, LookupError, TypeError):  # gone just now, or damaged
         return 0
-    if (living := alive(promise["launcher"])) is False:
+    if (living := alive(launcher)) is False:
         disk.remove(file)
-    return max(0, promise["bytes"] - _held(promise["pid"])) if living else 0
+    return max(0, whole - _held(pid)) if living else 0
 
 
 def _held(launcher: int) -> int:

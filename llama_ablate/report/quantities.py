@@ -167,8 +167,8 @@ def _is_timed(own: pd.DataFrame) -> bool:
 def _means(own: pd.DataFrame) -> pd.DataFrame:
     """Return means over seeds; what is a variant's own has one value, over none.
 
-    Intervals of shares, times and norms do not reach below 0, nor do others where no value is: but
-    those of differences of losses, which may be, all the same.
+    Where no value is below 0, as of shares, times and norms, no interval reaches below it. What is
+    in nats may be a difference of losses, and keeps Student's interval.
     """
     means = over_seeds(own.assign(seed=own["seed"].fillna(0)), ["label", _AT], "value")
     if (own["unit"] != NATS.name).all() and not (own["value"] < 0).any():
