@@ -121,7 +121,7 @@ class RoPE(Position):
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return q and k turned; lengths are kept, and q·k depends on the distance alone.
 
-        In bfloat16 the tables are rounded too, to 8 bits: what that does is in benchmarks/README.md.
+        In bfloat16 the tables are rounded too: benchmarks/README.md measures what that does.
         """
         cos_1TR = self.cos_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
         sin_1TR = self.sin_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
