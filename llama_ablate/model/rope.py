@@ -119,7 +119,10 @@ class RoPE(Position):
             self.sin_SR = torch.stack([-sin_Sr, sin_Sr], dim=-1).flatten(-2)
 
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Return q and k turned; lengths are kept, and q·k depends on the distance alone."""
+        """Return q and k turned; lengths are kept, and q·k depends on the distance alone.
+
+        In bfloat16 the tables are rounded too: benchmarks/README.md measures what that does.
+        """
         cos_1TR = self.cos_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
         sin_1TR = self.sin_SR[pos_T].to(q_BHTE.dtype).unsqueeze(-3)
         return self._turn(q_BHTE, cos_1TR, sin_1TR), self._turn(k_BKTE, cos_1TR, sin_1TR)
