@@ -67,7 +67,8 @@ class Progress:
         if slot is not None:
             self._fractions.pop(slot, None)
         self._done += 1
-        what = f"{label} {record.outcome}" + (f": {record.reason}" if record.reason else "")
+        word = "too short" if record.too_short else record.outcome
+        what = f"{label} {word}" + (f": {record.reason}" if record.reason else "")
         if self._bars_wanted:
             self._draw_grid()
             if not record.ok:

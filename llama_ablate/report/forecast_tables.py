@@ -18,9 +18,10 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
     parts: list[str | pd.DataFrame] = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     for table in forecast.plan.tables:
         parts += [f"{table.name}:"] * bool(table.name)
+        share = tables.plain(table.tokens_per_run / table.baseline.parameters, 2)
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
-            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
+            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps), {share} a parameter",
             *map(_text, table.texts),
             *warnings.planned(table, experiment),
         ]

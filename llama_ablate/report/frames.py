@@ -15,10 +15,11 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
-from llama_ablate.report.stability import UNSTABLE, Curves, counted
+from llama_ablate.report.stability import UNSTABLE, counted
 from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
+from llama_ablate.results.outcomes import Curves
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import Record

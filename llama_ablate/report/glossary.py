@@ -57,7 +57,7 @@ GLOSSARY: dict[str, str] = {
     ),
     "diverged": (
         "A run's loss or gradient was not finite, or its loss ended above chance. A variant: all "
-        "of its runs were lost so, or more of them than of the baseline's."
+        "of its runs were lost and none of the baseline's, or more of them than chance explains."
     ),
     "collapsed": (
         "A run's loss stopped above, or less than 0.05 nats below, that of token frequencies, or "

@@ -104,12 +104,11 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row that a report shows: its interval, that of how many, its verdict, and runs lost."""
+    """A row that a report shows: its interval, that of how many, and its verdict."""
 
     interval: Interval
     family: str
     verdict: str
-    lost: int
 
 
 def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
@@ -122,10 +121,12 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     base = table.plan.baseline.label
     pair = (entry.variant, entry.against or base)
     plain = entry.minus is None and entry.value is None and not entry.relative
-    if not (plain and _is_loss(entry, table)):
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    lost = any(side.lost for side in sides(table.reported, *([ids[label]] for label in pair)))
+    if lost or not (plain and _is_loss(entry, table)):
         return None
     for labels, row in _rows(table).items():
-        if not row.lost and set(labels) == set(pair) and len(set(pair)) > 1:
+        if set(labels) == set(pair) and len(set(pair)) > 1:
             return row if labels == pair else replace(row, interval=-row.interval)
     return None
 
@@ -134,29 +135,19 @@ def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
     """Return every row of a table that has an interval, by the variants that it compares."""
     variants = [variant for variant in table.plan.variants if not variant.baseline]
     verdicts = table.comparison.set_index("label")["verdict"]
-    base, ids = table.plan.baseline, {variant.label: variant.id for variant in table.plan.variants}
+    base = table.plan.baseline.label
     ranked = sum(not variant.role for variant in variants)
     of = f"{ranked} row{'s'[: ranked > 1]} of its table"
-
-    def lost(first: str, second: str) -> int:
-        return sum(side.lost for side in sides(table.reported, {first}, {second}))
-
     rows = {
-        (v.label, base.label): _Row(
-            table.intervals[v.id],
-            "itself alone" if v.role else of,
-            verdicts[v.label],
-            lost(v.id, base.id),
+        (v.label, base): _Row(
+            table.intervals[v.id], "itself alone" if v.role else of, verdicts[v.label]
         )
         for v in variants
     }
     steps = contrasts.step_intervals(table)
     words = contrasts.steps(table)["verdict"] if steps else ()
     for (labels, interval), word in zip(steps.items(), words, strict=True):
-        own, other = (ids[label] for label in labels)
-        rows.setdefault(
-            labels, _Row(interval, f"{len(steps)} steps of its path", word, lost(own, other))
-        )
+        rows.setdefault(labels, _Row(interval, f"{len(steps)} steps of its path", word))
     return rows
 
 

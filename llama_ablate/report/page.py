@@ -26,6 +26,7 @@ from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.parts import Made
 from llama_ablate.report.sections import Section
+from llama_ablate.report.stability import words
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -267,7 +268,7 @@ def _runs(frames: Frames, folder: Path) -> Shown:
     table_of = {
         run: table.plan.name for table in reversed(frames.tables) for run in table.runs["id"]
     }
-    cells = runs[["label", "id", "point", "seed", "outcome"]].astype(str)
+    cells = runs[["label", "id", "point", "seed"]].assign(outcome=words(runs)).astype(str)
     cells.columns = pd.Index(["variant", "run", "tuned to", "seed", "outcome"])
     if len(frames.tables) > 1:
         cells.insert(2, "table", [table_of[run] for run in runs["id"]])

@@ -157,8 +157,8 @@ def _ends(frame: pd.DataFrame) -> str:
         said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
             the difference that of the seeds that both kept: it shows no arm to be better than its
             lost seeds let it be. The share of the lost has Wilson's interval, and an exact p
-            against the baseline's, corrected for the rows: all of them, or a p below 0.05, is the
-            verdict."""
+            against the baseline's, corrected for the rows: p below 0.05, or all of them and none of
+            the baseline's, is the verdict."""
     return said
 
 

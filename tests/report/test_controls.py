@@ -59,6 +59,7 @@ def test_a_positive_control_holds_where_it_harms_by_at_most_ten_margins():
         ("collapsed", "arm collapsed: it shows that a catastrophe is seen"),
         ("diverged", "arm diverged: it shows that a catastrophe is seen"),
         ("failed", "arm failed"),
+        ("too short", "arm is too short"),
     ],
 )
 def test_a_positive_control_that_is_not_worse_does_not_hold(verdict, why):
@@ -79,4 +80,5 @@ def test_where_one_control_fails_it_alone_says_why():
 def test_a_control_without_a_pair_has_not_finished_and_one_without_a_margin_fails():
     assert check("aa", "pending", math.nan).why == "arm has not finished"
     assert not check("aa", "inconclusive", 0.0, margin=None).holds
+    assert check("aa", "too short", 0.0) == controls.Check(holds=False, why="arm is too short")
     assert "the experiment states none" in check("positive", "worse", 0.1, margin=None).why

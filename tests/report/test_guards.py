@@ -154,6 +154,14 @@ def test_a_variant_without_runs_is_pending_and_one_without_the_number_not_measur
     assert set(missing.table.comparison["guard"]) == {""}
 
 
+def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
+    (table,) = frames().tables
+    short = table.planned.assign(too_short=table.planned["label"] == "base")
+    found = replace(table, planned=short)
+    assert list(items.accuracies(found)["verdict"]) == ["baseline", "too short", "too short"]
+    assert set(guards.results(found)["result"]) == {"too short"}
+
+
 def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
     other = frames(prints={"worse": "edited"})
     assert items.other_items(other.table) == ["own"]

@@ -9,16 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llama_ablate.commands import status
-from llama_ablate.report import comparison, hypotheses, stability
+from llama_ablate.commands import promote, status
+from llama_ablate.errors import ConfigError
+from llama_ablate.report import comparison, contrasts, details, hypotheses, stability, union
 from llama_ablate.report.cells import DIFFERENCE
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
+from llama_ablate.results.outcomes import milder_outcomes
 from llama_ablate.results.snapshot import RunStatus
 from llama_ablate.training.loop import outcome
-from tests import plans
+from tests import plans, tables
 from tests.metrics import measured
 
 CHANCE, UNIGRAM = math.log(61), 3.3
@@ -69,7 +71,7 @@ def results_of(curves, ended=None, planned=0, **experiment):
         plan=plan,
         root="x",
         records=records,
-        curve=points.__getitem__,
+        curve=lambda id_: points.get(id_, []),
         variant_metrics=lambda _variant: {},
         protocol=[],
         experiment_text="",
@@ -264,7 +266,7 @@ def test_losses_of_other_steps_or_tokens_excuse_nothing():
     text = table.text.model_copy(update={"fingerprint": "g"})
     table = table.model_copy(update={"variants": [base, flat.model_copy(update={"text": text})]})
     runs = [RunStatus(r.id, r.label, r.seed, r.outcome) for r in results.records.values()]
-    assert stability.milder_outcomes(runs, results.curve, table) == {}
+    assert milder_outcomes(runs, results.curve, table) == {}
 
 
 def test_no_curve_is_read_where_all_runs_of_a_seed_ended_alike():
@@ -298,3 +300,76 @@ def test_outcomes_of_an_older_rule_stand_with_a_note():
         kept = {**record.metrics, "training": measured(unigram_loss_nats=3.3)}
         results.records[id_] = replace(record, metrics=kept)
     assert not any("older version" in warning for warning in warnings(Frames.of(results)))
+
+
+def test_a_pair_that_is_too_short_is_not_called_better():
+    curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
+    table = Frames.of(results_of(curves)).table
+    text, _ = details.pair(table, *table.plan.variants)
+    assert "better cannot be compared, as runs were too short, with base on test loss" in text
+
+
+def test_a_variant_that_is_too_short_is_not_promoted():
+    curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
+    with pytest.raises(
+        ConfigError, match="'better' is too short in x: there is nothing to confirm"
+    ):
+        promote._first_gate(Frames.of(results_of(curves)).table, "better", "x", None)
+
+
+def test_experiments_that_are_joined_excuse_each_others_runs():
+    """In its own experiment an arm is the only one near chance; another's falls from above it."""
+    learns = partial(towards, 2.5)
+    alone = Frames.of(results_of(arms(base=learns, flat=partial(stuck, 3.35))))
+    other = Frames.of(results_of(arms(base=learns, falls=partial(towards, 3.4))))
+    assert verdicts(alone)["flat"] == "collapsed"
+    (table,) = union.union([alone, other]).tables
+    rows = table.comparison.set_index("label")["verdict"]
+    assert rows.to_dict() == {"base": "baseline", "flat": "too short", "falls": "too short"}
+
+
+LOSSES = {"aa": [2.0, 2.1, 2.2], "ba": [2.5, 2.6, 2.7], "ab": [2.02, 2.1, 2.2]}
+LOSSES["bb"] = [2.51, 2.63, 2.7]
+LEVELS = {cell: {"norm": int(cell[0] == "b"), "block": int(cell[1] == "b")} for cell in LOSSES}
+
+
+def with_short(made, label):
+    """Frames in which the first run of a variant was too short."""
+    planned = made.table.planned.copy()
+    planned.loc[planned.index[planned["label"] == label][0], "too_short"] = True
+    return replace(made.table, planned=planned)
+
+
+def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
+    def words(losses, short=""):
+        made = tables.frames({"": losses}, levels=LEVELS)
+        table = with_short(made, short) if short else made.table
+        return dict(zip(*(contrasts.factors(table)[c] for c in ("factor", "verdict")), strict=True))
+
+    assert words(LOSSES) == {
+        "norm": "worse",
+        "block": "inconclusive",
+        "norm x block": "inconclusive",
+    }
+    assert set(words(LOSSES, short="ab").values()) == {"too short"}
+    lost = [*LOSSES["bb"][:2], "collapsed"]
+    assert words(LOSSES | {"bb": lost})["norm"] == "worse"  # a lost run only makes it worse
+    lost = [*LOSSES["aa"][:2], "collapsed"]
+    assert words(LOSSES | {"aa": lost})["norm"] == "inconclusive"
+
+
+def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
+    path = {"base": [2.0, 2.1, 2.2], "one": [1.5, 1.61, 1.7], "two": [1.0, 1.1, 1.21]}
+
+    def words(losses, short=""):
+        made = tables.frames({"": losses}, variants={"design": "path"})
+        table = with_short(made, short) if short else made.table
+        return list(contrasts.steps(table)["verdict"])
+
+    assert words(path) == ["better", "better"]
+    assert words(path, short="two") == ["better", "too short"]
+    assert words(path, short="one") == ["too short", "too short"]
+    gone = dict.fromkeys(["two"], ["collapsed"] * 3)
+    assert words(path | gone) == ["better", "collapsed"]
+    gone = dict.fromkeys(["one"], ["collapsed"] * 3)
+    assert words(path | gone) == ["collapsed", "inconclusive"]  # nothing to compare with

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -275,6 +276,13 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     )
     assert list(scaling.surface(frames)["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
+    (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
+    planned = first.planned.assign(too_short=first.planned["id"] == first.planned["id"].iloc[0])
+    short = replace(frames, tables=(replace(first, planned=planned), *others))
+    assert len(short.ladder) == len(points) - 3
+    planned = first.planned.assign(too_short=first.planned["label"] == "baseline")
+    short = replace(frames, tables=(replace(first, planned=planned),))
+    assert speed_up.speed_ups(short).empty
     compared, records = Counter(), Counter()
     compare, record = comparison.compare, RunFolder.record
 
