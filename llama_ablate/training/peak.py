@@ -33,7 +33,7 @@ from llama_ablate.training.losses import Objective, losses_of
 from llama_ablate.training.optimizers import make_optimizer
 from llama_ablate.training.token_losses import rows_at_once
 
-_FORMAT = 2  # of what is kept of a forecast: raised when it should be made anew
+_FORMAT = 3  # of what is kept of a forecast: raised when it should be made anew
 #: What a process takes beside tensors once it computes: pages of libraries, their buffers, text
 #: that was read. This and the next are the middle of what thirteen shapes took.
 _PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}

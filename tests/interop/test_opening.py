@@ -213,7 +213,7 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
     (root / "plan.json").write_bytes(sealed(renamed, "plan.json"))
     assert open_model(root / "base" / "line").model.spec == opened[0].model.spec
     (root / "plan.json").write_text("[]", "utf-8")
-    with pytest.raises(ConfigError, match=r"plan\.json: damaged, not what was written there"):
+    with pytest.raises(ConfigError, match=r"plan\.json: damaged, it holds no mapping"):
         open_model(root / "baseline")
     (root / "plan.json").write_text(text, "utf-8")
     weights = folder / "weights.safetensors"
