@@ -76,7 +76,8 @@ def test_an_experiment_on_a_data_set_of_the_hub_runs_on_a_local_copy(file, tmp_p
     options = [word for text in sets for word in ("--set", text)]
     assert run_in_process(file, tmp_path / "results", *options) == 0
     (folder,) = (tmp_path / "results").iterdir()
-    records = Results.open(folder).records.values()
+    results = Results.open(folder)
+    records = [results.record(run) for run in results.finished]
     assert len(records) == 2 * (1 + sum(len(axis) for _, axis in _axes(loaded)))
     assert all(record.ok for record in records)
 

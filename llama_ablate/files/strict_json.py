@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from llama_ablate.errors import ConfigError
@@ -77,7 +78,7 @@ def _digest(text: bytes, place: str) -> str:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
+    values = {intern(key): value for key, value in pairs}  # as thousands of files have the same
     if len(values) < len(pairs):
         raise ValueError("a key stands there twice")
     return values

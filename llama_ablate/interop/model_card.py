@@ -36,7 +36,7 @@ def model_card(title: str, run: tuple[Results, str] | None, license_: str | None
 
 
 def _of_run(results: Results, id_: str) -> list[str]:
-    frames, record = Frames.of(results), results.records[id_]
+    frames, record = Frames.of(results), results.record(id_)
     table = next(t for t in frames.tables if id_ in {run.id for run in t.plan.runs})
     experiment = results.plan.experiment
     asked = f" It asks: {_plain(experiment.question)}" if experiment.question else ""

@@ -4,12 +4,14 @@ Their columns are described here, once: `docs/python.md` is made from it, and a 
 frames to it. Names stay; others are added behind them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report.frames import Frames, TableFrames, spread
+from llama_ablate.report.frames import Frames, TableFrames, ends, spread
 from llama_ablate.results import CURVE
 
 #: What a column holds, by its name, in the order of the frame's columns.
@@ -171,7 +173,20 @@ def runs(frames: Frames) -> pd.DataFrame:
 
 def curves(frames: Frames) -> pd.DataFrame:
     """Return one row for each table, run and point of its curve; then each further loss by name."""
-    return _joined([_curves(frames, table) for table in frames.tables], CURVES)
+    return pd.concat(curve_parts(frames), ignore_index=True)
+
+
+def curve_parts(frames: Frames) -> Iterator[pd.DataFrame]:
+    """Yield `curves` in parts: those of thousands of runs would take a gigabyte."""
+    tables = [(_runs(frames, table), _points(table)) for table in frames.tables]
+    names = {name: None for _, points in tables for name in points if name != _PLACE}
+    for about, points in tables:
+        places = points[_PLACE]
+        for at in range(0, max(1, len(places)), _MANY):
+            part = about[[*_OWNER, *_RUN]].take(places[at : at + _MANY]).reset_index(drop=True)
+            for name in names:
+                part[name] = points[name][at : at + _MANY] if name in points else math.nan
+            yield _frame(part.astype({"step": int, "tokens": int}), CURVES)
 
 
 def metrics(frames: Frames) -> pd.DataFrame:
@@ -184,8 +199,13 @@ def comparison(frames: Frames) -> pd.DataFrame:
     return _joined([_comparison(frames, table) for table in frames.tables], COMPARISON)
 
 
-#: What the report writes beside the CSV files of its sections.
-FILES: Mapping[str, Callable[[Frames], pd.DataFrame]] = {"runs": runs, "curves": curves}
+#: What the report writes beside the CSV files of its sections, in parts.
+FILES: Mapping[str, Callable[[Frames], Iterable[pd.DataFrame]]] = {
+    "runs": lambda frames: [runs(frames)],
+    "curves": curve_parts,
+}
+_MANY = 10_000  # points of a part
+_PLACE = "place"
 
 
 def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
@@ -219,19 +239,27 @@ def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
     return frame.drop(columns=["tuned", "best", "needed", "possible"])
 
 
-def _curves(frames: Frames, table: TableFrames) -> pd.DataFrame:
-    about = _runs(frames, table)[[*_OWNER, *_RUN]]
-    points = [{"run": id_, **point} for id_ in about["run"] for point in table.curve(id_)]
-    frame = pd.DataFrame(points, columns=None if points else ["run", *CURVE])
-    return about.merge(frame.astype({"step": int, "tokens": int}), on="run")
+def _points(table: TableFrames) -> "dict[str, array[Any]]":
+    """Return the points of all curves by column, and of each the place of its run."""
+    points: dict[str, array[Any]] = {_PLACE: array("q")}
+    points |= {name: array("d") for name in CURVE}
+    for place, run in enumerate(table.runs["id"]):
+        for point in table.curve(run):
+            read = len(points[_PLACE])
+            points[_PLACE].append(place)
+            for name in point.keys() - points.keys():
+                points[name] = array("d", [math.nan]) * read
+            for name in points.keys() - {_PLACE}:
+                points[name].append(point.get(name, math.nan))
+    return points
 
 
 def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
     samples = list(table.metrics["samples"])
     frame = _owned(frames, spread(table.metrics), table)
-    frame["samples"] = [len(values) for values in samples]
-    frame["lowest"] = [min(values) for values in samples]
-    frame["highest"] = [max(values) for values in samples]
+    found = [ends(*both) for both in zip(samples, frame["value"], strict=True)]
+    frame["samples"] = [len(values) or 1 for values in samples]
+    frame["lowest"], frame["highest"] = zip(*found, strict=True) if found else ((), ())
     return frame.astype({"seed": "Int64"})
 
 

@@ -72,17 +72,17 @@ def compare(
     split = tuning.reported_split(reported)
     losses = losses_by_seed(table, reported)
     unit = unit_of(table)
-    every = {str(id_): own["outcome"] for id_, own in runs.groupby("variant")}
-    ended = {str(id_): set(own) for id_, own in runs.groupby("variant")["outcome"]}
-    by_variant = dict(list(reported.groupby("variant")))
+    every = {str(id_): own for id_, own in runs.groupby("variant")["outcome"]}
+    ended = {id_: set(own) for id_, own in every.items()}
+    places = reported.groupby("variant").indices
     speeds = _speeds(table, metrics)
     base = table.baseline.id
-    of_base = by_variant.get(base, reported.iloc[:0])
+    of_base = reported.iloc[places.get(base, [])]
     base_ended = dict(zip(of_base["seed"], words(of_base), strict=True))
     rows = []
     for variant in table.variants:
         id_ = variant.id
-        own = by_variant.get(id_, reported.iloc[:0])
+        own = reported.iloc[places.get(id_, [])]
         ok = own[own["outcome"] == "ok"]
         at = standings.get(id_)
         first = Ended.of(words(own))

@@ -66,11 +66,11 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
 
 def run(results: Results, run_id: str) -> Shown:
     """Show a run: its record, its metrics, and the last points of its curve."""
-    record = results.records.get(run_id)
-    if record is None:
+    if run_id not in results.finished:
         planned = results.plan.runs[run_id].model_dump(mode="json")
         return f"{run_id}: pending", {**planned, "outcome": "pending"}
-    curve, folder = results.curve(run_id), str(results.folder(run_id))
+    record, curve = results.record(run_id), results.curve(run_id)
+    folder = str(results.folder(run_id))
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     lines = [head, folder, "", _architecture(record.model), ""]
     lines += [f"{name}: {tables.plain(value, 6)}" for name, value in record.numbers.items()]

@@ -14,6 +14,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatterMathtext
@@ -135,11 +136,8 @@ def bars(
     """Draw a line through means (column `mean`) with their intervals (`low` and `high`).
 
     `place` is the variant's among its neighbours, from -0.5 to 0.5: bars at one x stand beside one
-    another. A thin line has no bars and no name.
+    another.
     """
-    if style is _THIN:
-        axes.plot(x, spread["mean"].to_numpy(), color=FAINT, lw=0.7, zorder=1)
-        return
     beside = ScaledTranslation(place * _BESIDE / 72, 0, axes.figure.dpi_scale_trans)
     axes.errorbar(
         x,
@@ -158,16 +156,17 @@ def bars(
 def lines(axes: Axes, spread: pd.DataFrame, x: str, shown: Cast) -> None:
     """Draw a line for each variant (`label`) through its means along a column, with intervals.
 
-    Columns besides: `mean, low, high`; bars at one place stand beside one another.
+    Columns besides: `mean, low, high`; bars at one place stand beside one another. A thin line has
+    no bars and no name.
     """
     of = {label: rows.sort_values(x) for label, rows in spread.groupby("label", sort=False)}
-    present = [label for label in shown.all if label in of]
-    named = [label for label in present if label in shown.named]
+    thin = [of[label][[x, "mean"]].to_numpy() for label in shown.thin if label in of]
+    axes.add_collection(LineCollection(thin, colors=FAINT, linewidths=0.7, zorder=1))
+    named = [label for label in shown.named if label in of]
     room = len(named) > 1 and bool(spread["low"].notna().any())
-    for label in present:
-        own = of[label]
-        beside = named.index(label) / (len(named) - 1) - 0.5 if room and label in named else 0.0
-        bars(axes, own[x].to_numpy(), own, shown[label], label, beside)
+    for place, label in enumerate(named):
+        beside = place / (len(named) - 1) - 0.5 if room else 0.0
+        bars(axes, of[label][x].to_numpy(), of[label], shown[label], label, beside)
     axes.margins(x=0.07)
 
 

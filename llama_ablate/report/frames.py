@@ -2,10 +2,12 @@
 
 import json
 import math
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import pandas as pd
@@ -31,9 +33,11 @@ _TRAINING = "training"
 _LADDER = ("perplexity", _TRAINING)
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
-_OWNER = ("table", "variant", "label", "run", "seed", "metric")
-_METRICS = (*_OWNER, "name", "quantity", "unit", "value", "coordinates", "samples", "by_process")
-_ATTEMPTS = (*_OWNER, "error")
+_OWNER = ("table", "variant", "label", "run", "seed")
+_VALUE = ("metric", "name", "quantity", "unit", "value", "coordinates", "samples", "by_process")
+_ATTEMPT = ("metric", "error")
+_ENDED = ("outcome", "reason", "too_short", "steps_done")
+_READ = ("label", "seed", "outcome", "read", "loss")
 _POINT = (
     "label",
     "baseline",
@@ -60,8 +64,8 @@ class TableFrames:
     #: name.
     planned: pd.DataFrame
     #: One row for each measured value, of runs and of variants (then `run` is empty). `samples` are
-    #: the values by round of an interleaved pass, `by_process` those of each process, `coordinates`
-    #: a dictionary.
+    #: the values by document or by round of an interleaved pass, if any; `by_process`, of variants,
+    #: those of each process; `coordinates` a dictionary, shared by the rows that are equal in it.
     metrics: pd.DataFrame
     #: One row for each metric that was tried, of runs and of variants: why it failed, or "".
     attempts: pd.DataFrame
@@ -224,17 +228,16 @@ class TableFrames:
         Columns: `label, seed, outcome, read, loss`: `read` is how much text, in tokens, or in bytes
         where variants differ in their tokens.
         """
-        points = []
+        points: dict[str, list[Any]] = {key: [] for key in _READ}
         for run in (run for run in rows(self.reported) if run.label in labels):
             variant = self.plan.variant(run.variant)
             text, scale = self.plan.text_of(variant), self.plan.scale(variant, "validation")
             size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
-            points += [
-                (run.label, run.seed, run.outcome, size * point["tokens"], scale * point[_LOSS])
-                for point in self.curve(run.id)
-                if math.isfinite(point[_LOSS])
-            ]
-        return pd.DataFrame(points, columns=["label", "seed", "outcome", "read", "loss"])
+            for point in self.curve(run.id):
+                if math.isfinite(loss := scale * point[_LOSS]):
+                    read = size * point["tokens"]
+                    _append(points, (run.label, run.seed, run.outcome, read, loss))
+        return pd.DataFrame(points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,16 +261,18 @@ class Frames:
     @classmethod
     def of(cls, results: Results) -> "Frames":
         """Read results into frames. Raises ConfigError where a file is damaged."""
-        plan, records = results.plan, results.records
-        first = next(iter(records.values()), None)
+        plan = results.plan
+        with pd.option_context("mode.string_storage", "python"):  # equal texts are then one object
+            read = _Read.of(results)
+            tables = tuple(_table(plan.experiment, table, results, read) for table in plan.tables)
         return cls(
             plan,
             str(results.root),
-            tuple(_table(plan.experiment, table, results) for table in plan.tables),
+            tables,
             results.protocol,
             results.experiment_text,
-            first.environment if first else None,
-            first.compute if first else plan.compute.to_dict() if plan.compute else {},
+            read.first.environment if read.first else None,
+            read.first.compute if read.first else plan.compute.to_dict() if plan.compute else {},
             results.folder,
         )
 
@@ -331,41 +336,105 @@ def rows(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples())
 
 
+def ends(samples: Sequence[float], value: float) -> tuple[float, float]:
+    """Return the lowest and the highest of what a value stands for."""
+    return (min(samples), max(samples)) if samples else (value, value)
+
+
 def spread(metrics: pd.DataFrame) -> pd.DataFrame:
     """Return measured values with a column for each coordinate, as a CSV has them.
 
     A coordinate that is called as another column is has an underscore behind its name.
     """
     plain = metrics.drop(columns=["samples", "by_process", "coordinates"])
-    coordinates = pd.DataFrame(list(metrics["coordinates"]), index=metrics.index)
+    known: dict[int, tuple[int, Any]] = {}  # most rows share theirs
+    places = [known.setdefault(id(at), (len(known), at))[0] for at in metrics["coordinates"]]
+    coordinates = pd.DataFrame([at for _, at in known.values()]).iloc[places]
+    coordinates.index = metrics.index
     return plain.join(coordinates.rename(columns={c: f"{c}_" for c in plain.columns}))
 
 
-def _table(experiment: Experiment, table: PlannedTable, results: Results) -> TableFrames:
-    records = {run.id: results.records.get(run.id) for run in table.runs}
-    finished = [record for record in records.values() if record]
-    owners = {
-        variant.id: {"table": table.name, "variant": variant.id, "label": variant.label, "run": ""}
-        for variant in table.variants
+@dataclass(frozen=True)
+class _Read:
+    """What is kept of records and of variants' metrics: of thousands, a tenth of their room."""
+
+    first: Record | None
+    #: How each finished run ended, and what it computed with, by its id.
+    outcomes: Mapping[str, dict[str, Any]]
+    machines: Mapping[str, dict[str, str]]
+    #: The last columns of `TableFrames.metrics` and `attempts`, indexed by the run or variant.
+    measured: pd.DataFrame
+    attempts: pd.DataFrame
+
+    @classmethod
+    def of(cls, results: Results) -> "_Read":
+        """Read the records and metrics of all tables, each once."""
+        values: dict[str, list[Any]] = {key: [] for key in ("of", *_VALUE)}
+        attempts: dict[str, list[Any]] = {key: [] for key in ("of", *_ATTEMPT)}
+        known: dict[Any, Any] = {}  # coordinates and machines, as most are equal
+
+        def add(of: str, metrics: Mapping[str, Measurement], *, turns: bool) -> None:
+            for metric, measurement in metrics.items():
+                _append(attempts, (of, intern(metric), measurement.error))
+                for value in measurement.rows:
+                    _append(values, (of, intern(metric), *_cells(value, known, turns=turns)))
+
+        first, outcomes, machines = None, {}, {}
+        for id_ in results.finished:
+            record = results.record(id_)
+            first = first or record
+            add(id_, _metrics(record), turns=False)
+            outcomes[id_] = {key: getattr(record, key) for key in _ENDED}
+            machine = _machine(record)
+            machines[id_] = known.setdefault(tuple(machine.values()), machine)
+        for id_ in {
+            variant.id: None for table in results.plan.tables for variant in table.variants
+        }:
+            add(_of_variant(id_), results.variant_metrics(id_), turns=True)
+        frames = (pd.DataFrame(columns).set_index("of") for columns in (values, attempts))
+        return cls(first, outcomes, machines, *frames)
+
+
+def _of_variant(id_: str) -> str:
+    return f"variant {id_}"
+
+
+def _append(columns: Mapping[str, list[Any]], row: Sequence[Any]) -> None:
+    for column, cell in zip(columns.values(), row, strict=True):
+        column.append(cell)
+
+
+def _cells(value: Value, known: dict[Any, Any], *, turns: bool) -> tuple[Any, ...]:
+    return (
+        intern(value.name),
+        intern(value.quantity or value.name),
+        intern(value.unit),
+        value.value,
+        known.setdefault(tuple(value.coordinates.items()), value.coordinates),
+        array("d", value.samples) if value.samples else (),
+        value.by_process if turns else (),
+    )
+
+
+def _table(
+    experiment: Experiment, table: PlannedTable, results: Results, read: _Read
+) -> TableFrames:
+    labels = {variant.id: variant.label for variant in table.variants}
+    finished = [run for run in table.runs if run.id in read.outcomes]
+    owners: dict[str, tuple[str, str, str, float]] = {
+        run.id: (run.variant, labels[run.variant], run.id, run.seed) for run in finished
     }
-    measured: list[tuple[dict[str, Any], Mapping[str, Measurement]]] = [
-        ({**owners[record.variant], "run": record.id, "seed": record.seed}, _metrics(record))
-        for record in finished
-    ]
-    measured += [(owner, results.variant_metrics(id_)) for id_, owner in owners.items()]
-    values, attempts = [], []
-    for owner, metrics in measured:
-        for metric, measurement in metrics.items():
-            attempts.append({**owner, "metric": metric, "error": measurement.error})
-            values += [{**owner, "metric": metric, **_fields(row)} for row in measurement.rows]
-    planned = _runs(experiment, table, records, results.curve)
+    owners |= {_of_variant(id_): (id_, label, "", math.nan) for id_, label in labels.items()}
+    cells = [(table.name, *owner) for owner in owners.values()]
+    owned = pd.DataFrame(cells, columns=list(_OWNER), index=list(owners))
+    planned = _runs(experiment, table, read, results.curve)
     return TableFrames(
         table,
         experiment,
         planned,
-        pd.DataFrame(values, columns=list(_METRICS)),
-        pd.DataFrame(attempts, columns=list(_ATTEMPTS)),
-        pd.DataFrame([_machine(record) for record in finished]),
+        owned.join(read.measured, how="inner").reset_index(drop=True),
+        owned.join(read.attempts, how="inner").reset_index(drop=True),
+        pd.DataFrame([read.machines[run.id] for run in finished]),
         results.curve,
         stages.held(results.plan, table, planned),
     )
@@ -381,30 +450,12 @@ def _metrics(record: Record) -> dict[str, Measurement]:
     return {**record.metrics, _TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
 
 
-def _fields(value: Value) -> dict[str, Any]:
-    return {
-        "name": value.name,
-        "quantity": value.quantity or value.name,
-        "unit": value.unit,
-        "value": value.value,
-        "coordinates": value.coordinates,
-        "samples": value.samples or (value.value,),
-        "by_process": value.by_process,
-    }
-
-
-def _runs(
-    experiment: Experiment,
-    table: PlannedTable,
-    records: Mapping[str, Record | None],
-    curve: Curves,
-) -> pd.DataFrame:
-    """Return one row for each planned run, with the numbers of its record."""
+def _runs(experiment: Experiment, table: PlannedTable, read: _Read, curve: Curves) -> pd.DataFrame:
+    """Return one row for each planned run, with the numbers that were measured of it."""
     labels = {variant.id: variant.label for variant in table.variants}
-    planned = []
-    for run in table.runs:
-        record = records[run.id]
-        row = {
+    pending = {"outcome": "pending", "reason": "", "too_short": False, "steps_done": math.nan}
+    planned = [
+        {
             "id": run.id,
             "variant": run.variant,
             "label": labels[run.variant],
@@ -412,12 +463,13 @@ def _runs(
             "tuned": json.dumps(run.tuned),
             "point": tuning.point(run.tuned),
             "race": run.seed in experiment.race_seeds,
-            "outcome": record.outcome if record else "pending",
-            "reason": record.reason if record else "",
-            "too_short": record is not None and record.too_short,
+            **read.outcomes.get(run.id, pending),
         }
-        planned.append(row | (_numbers(record) if record else {}))
-    frame = counted(pd.DataFrame(planned), curve, table)
+        for run in table.runs
+    ]
+    of_runs = read.measured[read.measured.index.isin([run.id for run in table.runs])]
+    numbers = of_runs.pivot_table("value", "of", "name", aggfunc="last", dropna=False, sort=False)
+    frame = counted(pd.DataFrame(planned).join(numbers, on="id"), curve, table)
     for outcome in UNSTABLE:
         frame[outcome] = (frame["outcome"] == outcome).astype(float)
         frame.loc[frame["outcome"] == "pending", outcome] = math.nan
@@ -425,15 +477,6 @@ def _runs(
     if "lr" in experiment.tune:
         frame["lr_sensitivity_nats"] = tuning.sensitivity_of_runs(frame, math.log(table.text.vocab))
     return frame
-
-
-def _numbers(record: Record) -> dict[str, float]:
-    return {
-        "steps_done": record.steps_done,
-        "train_s": record.train_s,
-        "peak_memory_bytes": record.peak_memory_bytes,
-        **record.numbers,
-    }
 
 
 def _machine(record: Record) -> dict[str, str]:

@@ -122,7 +122,7 @@ def _intervals(
 def _is_exact(table: Table, name: str) -> bool:
     """Return whether a number is a variant's own and was counted once, as bytes are."""
     rows = table.metrics[table.metrics["name"] == name]
-    return bool((rows["run"] == "").all()) and all(len(own) == 1 for own in rows["samples"])
+    return bool((rows["run"] == "").all()) and all(len(own) <= 1 for own in rows["samples"])
 
 
 def _point(interval: Interval) -> Interval:

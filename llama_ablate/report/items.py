@@ -59,8 +59,8 @@ class Table(Protocol):
 
 def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
     """Return the scores of each item in some runs, by the name of their mean."""
-    rows = metrics[metrics["run"].isin(runs["id"])]
-    rows = rows[rows["coordinates"].map(lambda where: "task" in where).astype(bool)]
+    of_tasks = metrics["coordinates"].map(lambda where: "task" in where).astype(bool)
+    rows = metrics[of_tasks & metrics["run"].isin(runs["id"])]
     seeds = dict(zip(runs["id"], runs["seed"], strict=True))
     known = {
         (run, where["task"]): where["fingerprint"]

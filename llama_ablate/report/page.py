@@ -21,7 +21,7 @@ from llama_ablate.report import columns, details, drawing, embedding, tables
 from llama_ablate.report.chart import Chart
 from llama_ablate.report.charts import CHARTS
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames, rows
+from llama_ablate.report.frames import Frames, ends, rows
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.parts import Made
@@ -122,7 +122,13 @@ def write(
     figures = _draw(frames, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    write_text(page, _html(frames, sections, warnings, figures, folder))
+    pieces = _html(frames, sections, warnings, figures, folder)
+
+    def write_page(file: disk.Writer) -> None:
+        for piece in pieces:
+            file.write(piece.encode("utf-8"))
+
+    disk.replace(page, write_page)
     return page
 
 
@@ -133,6 +139,7 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
         first = made.table in ("", frames.table.plan.name)
         name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
         svg, _png = drawing.save(made.part, disk.below(folder, name))
+        made.part.clear()  # its thousands of lines refer to one another
         title = name.replace("_", " ")
         figures.append(Drawn(made.name, made.table, title, drawing.caption(made), svg))
     return figures
@@ -159,7 +166,7 @@ def _html(
     warnings: Sequence[str],
     figures: Sequence[Drawn],
     folder: Path,
-) -> str:
+) -> Iterable[str]:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llama_ablate", "report"),
         autoescape=True,
@@ -176,7 +183,7 @@ def _html(
     ends = {"figures": "Figures"} if left else {}
     ends |= {"runs": "Runs", "recipes": "Recipes", "glossary": "Words"}
     base = frames.table.plan.baseline
-    return environment.get_template("page.html").render(
+    return environment.get_template("page.html").generate(
         name=experiment.name,
         question=experiment.question,
         answer=headline(frames),
@@ -298,7 +305,7 @@ def _speeds(frames: Frames) -> Shown:
     several = len(frames.tables) > 1
     shown = [
         [row.label, row.table, row.name]
-        + [f"{v:,.4g}" for v in (row.value, min(row.samples), max(row.samples))]
+        + [f"{v:,.4g}" for v in (row.value, *ends(row.samples, row.value))]
         for row in rows(measured)
     ]
     shown += [

@@ -421,7 +421,8 @@ def _surface(frames: Frames) -> Section | None:
 @SECTIONS.register("metrics")
 def metrics(frames: Frames) -> Section | None:
     """Return every measured value: each is a row of the CSV, the cells are means by variant."""
-    means = pd.concat([quantities.of_reported(table) for table in frames.tables])
+    shown = ["table", "metric", "name", "label", "value"]
+    means = pd.concat([quantities.of_reported(table)[shown] for table in frames.tables])
     missing = dict.fromkeys(why for table in frames.tables for why in quantities.reasons(table))
     return _section(
         "Metrics",

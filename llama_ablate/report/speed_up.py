@@ -90,22 +90,22 @@ def _of_sizes(frames: Frames) -> list[dict[str, Any]]:
 
 def _multiples(points: pd.DataFrame, axis: str) -> dict[str, SpeedUp]:
     """Return each variant's multiple along an axis of the baseline's, over the seeds of both."""
-    if points.empty:
-        return {}
-    grids = {
-        str(label): own.pivot_table("loss", axis, "seed").dropna(axis=1)
-        for label, own in points[points["role"] == ""].groupby("label", sort=False)
-    }
-    labels = set(points.loc[points["baseline"], "label"])
-    base = next((grid for label, grid in grids.items() if label in labels), pd.DataFrame())
+    base = _grid(points[points["baseline"]], axis) if len(points) else pd.DataFrame()
     if len(base) < _LENGTHS:
         return {}
+    labels = set(points.loc[points["baseline"], "label"])
     multiples = {}
-    for label, own in grids.items():
+    for name, of_variant in points[points["role"] == ""].groupby("label", sort=False):
+        label, own = str(name), _grid(of_variant, axis)
         seeds = [seed for seed in own.columns if seed in base.columns]
         if label not in labels and seeds:
             multiples[label] = speed_up(_curve(base[seeds]), _curve(own[seeds]))
     return multiples
+
+
+def _grid(points: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return losses by place along an axis, and by seed: those that have every place."""
+    return points.pivot_table("loss", axis, "seed").dropna(axis=1)
 
 
 def _curve(grid: pd.DataFrame) -> Curve:

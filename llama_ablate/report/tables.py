@@ -15,6 +15,7 @@ from llama_ablate.files.strict_json import write_text
 from llama_ablate.report import latex
 
 _GAP = 2  # spaces between columns
+_ROWS = 10_000  # of a CSV, written at once
 _LABEL = 12  # columns that a shortened label takes at least
 _DECIDING = ("verdict", "test result")
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
@@ -221,7 +222,7 @@ def save(
     LaTeX has the leading columns: in `.tex` as many as a paper's column holds, in `-wide.tex` as
     many as its page; of more than `short` columns, those alone (0: all).
     """
-    save_csv(frame, base.with_name(base.name + ".csv"))
+    save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
     write_text(base.with_name(base.name + ".md"), text)
     leading = cells.iloc[:, : short or None]
@@ -231,10 +232,18 @@ def save(
         write_text(base.with_name(f"{base.name}{ending}.tex"), text)
 
 
-def save_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame as CSV, for spreadsheets too: no cell is a formula."""
+def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
+    """Write frames of the same columns as one CSV, for spreadsheets too: no cell is a formula."""
     disk.make(path.parent)
-    write_text(path, frame.map(_no_formula).to_csv(index=False))
+
+    def write(file: disk.Writer) -> None:
+        pieces = (part[at : at + _ROWS] for part in parts for at in range(0, len(part) or 1, _ROWS))
+        for number, part in enumerate(pieces):
+            texts = part.select_dtypes(exclude="number")
+            plain = part.assign(**{str(key): texts[key].map(_no_formula) for key in texts})
+            file.write(plain.to_csv(index=False, header=not number).encode("utf-8"))
+
+    disk.replace(path, write)
 
 
 def _no_formula(cell: Any) -> Any:

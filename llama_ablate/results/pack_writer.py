@@ -130,7 +130,7 @@ def _metrics(results: Results, variant: str) -> dict[str, Any]:
 
 
 def _lines(results: Results) -> Iterator[str]:
-    for id_, record in results.records.items():
-        curve = results.curve(id_)
+    for id_ in results.finished:
+        record, curve = results.record(id_), results.curve(id_)
         columns = {column: [row[column] for row in curve] for column in (curve[0] if curve else {})}
         yield to_line({**record.to_dict(), "curve": columns}) + "\n"

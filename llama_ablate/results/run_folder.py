@@ -89,7 +89,7 @@ class RunFolder:
             raise ConfigError(f"{self.path / MANIFEST}: damaged, it is no manifest")
         return dict(manifest)
 
-    @cached_property
+    @property
     def metrics(self) -> dict[str, Measurement]:
         """The run's metrics by name; one that was added later only where its seal is intact."""
         named = self.manifest[METRICS]
@@ -111,7 +111,7 @@ class RunFolder:
         """The names of the run's files in the folder itself."""
         return {*self.manifest} - {METRICS}
 
-    @cached_property
+    @property
     def _names(self) -> set[str]:
         return {*disk.names(self.path)}
 
@@ -120,7 +120,7 @@ class RunFolder:
         folder = self.path / METRICS
         return {*disk.names(folder)} if METRICS in self._names and folder.is_dir() else set()
 
-    @cached_property
+    @property
     def _values(self) -> dict[str, Any]:
         file = self.path / RECORD
         return parse(self._content(file.name), file)

@@ -1,6 +1,6 @@
 """A read-only snapshot of an experiment's results, from a folder or a pack: the one reader.
 
-Each file is read once, when it is first asked for.
+Files are read when they are asked for. What is small is kept; records and curves are not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -124,16 +124,12 @@ class Results:
                 finished[run] = known
         return {run: finished[run] for run in self.plan.runs if run in finished}
 
-    @cached_property
-    def records(self) -> Mapping[str, Record]:
-        """The records of the planned runs that finished, by id, in the plan's order.
+    def record(self, id_: str) -> Record:
+        """Return the record of a run that finished. Thousands take a gigabyte: none is kept.
 
         A metric that was taken with other options than the experiment states has no values.
         """
-        return {id_: self._read(id_, run.record()) for id_, run in self.finished.items()}
-
-    def _read(self, id_: str, record: Record) -> Record:
-        planned = self.plan.runs[id_]
+        record, planned = self.finished[id_].record(), self.plan.runs[id_]
         if (record.id, record.variant, record.seed) != (id_, planned.variant, planned.seed):
             raise ConfigError(f"'{self.root}': damaged, the record of {id_} is another run's")
         return replace(record, metrics=self._stated.read(record.metrics))

@@ -131,7 +131,7 @@ def test_a_card_has_the_numbers_of_the_record_and_their_limits(results):
     card = model_card("'x'", (results, "r20"), "mit")
     _, metadata, text = card.split("---\n", 2)
     assert yaml.safe_load(metadata)["license"] == "mit"
-    row = results.records["r20"].numbers
+    row = results.record("r20").numbers
     assert f"| test loss nats | {row['test_loss_nats']:.4f} |" in text
     assert "Its variant against `rope`, over 3 seeds: -0.2497 nats per token" in text
     assert "**better**" in text

@@ -121,8 +121,9 @@ def put(whole, path, value):
 def read(root):
     """Read all that a pack or a folder holds."""
     results = Results.open(root)
-    _ = results.plan, results.protocol, results.records, results.statuses, results.experiment_text
-    for run in results.records:
+    _ = results.plan, results.protocol, results.statuses, results.experiment_text
+    for run in results.finished:
+        results.record(run)
         results.curve(run)
     for variant in {v.id for table in results.plan.tables for v in table.variants}:
         results.variant_metrics(variant)

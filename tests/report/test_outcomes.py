@@ -70,7 +70,8 @@ def results_of(curves, ended=None, planned=0, **experiment):
     return SimpleNamespace(
         plan=plan,
         root="x",
-        records=records,
+        finished=records,
+        record=records.__getitem__,
         curve=lambda id_: points.get(id_, []),
         variant_metrics=lambda _variant: {},
         protocol=[],
@@ -229,13 +230,13 @@ def test_a_table_whose_runs_are_too_short_ends_at_the_first_look():
     results = results_of(curves, seeds={"looks": [3, 6]}, planned=6)
     frames = Frames.of(results)
     assert verdicts(frames)["a"] == "too short"
-    assert len(frames.stage.runs) == len(results.records) == 6
+    assert len(frames.stage.runs) == len(results.finished) == 6
 
 
 def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere():
     curves = arms(base=partial(towards, 3.4), flat=partial(stuck, 3.35), far=partial(stuck, 9.0))
     results = results_of(curves)
-    assert [record.outcome for record in results.records.values()] == [
+    assert [record.outcome for record in results.finished.values()] == [
         *["ok"] * 2,
         *["collapsed"] * 4,
     ]
@@ -265,7 +266,7 @@ def test_losses_of_other_steps_or_tokens_excuse_nothing():
     base, flat = table.variants
     text = table.text.model_copy(update={"fingerprint": "g"})
     table = table.model_copy(update={"variants": [base, flat.model_copy(update={"text": text})]})
-    runs = [RunStatus(r.id, r.label, r.seed, r.outcome) for r in results.records.values()]
+    runs = [RunStatus(r.id, r.label, r.seed, r.outcome) for r in results.finished.values()]
     assert milder_outcomes(runs, results.curve, table) == {}
 
 
@@ -296,9 +297,9 @@ def test_outcomes_of_an_older_rule_stand_with_a_note():
     note = "2 of 4 runs collapsed by the rule of an older version"
     assert any(note in warning for warning in warnings(frames))
     results = results_of(curves, ended)
-    for id_, record in results.records.items():
+    for id_, record in results.finished.items():
         kept = {**record.metrics, "training": measured(unigram_loss_nats=3.3)}
-        results.records[id_] = replace(record, metrics=kept)
+        results.finished[id_] = replace(record, metrics=kept)
     assert not any("older version" in warning for warning in warnings(Frames.of(results)))
 
 

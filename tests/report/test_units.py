@@ -57,7 +57,7 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
     results, table = Results.open(folder), frames.table
     assert set(table.comparison["unit"]) == {"bits/byte"}
     bits = {}
-    for record in results.records.values():
+    for record in map(results.record, results.finished):
         text = results.plan.tables[0].text_of(results.plan.tables[0].variant(record.variant))
         nats = record.numbers["test_loss_nats"] * text.tokens["test"]
         bits.setdefault(record.label, {})[record.seed] = nats / math.log(2) / text.bytes["test"]
