@@ -333,7 +333,7 @@ EVIDENCE = (
         "a run near chance has collapsed, though it still falls",
         "training/loop.py",
         "_has_stopped",
-        "before - last <= _STOPPED * max(0.0, chance - last)",
+        "before - last <= max(_STOPPED * (chance - last), _STILL)",
         "True",
         ("tests/training/test_evaluation.py",),
     ),

@@ -329,7 +329,7 @@ def test_changed_pages_of_a_pack_are_named_and_its_numbers_stand(copy, capsys):
 
 
 def test_two_commands_do_not_pack_into_one_place_at_once(packed, copy):
-    with pack_writer._alone(copy), pytest.raises(ConfigError, match="another command is packing"):
+    with pack_writer._alone(copy), pytest.raises(ConfigError, match="another command is writing"):
         pack(Results.open(packed), copy, {})
 
 

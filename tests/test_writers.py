@@ -21,7 +21,6 @@ ALLOWED = {
     "files/disk.py": "the calls themselves",
     "results/leases.py": "lease files, which are created exclusively and renamed",
     "results/live.py": "a note that nothing depends on, and that is never flushed",
-    "results/pack_writer.py": "opens the folder of a pack to lock it",
     "data/working.py": "opens folders to lock them, and appends to tokens",
     "data/tokenizers.py": "what a library prints leads to /dev/null",
     "data/texts.py": "writes texts of the cache while they are read",

@@ -34,11 +34,12 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.results.pack import Pack
     from llama_ablate.results.pack_writer import finish, pack, refuse_target
 
-    finish(options.folder)
+    target = options.out or options.folder
+    finish(target)  # where that is a pack: another's folder is only read
     results = Results.open(options.folder)
     target = options.out or _beside(results)
     finish(target)
-    refuse_target(target)
+    refuse_target(target, results.plan)
     report.write(results)
     pack(results, target, _pages(results.report))
     files = {name: sum_.bytes for name, sum_ in Pack(target).files.items()}

@@ -87,13 +87,9 @@ def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
         return runs
     from llama_ablate.results.outcomes import milder_outcomes
 
-    known = {run.id: run for run in runs}
-    found: dict[str, tuple[str, str] | None] = {}
-    for table in reversed(results.plan.tables):  # of a run that several have, as the first says
-        own = {run.id: known[run.id] for run in table.runs if run.id in known}
-        found |= dict.fromkeys(own) | milder_outcomes([*own.values()], results.curve, table)
+    found = milder_outcomes(runs, results.curve, results.plan.tables)
     return [
-        replace(run, outcome=counts[0], reason=counts[1]) if (counts := found[run.id]) else run
+        replace(run, outcome=counts[0], reason=counts[1]) if (counts := found.get(run.id)) else run
         for run in runs
     ]
 

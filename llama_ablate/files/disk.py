@@ -243,6 +243,20 @@ def move(folder: Path, place: Path) -> None:
     sync(place.parent)
 
 
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock of a folder, which ends with the process; nothing is written for it.
+
+    Raises BlockingIOError where another process holds it and nobody is to wait.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(handle)
+
+
 def sync(folder: Path) -> None:
     """Flush a folder's entries to the disk."""
     handle = os.open(folder, os.O_RDONLY)

@@ -17,20 +17,19 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, Standing, TextError
 from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
-from llama_ablate.report.stability import UNSTABLE, counted
+from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
-from llama_ablate.results.outcomes import Curves
+from llama_ablate.results.outcomes import Curves, milder_outcomes
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import Record
+from llama_ablate.results.record import TRAINING, Record
 from llama_ablate.results.snapshot import Results
 
 _LOSS = "validation_loss_nats"
 #: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
-_TRAINING = "training"
-_LADDER = ("perplexity", _TRAINING)
+_LADDER = ("perplexity", TRAINING)
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
 _OWNER = ("table", "variant", "label", "run", "seed")
@@ -359,7 +358,7 @@ class _Read:
     """What is kept of records and of variants' metrics: of thousands, a tenth of their room."""
 
     first: Record | None
-    #: How each finished run ended, and what it computed with, by its id.
+    #: How each finished run counts, and what it computed with, by its id.
     outcomes: Mapping[str, dict[str, Any]]
     machines: Mapping[str, dict[str, str]]
     #: The last columns of `TableFrames.metrics` and `attempts`, indexed by the run or variant.
@@ -387,6 +386,10 @@ class _Read:
             outcomes[id_] = {key: getattr(record, key) for key in _ENDED}
             machine = _machine(record)
             machines[id_] = known.setdefault(tuple(machine.values()), machine)
+        finished = [run for run in results.statuses if run.id in outcomes]
+        milder = milder_outcomes(finished, results.curve, results.plan.tables)
+        for id_, (outcome, reason) in milder.items():
+            outcomes[id_] |= {"outcome": outcome, "reason": reason, "too_short": outcome == "ok"}
         for id_ in {
             variant.id: None for table in results.plan.tables for variant in table.variants
         }:
@@ -427,7 +430,7 @@ def _table(
     owners |= {_of_variant(id_): (id_, label, "", math.nan) for id_, label in labels.items()}
     cells = [(table.name, *owner) for owner in owners.values()]
     owned = pd.DataFrame(cells, columns=list(_OWNER), index=list(owners))
-    planned = _runs(experiment, table, read, results.curve)
+    planned = _runs(experiment, table, read)
     return TableFrames(
         table,
         experiment,
@@ -442,15 +445,15 @@ def _table(
 
 def _metrics(record: Record) -> dict[str, Measurement]:
     """Return a run's metrics; what every record says of the training itself is among them."""
-    of_loop = record.metrics.get(_TRAINING, Measurement())
+    of_loop = record.metrics.get(TRAINING, Measurement())
     cost = (
         measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
-    return {**record.metrics, _TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
+    return {**record.metrics, TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
 
 
-def _runs(experiment: Experiment, table: PlannedTable, read: _Read, curve: Curves) -> pd.DataFrame:
+def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> pd.DataFrame:
     """Return one row for each planned run, with the numbers that were measured of it."""
     labels = {variant.id: variant.label for variant in table.variants}
     pending = {"outcome": "pending", "reason": "", "too_short": False, "steps_done": math.nan}
@@ -469,7 +472,7 @@ def _runs(experiment: Experiment, table: PlannedTable, read: _Read, curve: Curve
     ]
     of_runs = read.measured[read.measured.index.isin([run.id for run in table.runs])]
     numbers = of_runs.pivot_table("value", "of", "name", aggfunc="last", dropna=False, sort=False)
-    frame = counted(pd.DataFrame(planned).join(numbers, on="id"), curve, table)
+    frame = pd.DataFrame(planned).join(numbers, on="id")
     for outcome in UNSTABLE:
         frame[outcome] = (frame["outcome"] == outcome).astype(float)
         frame.loc[frame["outcome"] == "pending", outcome] = math.nan

@@ -53,11 +53,13 @@ GLOSSARY: dict[str, str] = {
     ),
     "too short": (
         "A run ended above, or less than 0.05 nats below, the loss that token frequencies alone "
-        "give, and still fell: what it would come to is not known. One such run makes its row so."
+        "give, and still fell, or was evaluated too rarely to tell: what it would come to is not "
+        "known. One such run makes its row so."
     ),
     "diverged": (
-        "A run's loss or gradient was not finite, or its loss ended above chance. A variant: all "
-        "of its runs were lost and none of the baseline's, or more of them than chance explains."
+        "A run's loss or gradient was not finite, or its training loss ended above chance and "
+        "above where it began. A variant: all of its runs were lost and none of the baseline's, or "
+        "more of them than chance explains."
     ),
     "collapsed": (
         "A run's loss stopped above, or less than 0.05 nats below, that of token frequencies, or "

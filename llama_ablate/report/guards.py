@@ -12,7 +12,7 @@ from llama_ablate.config.schema import Guard
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.report import items
 from llama_ablate.report.items import Table
-from llama_ablate.report.samples import differences, samples
+from llama_ablate.report.samples import differences, of_training, samples
 from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedVariant
 
@@ -25,7 +25,8 @@ def results(table: Table) -> pd.DataFrame:
     Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
     where the whole interval lies beyond what the guard allows, `holds` where it lies within, else
     `undecided`; `pending` where runs are missing, `too short` where any were that have the number,
-    `not measured` where there is no number. The intervals of all rows hold at once, over all looks
+    `not measured` where there is no number. Runs that diverged or collapsed have none: an arm that
+    lost some is not shown to hold. The intervals of all rows hold at once, over all looks
     (Bonferroni). Of a number with items they have the error of the items, of the reported loss that
     of the text.
     """
@@ -50,10 +51,13 @@ def results(table: Table) -> pd.DataFrame:
             result = _result(harm, _bound(guard, size))
             if not interval.n:
                 result = "pending" if (ended == "pending").any() else "not measured"
-            elif name in table.ranked and any(
-                side.too_short for side in sides(table.ranked, {variant.id}, {base.id})
-            ):
-                result = "too short"
+            elif name in table.ranked and not of_training(table, name):
+                own, other = sides(table.ranked, {variant.id}, {base.id})
+                # As of a loss: the seeds that an arm kept do not show that it does no harm.
+                if own.too_short or other.too_short:
+                    result = "too short"
+                elif (own.lost and result == "holds") or (other.lost and result == "worse"):
+                    result = "undecided"
             rows.append(
                 {
                     "label": variant.label,

@@ -12,8 +12,8 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, TextError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.report import contrasts, controls, guards, items, tuning
-from llama_ablate.report.frames import Frames, TableFrames
-from llama_ablate.report.samples import Samples, differences, samples
+from llama_ablate.report.frames import Frames, TableFrames, rows
+from llama_ablate.report.samples import Samples, differences, of_training, samples
 from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
@@ -98,7 +98,7 @@ def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
     own = samples(table, entry.variant, entry.measure)
     if entry.value is not None:
         return {key: value - entry.value for key, value in own.items()}
-    other = samples(table, entry.against or table.plan.baseline.label, entry.measure)
+    other = samples(table, _against(entry, table), entry.measure)
     return differences(own, other, relative=entry.relative)
 
 
@@ -195,7 +195,7 @@ def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     if entry.value is not None or not _is_loss(entry, table):
         return ""
     variants = {variant.label: variant for variant in table.plan.variants}
-    against = variants[entry.against or table.plan.baseline.label]
+    against = variants[_against(entry, table)]
     return tuning.one_rate(table.plan, table.experiment, variants[entry.variant], against)
 
 
@@ -206,7 +206,7 @@ def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:
 def _quantity(entry: Hypothesis, frames: Frames) -> Quantity:
     """Return what a hypothesis is about; alike for those that are about the same number."""
     table = frames.named(entry.table)
-    other = None if entry.value is not None else entry.against or table.plan.baseline.label
+    other = None if entry.value is not None else _against(entry, table)
     pair = frozenset((entry.variant, other))
     return table.plan.name, entry.minus, entry.measure, entry.relative, pair
 
@@ -220,7 +220,7 @@ def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
     """Return the interval of a quantity that is no row of a table, by itself."""
     if entry.measure in UNSTABLE:
         table = frames.named(entry.table)
-        labels = (entry.variant, entry.against or table.plan.baseline.label)
+        labels = (entry.variant, _against(entry, table))
         first, second = (_ended(table, label, entry.measure) for label in labels)
         return rate_difference(first, second, family=family)
     differences = list(_differences(entry, frames).values())
@@ -263,17 +263,35 @@ def _ended(table: TableFrames, label: str, outcome: str) -> tuple[int, int]:
 
 def _undecidable(entry: Hypothesis, frames: Frames) -> str:
     """Say why no difference of losses can be seen in a hypothesis' tables; nothing if one can."""
+    tables = [(part, frames.named(part.table)) for part in entry.parts]
+    if reason := next(filter(None, (_lost(part, table) for part, table in tables)), ""):
+        return reason
     is_of_loss = entry.measure is None or entry.measure.endswith(_OF_LOSS)
     if not is_of_loss or entry.value is not None:
         return ""
-    tables = [(part, frames.named(part.table)) for part in entry.parts]
     whys = (_too_short(part, table) or undecidable(table) for part, table in tables)
     return next(filter(None, whys), "")
 
 
+def _lost(entry: Hypothesis, table: TableFrames) -> str:
+    """Say which run has no number, as it diverged or collapsed; a loss is then that of chance."""
+    name = entry.measure or table.loss
+    if name == table.loss or name not in table.ranked or of_training(table, name):
+        return ""
+    arms = (entry.variant, *([] if entry.value is not None else [_against(entry, table)]))
+    runs = table.reported[table.reported["label"].isin(arms)]
+    for run in rows(runs[runs["outcome"].isin(UNSTABLE)]):
+        return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
+    return ""
+
+
+def _against(entry: Hypothesis, table: TableFrames) -> str:
+    return entry.against or table.plan.baseline.label
+
+
 def _too_short(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run of a hypothesis' arms was too short; nothing where none was."""
-    arms = (entry.variant, entry.against or table.plan.baseline.label)
+    arms = (entry.variant, _against(entry, table))
     runs = table.reported[table.reported["label"].isin(arms) & table.reported["too_short"]]
     if runs.empty:
         return ""

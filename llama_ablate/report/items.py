@@ -129,8 +129,10 @@ def accuracies(table: Table) -> pd.DataFrame:
         for variant in table.plan.variants:
             interval = found.get(variant.id)
             scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
+            ids = {variant.id, table.plan.baseline.id}
+            ended = set(table.ranked.loc[table.ranked["variant"].isin(ids), "outcome"])
             word = "pending"
-            if interval is not None and interval.n:
+            if interval is not None and (interval.n or "pending" not in ended):
                 both = sides(table.ranked, {variant.id}, {table.plan.baseline.id})
                 word = judged(-interval, None, *both)
             rows.append(

@@ -5,6 +5,7 @@ from statistics import median
 
 from llama_ablate.report.items import Table
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.results.record import TRAINING
 
 #: Numbers by seed, or medians by process of an interleaved pass.
 Samples = dict[int, float]
@@ -14,21 +15,33 @@ def samples(table: Table, label: str, name: str | None) -> Samples:
     """Return a number of a variant: by seed if of its runs, by process if of the variant.
 
     Empty where nothing of that name was measured, and where the variant was not tried at every
-    tuned point. Runs are those at the chosen point. One that diverged, or collapsed without a loss
-    that was measured, has the loss of chance, so that it counts against its variant.
+    tuned point. Runs are those at the chosen point. One that diverged has the loss of chance, and
+    one that collapsed no more than that: both count against their variant, and none that diverged
+    is better than one that did not. Neither has any other number of what it learned.
     """
     loss = table.loss
     name = name or loss
     if name in table.ranked:
         runs = table.ranked[table.ranked["label"] == label].copy()
+        lost = runs["outcome"].isin(UNSTABLE)
         if name == loss:
-            lost = runs["outcome"].isin(UNSTABLE) & runs[name].isna()
-            runs.loc[lost, name] = table.chance
+            runs.loc[lost, name] = (
+                runs.loc[lost, name].fillna(table.chance).clip(upper=table.chance)
+            )
+        elif not of_training(table, name):
+            runs = runs[~lost]
         runs = runs[runs[name].notna()]
         return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
     metrics = table.metrics
     own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
     return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
+
+
+def of_training(table: Table, name: str) -> bool:
+    """Return whether a number of runs says how training went, and not what was learned."""
+    metrics = table.metrics
+    own = metrics[(metrics["name"] == name) & (metrics["run"] != "")]
+    return bool((own["metric"] == TRAINING).all())
 
 
 def differences(own: Samples, other: Samples, *, relative: bool) -> Samples:

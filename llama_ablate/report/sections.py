@@ -326,11 +326,11 @@ def _stability(frames: Frames) -> Section | None:
         frame,
         cells.stability,
         """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
-        gradient was not finite, or its loss ended above chance; it collapsed if its loss stopped
-        near or above that of token frequencies. One that still fell there counts as too short, and
-        so does one whose loss another run of its seed, that did not end so, never went below.
-        Shares have Wilson's interval. A spike is a step seven deviations above the hundred
-        before.""",
+        gradient was not finite, or its training loss ended above chance and above where it began;
+        it collapsed if its held-out loss stopped near or above that of token frequencies. One that
+        still fell there counts as too short, and so does one whose loss another run of its seed,
+        that did not end so, never went below. Shares have Wilson's interval. A spike is a step
+        seven deviations above the hundred before.""",
         printed=unstable,
     )
 

@@ -1,7 +1,7 @@
 """Stability of training: how runs count, rates of divergence and collapse, spikes, norms."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -18,10 +18,10 @@ UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed
 _NUMBERS = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
 
 
-def counted(runs: pd.DataFrame, curve: Curves, table: PlannedTable) -> pd.DataFrame:
+def counted(runs: pd.DataFrame, curve: Curves, tables: Sequence[PlannedTable]) -> pd.DataFrame:
     """Return planned runs with `milder_outcomes`: as they count beside the others."""
     runs = runs.copy()
-    for id_, (outcome, reason) in milder_outcomes(list(runs.itertuples()), curve, table).items():
+    for id_, (outcome, reason) in milder_outcomes(list(runs.itertuples()), curve, tables).items():
         own = runs["id"] == id_
         runs.loc[own, "outcome"], runs.loc[own, "reason"] = outcome, reason
         runs.loc[own, "too_short"] = outcome == "ok"

@@ -375,7 +375,7 @@ def _union_table(
     return UnionTable(
         plan,
         experiment,
-        counted(relabelled(_each_run_once([part.planned for part in parts])), curve, plan),
+        counted(relabelled(_each_run_once([part.planned for part in parts])), curve, [plan]),
         relabelled(pd.concat(metrics, ignore_index=True)),
         relabelled(pd.concat(attempts, ignore_index=True)),
         pd.concat([part.machines for part in parts], ignore_index=True),

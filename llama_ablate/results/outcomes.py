@@ -14,7 +14,7 @@ _LOSS = "validation_loss_nats"
 
 
 def milder_outcomes(
-    runs: Iterable[Any], curve: Curves, table: PlannedTable
+    runs: Iterable[Any], curve: Curves, tables: Sequence[PlannedTable]
 ) -> dict[str, tuple[str, str]]:
     """Return the outcome and reason of each run that counts as less than its own, by id.
 
@@ -22,10 +22,13 @@ def milder_outcomes(
     still be better all along than one that falls from above: so that it is never called worse, it
     counts as the mildest outcome of all runs of its seed whose losses are as high or higher at
     every evaluation. Where that is `ok`, it was too short. Losses of other tokens, or at other
-    steps, do not compare. `runs` are of the table, and have `id, label, seed, outcome, reason`.
+    steps, do not compare. `runs` are of the tables, whichever of them they are in, and have `id,
+    label, seed, outcome, reason`.
     """
-    texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
-    text_of = {run.id: texts[run.variant] for run in table.runs}
+    text_of: dict[str, str] = {}
+    for table in tables:
+        texts = {variant.id: table.text_of(variant).fingerprint for variant in table.variants}
+        text_of |= {run.id: texts[run.variant] for run in table.runs}
     by_seed: dict[int, list[Any]] = {}
     for run in runs:
         if run.outcome in FINAL:

@@ -12,9 +12,11 @@ Weights are left out. A pack is read by the commands that read a folder of resul
 
 import gzip
 import hashlib
+import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -46,6 +48,8 @@ class Sum(NamedTuple):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+#: A figure in a report.
+_FIGURE = re.compile(r"\]\((effects[\w-]*\.png)\)")
 _FILES = TypeAdapter(dict[Annotated[str, Field(pattern=r"^\w[\w.-]{0,199}$")], Sum])
 _ENDINGS = TypeAdapter(dict[Id, tuple[Outcome, str]])
 _VARIANTS = TypeAdapter(dict[Id, dict[MetricName, Measurement]])
@@ -81,6 +85,16 @@ class Pack:
         self.layout = Layout(root)
         self._file = self.layout.pack
 
+    @classmethod
+    def open(cls, root: Path) -> "Pack":
+        """Return the pack in a folder. Raises ConfigError where its packing was stopped."""
+        if (Layout(root).packing / PACK).exists():
+            raise ConfigError(
+                f"'{root}' was being packed again when that was stopped: "
+                f"llama-ablate pack {quote(str(root))} finishes it"
+            )
+        return cls(root)
+
     @staticmethod
     def is_at(root: Path) -> bool:
         """Return whether a folder holds packed results."""
@@ -111,8 +125,34 @@ class Pack:
     @property
     def changed(self) -> list[Path]:
         """Files beside the data, such as the report, that are not as they were written."""
-        sums = {self.layout.root / name: sum_ for name, sum_ in self.files.items() if name != RUNS}
-        return [file for file, sum_ in sums.items() if _sha256(file) != sum_.sha256]
+        pages = self.files.keys() - {RUNS} - self.unchanged
+        return [self.layout.root / name for name in sorted(pages)]
+
+    @cached_property
+    def unchanged(self) -> set[str]:
+        """Files of the pack that are as they were written.
+
+        One in format 3 lists its data alone: of its pages those count that its report shows.
+        """
+        same = {name for name, own in self.files.items() if self._is(name, own)}
+        if "files" in self._document:
+            return same
+        report, shown = self.layout.root / "report.md", list[str]()
+        if report.is_file():
+            shown = _FIGURE.findall(disk.read(report).decode("utf-8", "replace"))
+        return same | {"experiment.yaml", "report.md", *shown}
+
+    def _is(self, name: str, own: Sum) -> bool:
+        """Return whether a file is as it was written; one of another size is not read."""
+        file = self.layout.root / name
+        try:
+            with disk.opened(file) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                known = own.bytes if "files" in self._document else size
+                same = hashlib.file_digest(opened, "sha256").hexdigest() if size == known else ""
+        except FileNotFoundError:
+            return False
+        return same == own.sha256
 
     @cached_property
     def endings(self) -> Mapping[str, tuple[Outcome, str]]:
@@ -130,12 +170,12 @@ class Pack:
     def runs(self) -> dict[str, tuple[Record, Curve]]:
         """The record and the learning curve of each finished run, by id."""
         file = self.layout.root / RUNS
-        found = {}
+        found: dict[str, tuple[Record, Curve]] = {}
         for line in self._lines(file):
             values = parse(line, file)
             columns = values.pop("curve", None)
             record = Record.from_dict(values, file)
-            if not isinstance(columns, dict) or record.id not in self.plan.runs:
+            if not isinstance(columns, dict) or record.id not in self.plan.runs.keys() - found:
                 raise ConfigError(f"{file}: damaged, '{record.id}' is no run with a learning curve")
             found[record.id] = record, Curve.of(columns, _rows(columns), file)
         if "ended" in self._document and found.keys() != self.endings.keys():
@@ -144,9 +184,9 @@ class Pack:
 
     def _verify_runs(self) -> None:
         file = self.layout.root / RUNS
-        if not (found := _sha256(file)):
+        if not file.exists():
             raise ConfigError(f"{self.layout.root}: damaged, it lacks {RUNS}")
-        if RUNS not in self.files or found != self.files[RUNS].sha256:
+        if RUNS not in self.files or not self._is(RUNS, self.files[RUNS]):
             raise ConfigError(f"{file}: damaged, not what was written there")
 
     def _lines(self, file: Path) -> Iterator[bytes]:
@@ -177,9 +217,12 @@ class Pack:
         return {}
 
     def lock_report(self) -> AbstractContextManager[object]:
-        """Raise ConfigError for a link; nobody waits for a lease, as a pack has none."""
+        """Return a context in which one process at a time writes the report: a lock of the folder.
+
+        Raises ConfigError for a link.
+        """
         self.layout.refuse_links()
-        return nullcontext()
+        return disk.locked(self.layout.root)
 
     def _mapping(self, key: str) -> dict[str, Any]:
         value = self._document.get(key)
@@ -189,12 +232,6 @@ class Pack:
 
     @cached_property
     def _document(self) -> dict[str, Any]:
-        if (self.layout.packing / PACK).exists():
-            root = quote(str(self.layout.root))
-            raise ConfigError(
-                f"'{self.layout.root}' was being packed again when that was stopped: "
-                f"llama-ablate pack {root} finishes it"
-            )
         return read_json(self._file, PACK)
 
 
@@ -205,12 +242,3 @@ def listed(document: Mapping[str, Any], file: Path) -> dict[str, Sum]:
 
 def _rows(columns: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     yield from zip(*columns.values(), strict=True)
-
-
-def _sha256(file: Path) -> str:
-    """Return the SHA-256 of a file; of a missing one nothing."""
-    try:
-        with disk.opened(file) as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except FileNotFoundError:
-        return ""

@@ -1,11 +1,10 @@
 """Write results as a pack: one experiment as a few small files."""
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from llama_ablate import __version__
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_line
+from llama_ablate.results import plans
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.pack import RUNS, Pack, listed
-from llama_ablate.results.plan import FORMAT
+from llama_ablate.results.plan import FORMAT, PlanDocument
 from llama_ablate.results.snapshot import Results
 
 _EXPERIMENT = "experiment.yaml"
@@ -24,10 +24,10 @@ _EXPERIMENT = "experiment.yaml"
 def pack(results: Results, target: Path, pages: Mapping[str, bytes]) -> None:
     """Write results as a pack, with some pages (the report's) beside its data.
 
-    A pack that is there already is replaced: its files alone, as `pack.json` lists them, which is
-    written last. Raises ConfigError where something else is there.
+    An earlier pack of the same experiment is replaced: its files alone, as its `pack.json` lists
+    them and as they were written. Raises ConfigError where anything else is there.
     """
-    refuse_target(target)
+    refuse_target(target, results.plan)
     contents = {
         **pages,
         _EXPERIMENT: results.experiment_text.encode(),
@@ -45,8 +45,8 @@ def pack(results: Results, target: Path, pages: Mapping[str, bytes]) -> None:
         },
     }
     disk.make(target)
-    staged = Layout(target).packing
     with _alone(target):
+        staged = _staged(target)
         _refuse_others(target, contents)
         disk.remove_tree(staged)  # of a command that was killed before it had written all
         disk.make(staged)
@@ -64,60 +64,73 @@ def pack(results: Results, target: Path, pages: Mapping[str, bytes]) -> None:
 
 def finish(target: Path) -> None:
     """Finish the packing of a command that was killed while its files took their places."""
-    if (Layout(target).packing / PACK).exists():
+    if os.path.lexists(Layout(target).packing) and (_staged(target) / PACK).exists():
         with _alone(target):
             _place(target)
 
 
+def _staged(target: Path) -> Path:
+    """Return where a pack's files are written first. Raises ConfigError for a link."""
+    return disk.below(target, Layout(target).packing.name)
+
+
 def _place(target: Path) -> None:
     """Move the files of a whole pack to their places, those that it lacks away, its list last."""
-    staged = Layout(target).packing
-    new = listed(read_json(staged / PACK, PACK), staged / PACK)
-    for name in new:
-        if (file := disk.below(staged, name)).exists():
-            disk.move(file, disk.below(target, name))
-    for name in _own(target) - new.keys():
+    staged = _staged(target)
+    document = read_json(staged / PACK, PACK)
+    plans.validate(document.get("plan", {}), staged / PACK)  # of another version it may differ
+    new = listed(document, staged / PACK)
+    left = [name for name in new if disk.below(staged, name).exists()]
+    own = _refuse_others(target, left)
+    for name in left:
+        disk.move(disk.below(staged, name), disk.below(target, name))
+    for name in own - new.keys():
         disk.remove(disk.below(target, name))
     disk.move(staged / PACK, disk.below(target, PACK))
     disk.remove_tree(staged)
 
 
 def _own(target: Path) -> set[str]:
-    """Return the files of the pack that is there, by its own list; none where there is none."""
-    if not Pack.is_at(target):
-        return set()
-    document = read_json(target / PACK, PACK)
-    if "files" in document:
-        return {*listed(document, target / PACK)}
-    pages = {name for name in disk.names(target) if name.startswith("effects")}  # of format 3
-    return {RUNS, _EXPERIMENT, "report.md", *pages}
+    """Return the files of the pack that is there: those that are as its own list says."""
+    return Pack(target).unchanged if Pack.is_at(target) else set()
 
 
-def _refuse_others(target: Path, contents: Mapping[str, bytes]) -> None:
-    """Raise ConfigError where a file of somebody else's has the name of one of the pack's."""
-    for name in contents.keys() - _own(target):
-        if (place := disk.below(target, name)).exists():
-            raise ConfigError(f"'{place}' is no file of that pack: choose another --out")
+def _refuse_others(target: Path, names: Iterable[str]) -> set[str]:
+    """Raise ConfigError where a file has the name of one of the pack's, and is not the pack's.
+
+    Returns the files that are.
+    """
+    own = _own(target)
+    for name in {*names} - own:
+        if os.path.lexists(place := disk.below(target, name)):
+            what = "is no file of that pack, or was changed: move it, or choose another --out"
+            raise ConfigError(f"'{place}' {what}")
+    return own
 
 
 @contextlib.contextmanager
 def _alone(target: Path) -> Iterator[None]:
     """Hold the folder of a pack; raises ConfigError where another command writes there."""
-    handle = os.open(target, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        with disk.locked(target, wait=False):
+            yield
     except BlockingIOError:
-        raise ConfigError(f"another command is packing into '{target}'") from None
-    finally:
-        os.close(handle)
+        raise ConfigError(f"another command is writing in '{target}'") from None
 
 
-def refuse_target(target: Path) -> None:
-    """Raise ConfigError where something other than a pack is at the place of a new one."""
+def refuse_target(target: Path, plan: PlanDocument) -> None:
+    """Raise ConfigError where something other than an earlier pack is at the place of a new one.
+
+    A pack of another experiment or of a later format is something else.
+    """
     if target.is_dir() and not {*disk.names(target)} - {Layout(target).packing.name}:
         return  # as a command leaves it that was killed before it had written all
-    if os.path.lexists(target) and not Pack.is_at(target):
+    if Pack.is_at(target):
+        there = Pack(target).plan.experiment.name
+        if there != plan.experiment.name:
+            what = f"holds a pack of '{there}', not of '{plan.experiment.name}'"
+            raise ConfigError(f"'{target}' {what}: choose another --out")
+    elif os.path.lexists(target):
         raise ConfigError(f"'{target}' is there already, and is no pack: choose another --out")
 
 

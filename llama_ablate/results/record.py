@@ -16,6 +16,8 @@ from llama_ablate.results.metrics import Measurement
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
 #: Outcomes that say something about the variant; the others are tried again by the next `run`.
 FINAL = ("ok", "diverged", "collapsed")
+#: The metric of what every run notes while it trains.
+TRAINING = "training"
 #: Tokens of the validation split that the losses of a learning curve are taken from.
 CURVE_TOKENS = 8_192
 CURVE = ("step", "tokens", "lr", "train_loss_nats", "grad_norm", "validation_loss_nats", "train_s")

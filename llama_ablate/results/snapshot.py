@@ -101,7 +101,7 @@ class Results:
 
         Raises ConfigError where there are none.
         """
-        return cls(Pack(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
+        return cls(Pack.open(Path(path)) if Pack.is_at(Path(path)) else Store.open(path))
 
     def again(self) -> "Results":
         """Return a snapshot of the same results taken now.

@@ -37,8 +37,9 @@ _LOSS = "validation_loss_nats"  # of the points at which it was evaluated
 _PLATEAU = 0.05
 #: It has stopped there where the last third of its evaluations lies below the third before by no
 #: more than this share of the way from chance: by at most 0.015 in twenty runs that had stopped
-#: (results/reference), by at least 0.047 in twenty of 156 steps that still fell.
-_STOPPED = 0.03
+#: (results/reference), by at least 0.047 in twenty of 156 steps that still fell. Near chance, where
+#: that way is short, by no more than so many nats: a rate of 1e-8 makes a loss fall by 1e-5.
+_STOPPED, _STILL = 0.03, 0.01
 _THIRD = 2  # evaluations at least, for their mean to say something
 _VANISHED = 1e-8  # gradient norm that moves nothing: AdamW's epsilon dominates below it
 
@@ -299,7 +300,13 @@ def outcome(curve: Sequence[Point], chance: float, unigram: float | None) -> tup
     beside = f"{held_out:.3f}, and token frequencies alone give {unigram:.3f}"
     if last["grad_norm"] < _VANISHED:
         return "collapsed", f"the gradient vanished; the loss ended at {beside}"
-    if _has_stopped([point[_LOSS] for point in curve if _LOSS in point], chance):
+    evaluations = [point[_LOSS] for point in curve if _LOSS in point]
+    if len(evaluations) < 3 * _THIRD:
+        return (
+            "ok",
+            f"the loss ended at {beside}; too few evaluations to tell whether it still fell",
+        )
+    if _has_stopped(evaluations, chance):
         return "collapsed", f"the loss stopped at {beside}"
     return "ok", f"the loss ended at {beside}"
 
@@ -308,13 +315,11 @@ def _has_stopped(losses: Sequence[float], chance: float) -> bool:
     """Return whether held-out losses along a run, which began at chance, no longer fall.
 
     The mean of the last third of them is compared with that of the third before, since one may lie
-    high or low. Too few cannot say so.
+    high or low.
     """
     third = len(losses) // 3
-    if third < _THIRD:
-        return False
     before, last = fmean(losses[-2 * third : -third]), fmean(losses[-third:])
-    return before - last <= _STOPPED * max(0.0, chance - last)
+    return before - last <= max(_STOPPED * (chance - last), _STILL)
 
 
 def _numerics(compute: Compute) -> dict[str, Any]:

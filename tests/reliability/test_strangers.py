@@ -383,7 +383,7 @@ def test_a_pack_that_unpacks_to_far_more_is_refused_as_it_is_read(stranger, tmp_
     for bomb in (b" " * (1 << 24), b"\n".join([line[:-1] + b" " * 60_000 + b"}"] * 500)):
         root = parts.write(tmp_path / "x", gzip.compress(bomb))
         tracemalloc.start()
-        with pytest.raises(ConfigError, match=r"far more than runs take"):
+        with pytest.raises(ConfigError, match=r"far more than runs take|is no run"):
             read(root)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
         tracemalloc.stop()

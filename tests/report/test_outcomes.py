@@ -267,7 +267,7 @@ def test_losses_of_other_steps_or_tokens_excuse_nothing():
     text = table.text.model_copy(update={"fingerprint": "g"})
     table = table.model_copy(update={"variants": [base, flat.model_copy(update={"text": text})]})
     runs = [RunStatus(r.id, r.label, r.seed, r.outcome) for r in results.finished.values()]
-    assert milder_outcomes(runs, results.curve, table) == {}
+    assert milder_outcomes(runs, results.curve, [table]) == {}
 
 
 def test_no_curve_is_read_where_all_runs_of_a_seed_ended_alike():
