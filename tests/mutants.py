@@ -309,8 +309,8 @@ EVIDENCE = (
         "a run that diverged counts in its variant's loss",
         "report/comparison.py",
         "losses_by_seed",
-        "(runs['outcome'] == 'ok') & runs[column].notna()",
-        "runs[column].notna()",
+        "(runs['outcome'] == 'ok') & runs[column].abs().lt(math.inf)",
+        "runs[column].abs().lt(math.inf)",
         (REPORT, "tests/report/test_tuning.py"),
     ),
     Mutant(

@@ -264,6 +264,64 @@ def test_a_file_of_somebody_elses_is_not_replaced_by_one_of_the_pack(packed, bes
     assert content(beside) == before
 
 
+def test_a_page_that_was_changed_since_and_one_that_the_list_only_claims_stay(packed, beside):
+    (beside / "report.md").write_text("what I make of it")
+    before = content(beside)
+    with pytest.raises(ConfigError, match=r"report.md' is no file of that pack, or was changed"):
+        pack(Results.open(packed), beside, {"report.md": b"new"})
+    assert content(beside) == before
+    pack(Results.open(packed), beside, {"summary.md": b"new"})
+    assert (beside / "report.md").read_text() == "what I make of it"
+
+
+def test_of_a_pack_in_format_3_only_what_its_report_shows_is_replaced(tmp_path):
+    root = shutil.copytree(ROOT / "results" / "reference" / "first", tmp_path / "x")
+    mine = {"effects_of_mine.png", "effects-of-my-thesis.docx"}
+    for name in mine:
+        (root / name).write_text("mine")
+    shown = {path.name for path in root.glob("effects*.png")} - mine
+    assert shown
+    pack(Results.open(root), root, {"report.md": b"new"})
+    assert mine <= content(root).keys()
+    assert shown.isdisjoint(content(root))
+
+
+def test_a_pack_of_another_experiment_or_of_a_later_format_is_not_replaced(
+    packed, tmp_path, capsys
+):
+    first = ROOT / "results" / "reference" / "first"
+    before = content(packed)
+    assert "holds a pack of 'x', not of 'first'" in refusal(capsys, "pack", first, "--out", packed)
+    later = shutil.copytree(packed, tmp_path / "later")
+    document = json.loads((later / "pack.json").read_text("utf-8"))
+    del document["sha256"]
+    document["plan"]["format"] = 99
+    (later / "pack.json").write_bytes(sealed(document, "pack.json"))
+    held = content(later)
+    assert "is of format 99: a later version" in refusal(capsys, "pack", packed, "--out", later)
+    assert (content(packed), content(later)) == (before, held)
+
+
+def test_what_is_being_packed_is_never_moved_through_a_link_or_by_who_only_reads(
+    packed, beside, tmp_path, capsys
+):
+    """A whole pack where another one's files are written first would be moved from there."""
+    stranger = shutil.copytree(packed, tmp_path / "stranger")
+    (stranger / ".partial-pack").symlink_to(beside)
+    before = content(beside), content(packed)
+    for words in (["pack", stranger], ["pack", packed, "--out", stranger]):
+        assert "is a link" in refusal(capsys, *words)
+    (stranger / ".partial-pack").unlink()
+    shutil.copytree(packed, stranger / ".partial-pack")
+    held = content(stranger)
+    assert "finishes it" in refusal(capsys, "pack", stranger, "--out", tmp_path / "elsewhere")
+    assert content(stranger) == held
+    (stranger / "report.md").write_text("mine")
+    assert "report.md' is no file of that pack" in refusal(capsys, "pack", stranger)
+    assert (stranger / "report.md").read_text() == "mine"
+    assert (content(beside), content(packed)) == before
+
+
 def test_packing_that_is_killed_at_any_call_leaves_the_old_pack_or_is_finished(
     packed, beside, tmp_path, volume
 ):

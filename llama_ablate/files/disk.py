@@ -28,6 +28,7 @@ except ModuleNotFoundError:
 PARTIAL = ".partial-"
 Content = bytes | Callable[["Writer"], Any]
 _CHUNK = 1 << 20
+_MOST = 1 << 30
 #: A pipe in the place of a file is an error then, where it would wait for a reader.
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 #: Seconds for which a network file system's cache may show a folder that is gone.
@@ -64,8 +65,13 @@ def opened(path: Path | str) -> BufferedReader:
 
 
 def read(path: Path | str) -> bytes:
-    """Return the content of a file. Raises ConfigError where it is none, as `opened` does."""
+    """Return the content of a file. Raises ConfigError where it is none, as `opened` does.
+
+    And for one of more than a gibibyte, as none that is read as a whole ever is.
+    """
     with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST:
+            raise ConfigError(f"{path}: damaged, it has more than {_MOST >> 20} MiB")
         return file.read()
 
 

@@ -58,7 +58,10 @@ def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
     """Return the document in the content of a file, as `read_json` does."""
     try:
-        value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse)
+        value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer)
+        _refuse_depth(value, _DEEPEST)
+        if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
         if any(word in raw for word in _QUOTED):
             value = _infinite(value)
     except (ValueError, RecursionError) as error:
@@ -84,10 +87,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _refuse_depth(value: object, levels: int) -> None:
+    if not levels:
+        raise ValueError(f"more than {_DEEPEST} levels")
+    for inner in value.values() if isinstance(value, dict) else value:  # type: ignore[attr-defined]
+        if isinstance(inner, dict | list):
+            _refuse_depth(inner, levels - 1)
+
+
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no JSON")
 
 
+#: Of documents of ours: what is beyond breaks those who compute with it or write it again.
+_DEEPEST, _DIGITS = 64, 40
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _QUOTED = (b'NaN"', b'Infinity"')  # as they end in a file; most files have none
 

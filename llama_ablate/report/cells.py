@@ -177,6 +177,8 @@ def _perplexity(value: float, places: int) -> str:
     """Write a perplexity with the decimals of a loss that has so many places."""
     if math.isnan(value):
         return "-"
+    if not 0 < value < math.inf:
+        return f"{value:g}"
     return f"{value:,.{max(0, places - math.floor(math.log10(value)))}f}"
 
 

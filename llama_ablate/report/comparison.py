@@ -123,7 +123,7 @@ def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
     column = f"{tuning.reported_split(runs)}_{unit_of(table).number}"
     losses: Losses = {variant.id: {} for variant in table.variants}
     if column in runs:
-        ok = runs[(runs["outcome"] == "ok") & runs[column].notna()]
+        ok = runs[(runs["outcome"] == "ok") & runs[column].abs().lt(math.inf)]
         for variant, seed, loss in zip(ok["variant"], ok["seed"], ok[column], strict=True):
             losses[variant][int(seed)] = float(loss)
     return losses

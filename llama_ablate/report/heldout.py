@@ -102,6 +102,7 @@ def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame)
     clustered = {
         where["split"]: (len(samples), where["cluster"])
         for where, samples in zip(kept["coordinates"], kept["samples"], strict=True)
+        if {"split", "cluster"} <= where.keys()
     }
     if not clustered:
         return pd.DataFrame()

@@ -102,7 +102,7 @@ def other_items(table: Table) -> list[str]:
     of_task: dict[str, set[Any]] = {}
     for where in rows["coordinates"]:
         if "fingerprint" in where:
-            of_task.setdefault(str(where["task"]), set()).add(where["fingerprint"])
+            of_task.setdefault(str(where["task"]), set()).add(where.get("fingerprint", ""))
     return [task for task, prints in of_task.items() if len(prints) > 1]
 
 

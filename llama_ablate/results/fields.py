@@ -1,7 +1,7 @@
 """What names and numbers of stored results may be: whoever wrote a file, it is read as this."""
 
 import math
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
@@ -20,6 +20,30 @@ MetricName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}$")
 #: How many there are of something, or how large it is.
 Count = Annotated[int, Field(ge=0, le=10**18)]
 Positive = Annotated[int, Field(gt=0, le=10**18)]
+
+
+#: Words that tables and figures show: a name, a unit.
+Word = Annotated[str, Field(max_length=200)]
+#: Text that they show: a label, a reason.
+Text = Annotated[str, Field(max_length=10_000)]
+
+
+def _entries(options: dict[str, Any]) -> dict[str, Any]:
+    """Hold that what names a component in a mapping is a name, at any depth."""
+    for value in options.values():
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict):
+                _entries(inner)
+    kinds = {"name": str, "pattern": list}
+    if wrong := [
+        key for key, kind in kinds.items() if not isinstance(options.get(key, kind()), kind)
+    ]:
+        raise ValueError(f"a component's {wrong[0]} is none")
+    return options
+
+
+#: Sizes, components and their options by the keys of an experiment file.
+Options = Annotated[dict[str, Any], AfterValidator(_entries)]
 
 
 def _bounded(value: float) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from llama_ablate.config.registry import Entry
-from llama_ablate.results.fields import Number, typed
+from llama_ablate.results.fields import Number, Word, typed
 
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number
@@ -20,12 +20,12 @@ class Value:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     #: Unique within a run or variant: what hypotheses and the columns of a CSV name it by.
-    name: str
+    name: Word
     value: Number
     #: What was measured, whatever the coordinates: "loss", "decode_speed". The name where it has
     #: no coordinates.
-    quantity: str = ""
-    unit: str = ""
+    quantity: Word = ""
+    unit: Word = ""
     #: Where it was measured: {"split": "test"}, {"layer": 3}, {"batch": 8, "context": 512}.
     coordinates: Mapping[str, Coordinate] = field(default_factory=dict)
     #: Of a timed metric: the value of every round, whose median `value` is.

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_ablate.config.experiment import Data, Experiment, Train
-from llama_ablate.results.fields import Count, Fingerprint, Id, Number, Positive
+from llama_ablate.results.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Of the layout of results: raised when other code would misread what is written.
@@ -45,7 +45,7 @@ class PlannedText(_Part):
 class PlannedVariant(_Part):
     """A variant of a table: its architecture with every default filled in, and its exact sizes."""
 
-    label: str
+    label: Text
     id: Id
     baseline: bool = False
     #: Of a control, which kind; of an A/A arm, what is drawn anew: "init", "order" or "both".
@@ -61,9 +61,9 @@ class PlannedVariant(_Part):
     #: Levels of the file that change nothing, so that they are this variant.
     covers: list[str] = Field(default_factory=list)
     #: What it changes of the experiment's `train`.
-    train: dict[str, Any] = Field(default_factory=dict)
+    train: Options = Field(default_factory=dict)
     #: The architecture: sizes, and a component with all its options in every slot.
-    model: dict[str, Any]
+    model: Options
     #: Its tokens, where they are not those of the table.
     text: PlannedText | None = None
     parameters: Positive
@@ -92,7 +92,7 @@ class PlannedRun(_Part):
     order_seed: Count
     steps: Positive
     #: What it changes of the experiment's `train`, the tuned point included.
-    train: dict[str, Any] = Field(default_factory=dict)
+    train: Options = Field(default_factory=dict)
     tuned: dict[str, Any] = Field(default_factory=dict)
     #: Of its optimizer's state; None in plans of older versions, which all had AdamW.
     optimizer_bytes: Count | None = None
@@ -189,6 +189,17 @@ class PlanDocument(_Part):
     def _names_its_metrics(self) -> Self:
         if any(not isinstance(one, str) and "name" not in one for one in self.experiment.measure):
             raise ValueError("a metric that is measured has a name")
+        return self
+
+    @model_validator(mode="after")
+    def _changes_what_there_is(self) -> Self:
+        tables, tuned = self.tables, self.experiment.tune.keys()
+        if any(run.tuned.keys() != tuned for table in tables for run in table.runs):
+            raise ValueError("a run is tuned in other keys than the experiment states")
+        changes = [variant.train for table in tables for variant in table.variants]
+        changes += [run.train for table in tables for run in table.runs]
+        for train in {str(own): own for own in changes}.values():
+            self.experiment.train.with_changes(train)
         return self
 
     @cached_property

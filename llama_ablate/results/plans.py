@@ -55,7 +55,8 @@ def validate(values: Mapping[str, Any], file: Path) -> PlanDocument:
     try:
         return PlanDocument.model_validate(values)
     except (ValidationError, ConfigError) as error:
-        what = f"'{file}': another version{which} wrote it"
+        who = "no version" if version == __version__ else f"another version{which}"
+        what = f"'{file}': {who} wrote it"
         raise FormatError(f"{what}; {ours} ({_first(error)})") from None
 
 

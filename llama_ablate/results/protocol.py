@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from llama_ablate.config.experiment import Experiment, Hypothesis
 from llama_ablate.errors import ConfigError
@@ -44,12 +44,22 @@ class Redone(_Part):
     outcomes: list[str]
 
 
+def _with_hypotheses(stated: dict[str, Any]) -> dict[str, Any]:
+    entries = stated.get("hypotheses", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("hypotheses are a list of what each states")
+    return stated
+
+
+_Stated = Annotated[dict[str, Any], AfterValidator(_with_hypotheses)]
+
+
 class Version(_Part):
     """What an experiment file stated from a moment on: the keys that differ from the defaults."""
 
     #: How many runs had finished before; None where that was not noted.
     after_runs: int | None = 0
-    stated: dict[str, Any]
+    stated: _Stated
     #: Whether it is all that the file stated, or the hypotheses alone.
     whole: bool = True
     replaced: list[Replaced] = Field(default_factory=list)

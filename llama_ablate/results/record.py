@@ -10,7 +10,16 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.fields import LARGEST, Count, Id, MetricName, Number, typed
+from llama_ablate.results.fields import (
+    LARGEST,
+    Count,
+    Id,
+    MetricName,
+    Number,
+    Options,
+    Text,
+    typed,
+)
 from llama_ablate.results.metrics import Measurement
 
 Outcome = Literal["ok", "diverged", "collapsed", "oom", "timeout", "error", "cancelled"]
@@ -49,17 +58,17 @@ class Record:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     id: Id
-    label: str
+    label: Text
     variant: Id
     seed: Count
     outcome: Outcome
-    reason: str
+    reason: Text
     steps_done: Count
     tokens_done: Count
     train_s: Number
     peak_memory_bytes: Count
-    model: dict[str, Any]
-    train: dict[str, Any]
+    model: Options
+    train: Options
     data: str
     compute: dict[str, Any]
     environment: Environment
@@ -109,10 +118,6 @@ def ending(values: Mapping[str, Any], where: object) -> tuple[Outcome, str]:
     return typed(_ENDING, (values.get("outcome"), values.get("reason")), where)
 
 
-def _beyond(values: NDArray[np.float64]) -> bool:
-    return bool((np.abs(values[np.isfinite(values)]) > LARGEST).any())
-
-
 class Curve(NamedTuple):
     """A learning curve: the names of its columns, and its numbers (points, columns)."""
 
@@ -131,9 +136,16 @@ class Curve(NamedTuple):
             curve = cls(names, values.reshape(len(values), len(names)))
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"{where}: damaged, it is no learning curve ({error})") from None
-        if len(curve.values) and ({*CURVE} - {*names} or _beyond(values)):
+        if len(curve.values) and ({*CURVE} - {*names} or curve._is_beyond):
             raise ConfigError(f"{where}: damaged, a learning curve has other columns or numbers")
         return curve
+
+    @property
+    def _is_beyond(self) -> bool:
+        """Whether a step is no number, or another is too large."""
+        finite = np.isfinite(self.values)
+        steps = [self.columns.index(key) for key in ("step", "tokens")]
+        return not finite[:, steps].all() or bool((abs(self.values[finite]) > LARGEST).any())
 
     @property
     def points(self) -> list[dict[str, float]]:

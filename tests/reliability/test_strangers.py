@@ -287,6 +287,61 @@ def test_a_pack_of_any_other_shape_is_read_or_is_one_line(stranger, tmp_path, ta
     tally("R24", "packs with values of another kind", trials, len(wrong))
 
 
+def levels(number):
+    """A document of so many levels."""
+    value = {}
+    for _ in range(number):
+        value = {"a": value}
+    return value
+
+
+VARIANT = ("document", "plan", "tables", 0, "variants", 1)
+PLANNED = ("document", "plan", "tables", 0, "runs", 0)
+MEASURED = ("runs", 0, "metrics", "perplexity", "rows", 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "odd"),
+    [
+        ((*VARIANT, "model", "norm"), {"name": {}}),
+        ((*VARIANT, "train"), {"lr": None}),
+        ((*VARIANT, "train"), {"lr": levels(200)}),
+        ((*VARIANT, "train"), {"lr": 10**400}),
+        ((*VARIANT, "label"), "x" * 100_000),
+        ((*PLANNED, "tuned"), {"lr": 1}),
+        (("document", "protocol", 0, "stated", "hypotheses"), None),
+        (("runs", 0, "environment", "extra"), "\ud800"),
+        (("runs", 0, "environment", "extra"), levels(200)),
+        (("runs", 0, "curve", "step"), ["NaN"] * 5),
+        ((*MEASURED, "value"), 0),
+        ((*MEASURED, "value"), -1),
+        ((*MEASURED, "value"), "Infinity"),
+        ((*MEASURED, "coordinates"), {"layer": 1}),
+        ((*MEASURED, "unit"), "x" * 100_000),
+        (("runs", 1, "id"), "00000000"),
+    ],
+)
+def test_what_only_a_report_computes_with_is_refused_where_it_is_read_or_does_no_harm(
+    stranger, tmp_path, path, odd
+):
+    root = Parts(stranger / "pack").changed(path, odd).write(tmp_path / "one")
+    assert tried(root, stranger, tmp_path / "out", ("show", "compare", "report", "pack")) == []
+
+
+def test_a_file_of_many_gigabytes_is_a_line_at_once(stranger, tmp_path):
+    """Sparse: it takes no room on the disk."""
+    for kind, name in (("pack", "pack.json"), ("pack", "runs.jsonl.gz"), ("folder", "plan.json")):
+        root = shutil.copytree(stranger / kind, tmp_path / name)
+        with (root / name).open("r+b") as file:
+            file.truncate(40 << 30)
+        tracemalloc.start()
+        with at_most(20), quietly() as said:
+            assert main(["show", str(root)]) == 2
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+        tracemalloc.stop()
+        assert said.getvalue().count("\n") == 1
+
+
 def places_of(value, path=()):
     """Yield the path of everything in a document but a path of one step."""
     if len(path) > 1:
