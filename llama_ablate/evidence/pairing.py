@@ -59,7 +59,8 @@ def paired_effect(
     if len(variant) != len(baseline):
         raise ValueError(f"{len(variant)} values cannot be paired with {len(baseline)}")
     a, b = np.asarray(variant, float), np.asarray(baseline, float)
-    difference = a - b
+    with np.errstate(invalid="ignore"):  # of two infinite perplexities nothing is known
+        difference = a - b
     n = len(difference)
     mean = float(difference.mean()) if n else math.nan
     if n < 2:

@@ -193,9 +193,10 @@ class PlanDocument(_Part):
 
     @model_validator(mode="after")
     def _changes_what_there_is(self) -> Self:
-        tables, tuned = self.tables, self.experiment.tune.keys()
-        if any(run.tuned.keys() != tuned for table in tables for run in table.runs):
-            raise ValueError("a run is tuned in other keys than the experiment states")
+        tables = self.tables
+        tuned = {frozenset(run.tuned) for table in tables for run in table.runs}
+        if len(tuned) > 1 or not tuned <= {frozenset(), frozenset(self.experiment.tune)}:
+            raise ValueError("runs are tuned in other keys than the experiment states")
         changes = [variant.train for table in tables for variant in table.variants]
         changes += [run.train for table in tables for run in table.runs]
         for train in {str(own): own for own in changes}.values():

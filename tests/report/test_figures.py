@@ -31,7 +31,9 @@ def frames(tmp_path):
             loss = 2 + 0.1 * run.seed + effect * (1 + 0.01 * run.seed)
             nats = row("test_loss_nats", loss, "nats", "loss", split="test")
             known = {"perplexity": Measurement((nats,)), **measured(run.variant, run.seed)}
-            curve = [{"tokens": t, "validation_loss_nats": loss + 1 / t} for t in (1, 2, 4)]
+            curve = [
+                {"step": t, "tokens": t, "validation_loss_nats": loss + 1 / t} for t in (1, 2, 4)
+            ]
             record = replace(plans.RECORD, id=run.id, label=run.variant, variant=run.variant)
             store.commit(replace(record, seed=run.seed, metrics=known), curve, None)
         with store.alone("measure") as lease:
