@@ -68,9 +68,11 @@ def simultaneous(
     moderated with a prior of fixed weight (Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3): two
     degrees of freedom at the mean variance of the other rows, where three others have one. A row
     of fewer than three seeds, or with more than twice that variance, keeps its own. The variance
-    over held-out texts is added, with Satterthwaite's degrees of freedom (1946, Biometrics 2).
+    over held-out texts is added, with Satterthwaite's degrees of freedom (1946, Biometrics 2). Of
+    an infinite number nothing is known: a difference with one is left out.
     """
     text_errors, shares = text_errors or {}, shares or {}
+    differences = {name: [*filter(math.isfinite, own)] for name, own in differences.items()}
     m = len(differences) if family is None else family
     seeds = _moderated(differences)
     return {

@@ -53,14 +53,14 @@ def paired_effect(
 
     The two sequences hold the same seeds in the same order. Unpaired, the variance would be the
     sum of both; `saved` is that over the variance of the differences, 1 / (1 - r) where both are
-    equal. With one seed there is no interval, and with zero spread the interval is the point
+    equal. Pairs with an infinite number are left out. With one seed there is no interval, and with zero spread the interval is the point
     itself. Raises ValueError for unequal lengths.
     """
     if len(variant) != len(baseline):
         raise ValueError(f"{len(variant)} values cannot be paired with {len(baseline)}")
-    a, b = np.asarray(variant, float), np.asarray(baseline, float)
-    with np.errstate(invalid="ignore"):  # of two infinite perplexities nothing is known
-        difference = a - b
+    both = np.asarray([variant, baseline], float)
+    a, b = both[:, ~np.isinf(both).any(axis=0)]  # of infinite perplexities nothing is known
+    difference = a - b
     n = len(difference)
     mean = float(difference.mean()) if n else math.nan
     if n < 2:
