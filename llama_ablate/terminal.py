@@ -11,7 +11,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-_USER = re.compile(r"(?<=://)[^/@\s]+@")
+#: User and password in an address, up to the last `@` before its path; a path has one slash less.
+_USER = re.compile(r"(?<=:/)(/?)[^/'\"]*@")
 _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 #: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
 _COLOURS = {
@@ -37,7 +38,7 @@ def in_one_line(text: str) -> str:
 
     Addresses are without the user and the password that stand in them.
     """
-    return "".join(c if c.isprintable() else _spelled(c) for c in _USER.sub("", text))
+    return "".join(c if c.isprintable() else _spelled(c) for c in _USER.sub(r"\1", text))
 
 
 def _spelled(character: str) -> str:

@@ -81,7 +81,17 @@ def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_f
     assert left() == 0
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"launcher": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"launcher": "x"}', '{"launcher": 5, "pid": 1, "bytes": 1}'),
+        *('{"launcher": "x", "pid": "1", "bytes": 1}', '{"launcher": "x", "pid": -1, "bytes": 1}'),
+        *(
+            '{"launcher": "x", "pid": 1, "bytes": null}',
+            '{"launcher": "x", "pid": 1.5, "bytes": 1}',
+        ),
+    ],
+)
 def test_a_promise_that_cannot_be_read_tells_nothing(tmp_path, content):
     (tmp_path / "promises").mkdir()
     (tmp_path / "promises" / "0").write_text(content)

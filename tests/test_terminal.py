@@ -141,6 +141,21 @@ def test_the_list_of_components_fits_the_terminal(width):
     assert width - 5 <= max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("http://user:secret@host/x failed", "http://host/x failed"),
+        ("https://user:sec@ret@host:1", "https://host:1"),
+        ("'http://user:sec ret@host'", "'http://host'"),
+        ("no such file: https:/user:secret@host/x", "no such file: https:/host/x"),
+        ("http://host/x and user@place", "http://host/x and user@place"),
+        ("sqlite:////home/me/x.db", "sqlite:////home/me/x.db"),
+    ],
+)
+def test_addresses_are_printed_without_user_and_password(said, shown):
+    assert terminal.in_one_line(said) == shown
+
+
 def test_labels_that_would_become_the_same_are_not_shortened_to_that():
     labels = [f"the same beginning {n} and the same end of it" for n in (1, 2)]
     cells = CELLS.iloc[:2].assign(variant=labels)
@@ -310,7 +325,7 @@ def test_the_watch_ends_when_all_runs_have_ended(tmp_path, monkeypatch):
     store = Store(tmp_path / "x")
     store.prepare()
     store.create(of_runs("r1"), "")
-    point = {"step": 1, "train_loss_nats": 3.0}
+    point = {"step": 1, "tokens": 1, "train_loss_nats": 3.0}
 
     def finish(_text):
         lease = store.lease("r1")

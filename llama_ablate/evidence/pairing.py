@@ -51,10 +51,10 @@ def paired_effect(
 ) -> Effect:
     """Return the mean of `variant - baseline` over seeds, with a Student-t interval.
 
-    The two sequences hold the same seeds in the same order. Unpaired, the variance would be the
-    sum of both; `saved` is that over the variance of the differences, 1 / (1 - r) where both are
-    equal. Pairs with an infinite number are left out. With one seed there is no interval, and with zero spread the interval is the point
-    itself. Raises ValueError for unequal lengths.
+    The two sequences hold the same seeds in the same order; pairs with an infinite number are left
+    out. Unpaired, the variance would be the sum of both; `saved` is that over the variance of the
+    differences, 1 / (1 - r) where both are equal. With one seed there is no interval, and with zero
+    spread the interval is the point itself. Raises ValueError for unequal lengths.
     """
     if len(variant) != len(baseline):
         raise ValueError(f"{len(variant)} values cannot be paired with {len(baseline)}")

@@ -5,15 +5,27 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
+from pydantic import TypeAdapter
 
 from llama_ablate.data.tokens import cache_folder
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import parse, to_line
+from llama_ablate.results.fields import Count, Positive, typed
 from llama_ablate.results.leases import alone
 from llama_ablate.results.processes import alive, myself
+
+
+class _Promise(NamedTuple):
+    launcher: str
+    pid: Positive
+    bytes: Count
+
+
+_PROMISE = TypeAdapter(_Promise)
 
 
 @contextmanager
@@ -30,8 +42,8 @@ def promised(each: int, fitting: Callable[[int], int]) -> Iterator[int]:
     with suppress(OSError), alone(folder / "lock"):
         others = [folder / name for name in disk.names(folder) if name != "lock"]
         workers = fitting(sum(map(_left, others)))
-        promise = {"launcher": myself(), "pid": os.getpid(), "bytes": each * workers}
-        disk.replace(own, to_line(promise).encode())
+        promise = _Promise(myself(), os.getpid(), each * workers)
+        disk.replace(own, to_line(promise._asdict()).encode())
     try:
         yield workers or fitting(0)
     finally:
@@ -42,13 +54,12 @@ def promised(each: int, fitting: Callable[[int], int]) -> Iterator[int]:
 def _left(file: Path) -> int:
     """Return what is left of a promise; one whose launcher has ended is removed."""
     try:
-        promise = parse(file.read_bytes(), file)
-        launcher, pid, whole = (promise[key] for key in ("launcher", "pid", "bytes"))
-    except (OSError, ConfigError, LookupError, TypeError):  # gone just now, or damaged
+        promise = typed(_PROMISE, parse(disk.read(file), file), file)
+    except (OSError, ConfigError):  # gone just now, or damaged
         return 0
-    if (living := alive(launcher)) is False:
+    if (living := alive(promise.launcher)) is False:
         disk.remove(file)
-    return max(0, whole - _held(pid)) if living else 0
+    return max(0, promise.bytes - _held(promise.pid)) if living else 0
 
 
 def _held(launcher: int) -> int:

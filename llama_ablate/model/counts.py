@@ -214,11 +214,11 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
     attention, feedforward = _numel(block.attn), _numel(block.ffn)
     return _OfBlock(
         attention,
-        int(block.attn.flops(length)),
+        _counted(block.attn, "flops", length),
         _growth(block.attn, dtype),
-        int(block.attn.state_bytes(length, dtype)),
+        _counted(block.attn, "state_bytes", length, dtype),
         feedforward,
-        int(block.ffn.flops()),
+        _counted(block.ffn, "flops"),
         _idle(block.ffn),
         block.ffn.width,
         len(block.norms),
@@ -228,12 +228,23 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
 
 def _growth(mixer: Any, dtype: torch.dtype) -> int:
     """Return the bytes that a token adds to a mixer's state; 0 for a recurrence."""
-    return int(mixer.state_bytes(2, dtype) - mixer.state_bytes(1, dtype))
+    return _counted(mixer, "state_bytes", 2, dtype) - _counted(mixer, "state_bytes", 1, dtype)
 
 
 def _idle(ffn: Any) -> int:
     """Return the parameters of a feed-forward network that a token does not pass."""
-    return _numel(ffn) - int(ffn.active_parameters()) if hasattr(ffn, "active_parameters") else 0
+    has = hasattr(ffn, "active_parameters")
+    return _numel(ffn) - _counted(ffn, "active_parameters") if has else 0
+
+
+def _counted(module: Any, name: str, *of: Any) -> int:
+    """Return what a component counts of itself. Raises ConfigError where that is no number."""
+    found = getattr(module, name)(*of)
+    try:
+        return int(found)
+    except (TypeError, ValueError, OverflowError):
+        what = f"{name}() of {type(module).__name__} returns {found!r}"
+        raise ConfigError(f"{what}: it is to count, and return a whole number") from None
 
 
 def _numel(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ a grid starts.
 import copy
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
+_ROWS, _LONGEST = 4, 512  # of a batch as training has it, where a fault may need the room
 _CHANGED = 12  # the token that is changed to see which logits depend on it
 _STEP, _STEPS = 1e-2, 3  # a gradient may be zero at the first, where an output starts at zero
 _PADDED = 5  # tokens of padding to the left of a sequence
@@ -61,6 +63,22 @@ def causal(model: Decoder, tokens_BT: Tensor) -> str | None:
         moved_BT = (logits(model, tokens_BT) - logits(model, changed_BT)).abs().amax(-1)
         if moved_BT[:, :_CHANGED].max() > _CLOSE * moved_BT.max():
             return "lets a token see tokens that come after it"
+    return None
+
+
+def as_in_training(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold the laws of causality and of batches at the context's own length and in bfloat16.
+
+    What works in chunks, or is another kernel in bfloat16, may break them there alone.
+    """
+    T = min(model.spec.context, _LONGEST)
+    pieces = -(-_ROWS * T // tokens_BT.numel())
+    long_BT = tokens_BT.flatten().repeat(pieces)[: _ROWS * T].view(_ROWS, T)
+    if failure := causal(model, long_BT) or batch_apart(model, long_BT):
+        return f"{failure}, in {_ROWS} sequences of {T}"
+    with suppress(RuntimeError), torch.autocast(tokens_BT.device.type, torch.bfloat16):
+        if failure := causal(model, long_BT):  # one that cannot take it is not trained in it
+            return f"{failure}, in bfloat16"
     return None
 
 
@@ -230,7 +248,9 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
     }
     for name, flops in {**counted, "Global": model.flops(T)}.items():
         found = sum(counter.get_flop_counts().get(name, {}).values()) / T
-        if abs(flops - found) > within * found:
+        if not isinstance(flops, int | float):
+            return f"counts {flops!r} FLOPs per token, which is no number"
+        if not abs(flops - found) <= within * found:  # NaN, too
             part = "the whole model" if name == "Global" else name.removeprefix("Decoder.")
             return (
                 f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {found:,.0f}"
@@ -350,6 +370,7 @@ LAWS: tuple[Law, ...] = (
     drawn_from_the_seed,
     causal,
     batch_apart,
+    as_in_training,
     cached_equals_full,
     padding_changes_nothing,
     documents_apart,

@@ -1,15 +1,18 @@
 """The laws that a component from outside is held to before a grid starts, each with its culprit."""
 
+import math
 from copy import copy
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model import laws
 from llama_ablate.model.attention import MHA
+from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.feedforward import SwiGLU
 from llama_ablate.model.initialisation import INITS
@@ -394,6 +397,60 @@ def test_a_batch_that_is_mixed_in_training_alone_or_outside_of_it_alone_is_refus
 def test_flops_within_a_hundredth_pass_and_so_do_those_of_torchs_own_attention(check):
     check("feedforward", counting(lambda right: 1.009 * right))
     check("attention", TorchAttention)
+
+
+@pytest.mark.parametrize("flops", [math.nan, math.inf, "a few", None])
+def test_flops_that_are_no_number_are_refused_in_a_line(check, spec, flops):
+    with pytest.raises(ConfigError):
+        check("feedforward", counting(lambda _right: flops))
+    with pytest.raises(ConfigError, match=r"^flops\(\) of Counted returns .* whole number$"):
+        count(spec(**LLAMA | {"feedforward": "theirs"}))
+
+
+class Ahead(REGISTRIES["feedforward"].get("relu")):
+    """See the next token, in long texts, large batches or bfloat16 alone."""
+
+    def sees(self, x_BTD):
+        return x_BTD.shape[1] > 24
+
+    def forward(self, x_BTD, ctx):
+        y_BTD = super().forward(x_BTD, ctx)
+        if self.sees(x_BTD):
+            y_BTD = y_BTD + x_BTD.roll(-1, 1)
+        return y_BTD
+
+
+class AheadInChunks(Ahead):
+    def forward(self, x_BTD, ctx):
+        y_BTD = REGISTRIES["feedforward"].get("relu").forward(self, x_BTD, ctx)
+        full = x_BTD.shape[1] // 32 * 32
+        means = x_BTD[:, :full].unflatten(1, (-1, 32)).mean(2).repeat_interleave(32, 1)
+        return y_BTD + F.pad(means, (0, 0, 0, x_BTD.shape[1] - full)) if full else y_BTD
+
+
+class AheadInBfloat16(Ahead):
+    def sees(self, _x_BTD):
+        return torch.is_autocast_enabled("cpu")
+
+
+class Mixing(Ahead):
+    def forward(self, x_BTD, ctx):
+        y_BTD = REGISTRIES["feedforward"].get("relu").forward(self, x_BTD, ctx)
+        return y_BTD + x_BTD.mean(0) if len(x_BTD) > 2 else y_BTD
+
+
+@pytest.mark.parametrize(
+    ("component", "words"),
+    [
+        (Ahead, r"tokens that come after it, in 4 sequences of 64"),
+        (AheadInChunks, r"tokens that come after it, in 4 sequences of 64"),
+        (AheadInBfloat16, r"tokens that come after it, in bfloat16"),
+        (Mixing, r"mixes the sequences of a batch, in 4 sequences of 64"),
+    ],
+)
+def test_a_fault_that_needs_a_long_text_a_batch_or_bfloat16_is_found(check, component, words):
+    with pytest.raises(ConfigError, match=words):
+        check("feedforward", component, context=64)
 
 
 def test_what_multiplies_no_matrices_counts_no_flops(check):
