@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
+from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
 
 
