@@ -27,11 +27,14 @@ import io
 import json
 import re
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+#: Bytes that the runs of a pack may unpack to.
+MOST = 1 << 30
 PACK = "pack.json"
 SEAL = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\n\Z')
 TOP = re.compile(r"experiment\.yaml|(plan|plan-[0-9a-f]{8}|compute|pace|hypotheses|protocol)\.json")
@@ -85,10 +88,18 @@ def packed(root: Path) -> Iterator[Breach]:
     yield from changed
     if any(place == str(path) for _, place, _ in changed):
         return
-    raw = path.read_bytes()
+    try:
+        with gzip.open(path) as packed:
+            text = packed.read(MOST + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        yield "I2", str(path), f"cannot be unpacked: {error}"
+        return
+    if len(text) > MOST:
+        yield "I2", str(path), f"unpacks to more than {MOST >> 20} MiB"
+        return
     ids: Counter[str] = Counter()
     planned = planned_runs(mapping(values.get("plan")))
-    for number_, line in enumerate(gzip.decompress(raw).splitlines(), 1):
+    for number_, line in enumerate(text.splitlines(), 1):
         try:
             run = mapping(strict(line))
         except ValueError as error:

@@ -314,7 +314,7 @@ def cache_folder() -> Path:
 
 def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
     """Encode a text in a working folder, from where that was stopped, and place its tokens."""
-    partial, progress = folder / "tokens", Progress.of(folder, text)
+    partial, progress = disk.below(folder, "tokens"), Progress.of(folder, text)
     file = partial / "tokenizer.json"
     disk.make(partial)
     with _at("data", "tokenizer"):
@@ -322,7 +322,8 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
             say("making the tokenizer")
             saved = maker.make(text).to_json()
             disk.remove_tree(file)
-            progress = Progress(folder, text.fingerprint, disk.write(file, saved.encode("utf-8")))
+            done = disk.write(file, saved.encode("utf-8"))
+            progress = Progress(folder, text.fingerprint, tokenizer=done)
         tokenizer = from_json(file.read_text("utf-8"))
         with Bar("tokenising", "B") as bar:
             _encode(text, partial, progress, kind_of(tokenizer.vocab).itemsize, bar)

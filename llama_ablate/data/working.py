@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from llama_ablate.config.spec import digest
 from llama_ablate.data import texts
 from llama_ablate.data.corpora import UNCHANGED, Corpus
@@ -23,6 +25,7 @@ from llama_ablate.data.encoding import Chunk
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.fields import Count, Fingerprint, Positive, typed
 from llama_ablate.files.strict_json import read_json, sealed
 from llama_ablate.terminal import Bar, say
 
@@ -48,16 +51,28 @@ def remember(root: Path, entry: object, state: str | None, text: Text) -> None:
         _note_text(file, state, text)
 
 
+@dataclass
+class _Known:
+    """What is noted of a text, beside its files."""
+
+    state: str | None
+    fingerprint: Fingerprint
+    sizes: dict[str, Positive]
+    longest: Count
+
+
+_KNOWN = TypeAdapter(_Known)
+
+
 def _known(root: Path, entry: object) -> Path:
     return root / "texts" / f"{digest([_READING, entry], 16)}.json"
 
 
 def _noted_text(file: Path, folder: Path, state: str | None) -> Text | None:
     with contextlib.suppress(*_NO_NOTE):
-        known = _noted(file)
-        was = known.pop("state")
-        if state is not None and state in (was, UNCHANGED):
-            return Text(folder, **known)
+        known = typed(_KNOWN, _noted(file), file)
+        if state is not None and state in (known.state, UNCHANGED):
+            return Text(folder, known.fingerprint, known.sizes, known.longest)
     return None
 
 
@@ -91,7 +106,7 @@ def folder(root: Path, name: str) -> Iterator[Path]:
         disk.make(root / "tokens")
         disk.make(root / "working")
         _forget(root / "working")
-        held, path = _held(root / "working" / name)
+        held, path = _held(disk.below(root, "working", name))
         try:
             yield path
         except Exception:
@@ -160,7 +175,7 @@ def _forget(parent: Path) -> None:
 
 def read(source: Corpus, working: Path) -> Text:
     """Return the text of a corpus, in a folder: read now, or by a process that was killed since."""
-    place, file = working / "text", working / "text.json"
+    place, file = disk.below(working, "text"), working / "text.json"
     with contextlib.suppress(OSError, ValueError):
         if known := _noted_text(file, place, source.state):
             return texts.opened(known)
@@ -179,7 +194,7 @@ class Done:
     The chunks follow each other from the first byte of the text on, and so do their tokens.
     """
 
-    chunks: list[list[int]] = field(default_factory=list)
+    chunks: list[list[Count]] = field(default_factory=list)
     sha256: str = sha256().hexdigest()  # of the tokens' file
 
     @property
@@ -194,34 +209,41 @@ class Done:
 
 
 @dataclass
-class Progress:
-    """How far the encoding of a text is, kept in a working folder."""
+class _Noted:
+    """What is noted of the encoding of a text."""
 
-    working: Path
     fingerprint: str  # of the text
     tokenizer: str = ""  # SHA-256 of its file
     splits: dict[str, Done] = field(default_factory=dict)
     lost: str = ""  # what the tokenizer was seen to lose
-    _saved: float = field(default_factory=time.monotonic)
+
+
+_NOTED = TypeAdapter(_Noted)
+
+
+class Progress(_Noted):
+    """How far the encoding of a text is, kept in a working folder."""
+
+    def __init__(self, working: Path, fingerprint: str, **noted: Any) -> None:
+        super().__init__(fingerprint, **noted)
+        self._working, self._saved = working, time.monotonic()
 
     @classmethod
     def of(cls, working: Path, text: Text) -> "Progress":
         """Return how far a text was encoded here; nothing, where its chunks end elsewhere."""
         with contextlib.suppress(*_NO_NOTE):
-            values = _noted(working / "progress.json")
-            splits = {split: Done(**done) for split, done in values.pop("splits").items()}
-            if values["fingerprint"] == text.fingerprint and all(
+            file = working / "progress.json"
+            noted = typed(_NOTED, _noted(file), file)
+            if noted.fingerprint == text.fingerprint and all(
                 [end for end, _ in done.chunks] == _ends(text, split, len(done.chunks))
-                for split, done in splits.items()
+                for split, done in noted.splits.items()
             ):
-                return cls(working, splits=splits, **values)
+                return cls(working, **vars(noted))
         return cls(working, text.fingerprint)
 
     def save(self) -> None:
         """Keep it on disk."""
-        values = asdict(self)
-        kept = {key: values[key] for key in ("fingerprint", "tokenizer", "splits", "lost")}
-        _note(self.working / "progress.json", kept)
+        _note(self._working / "progress.json", asdict(self))
         self._saved = time.monotonic()
 
     def save_sometimes(self, flush: Callable[[], None]) -> None:
@@ -252,7 +274,7 @@ class Appended:
             self._sum, done = sha256(), Done()
             disk.remove_tree(path)
         self.done = done
-        self._file = path.open("ab")
+        self._file = disk.below(path.parent, path.name).open("ab")
         self._file.truncate(done.tokens * width)
 
     def __enter__(self) -> "Appended":

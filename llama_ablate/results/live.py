@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.fields import Number
 from llama_ablate.files.strict_json import parse, to_line
-from llama_ablate.results.fields import Number
 
 LIVE = "live.json"
 #: Seconds between two notes.

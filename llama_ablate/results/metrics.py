@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from llama_ablate.config.registry import Entry
-from llama_ablate.results.fields import Number, Word, typed
+from llama_ablate.files.fields import Number, Word, typed
 
 #: What a coordinate may be: a split, a context, a batch size, a position, a layer ...
 Coordinate = str | Annotated[int, Field(ge=-(10**18), le=10**18)] | Number

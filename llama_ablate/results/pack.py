@@ -26,9 +26,9 @@ from pydantic import Field, TypeAdapter
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
+from llama_ablate.files.fields import Count, Id, MetricName, typed
 from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import plans, protocol
-from llama_ablate.results.fields import Count, Id, MetricName, typed
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.live import Live
 from llama_ablate.results.metrics import Measurement

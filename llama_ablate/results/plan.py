@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_ablate.config.experiment import Data, Experiment, Train
-from llama_ablate.results.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
+from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.results.record import ComputeSettings, Settings
 
 #: Of the layout of results: raised when other code would misread what is written.

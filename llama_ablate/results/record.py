@@ -10,7 +10,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.fields import (
+from llama_ablate.files.fields import (
     LARGEST,
     Count,
     Id,

@@ -143,6 +143,7 @@ def alone(results: Results, name: str) -> Iterator[TextIO]:
     the folder cannot be made.
     """
     results.refuse_links()
+    _ = results.plan  # of another version nothing is sent, and nothing written
     handle = disk.append(disk.below(results.track, f"{name}.log"))
     with os.fdopen(handle, "a", encoding="utf-8") as log:
         try:
