@@ -77,6 +77,15 @@ def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
     return {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
 
 
+def unpacked(path: Path) -> list[bytes]:
+    """Return the lines of the runs of a pack. Raises OSError for far more than runs take."""
+    with gzip.open(path) as file:
+        text = file.read(MOST + 1)
+    if len(text) > MOST:
+        raise OSError(f"more than {MOST >> 20} MiB")
+    return text.splitlines()
+
+
 def packed(root: Path) -> Iterator[Breach]:
     """I1, I2, I4, I5 and I6 of a pack."""
     file, path = root / PACK, root / "runs.jsonl.gz"
@@ -89,17 +98,13 @@ def packed(root: Path) -> Iterator[Breach]:
     if any(place == str(path) for _, place, _ in changed):
         return
     try:
-        with gzip.open(path) as packed:
-            text = packed.read(MOST + 1)
+        lines = unpacked(path)
     except (EOFError, OSError, zlib.error) as error:
         yield "I2", str(path), f"cannot be unpacked: {error}"
         return
-    if len(text) > MOST:
-        yield "I2", str(path), f"unpacks to more than {MOST >> 20} MiB"
-        return
     ids: Counter[str] = Counter()
     planned = planned_runs(mapping(values.get("plan")))
-    for number_, line in enumerate(text.splitlines(), 1):
+    for number_, line in enumerate(lines, 1):
         try:
             run = mapping(strict(line))
         except ValueError as error:
