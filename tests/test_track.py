@@ -29,9 +29,9 @@ CURVE = [
 ]
 
 
-def plan(**experiment):
+def plan(tuned=(), **experiment):
     variants = [variant("v1", "rope"), variant("v2", "alibi")]
-    runs = [run("r1", "v1"), run("r2", "v2", tuned={"lr": 0.1})]
+    runs = [run("r1", "v1", tuned=dict(tuned)), run("r2", "v2", tuned=dict(tuned))]
     return document(table(variants, runs), name="my test", **experiment)
 
 
@@ -94,7 +94,9 @@ def kept(monkeypatch):
 
 def test_a_run_is_named_by_experiment_variant_and_seed_and_has_its_recipe():
     made = plan(train={"steps": 2, "batch": 4, "lr": 0.25})
-    first, tuned = (TrackedRun.of(made, made.runs[id_]) for id_ in ("r1", "r2"))
+    first = TrackedRun.of(made, made.runs["r1"])
+    made = plan({"lr": 0.1}, tune={"lr": [0.1, 0.2]})
+    tuned = TrackedRun.of(made, made.runs["r2"])
     assert (first.id, first.project, first.group, first.name) == (
         "r1",
         "my test",

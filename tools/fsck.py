@@ -29,7 +29,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,14 @@ def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
     return {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
 
 
-def unpacked(path: Path) -> list[bytes]:
-    """Return the lines of the runs of a pack. Raises OSError for far more than runs take."""
-    with gzip.open(path) as file:
-        text = file.read(MOST + 1)
-    if len(text) > MOST:
-        raise OSError(f"more than {MOST >> 20} MiB")
-    return text.splitlines()
+def unpacked(path: Path) -> list[bytes] | str:
+    """Return the lines of the runs of a pack, or why there are none."""
+    try:
+        with gzip.open(path) as file:
+            text = file.read(MOST + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        return f"cannot be unpacked: {error}"
+    return f"has more than {MOST >> 20} MiB" if len(text) > MOST else text.splitlines()
 
 
 def packed(root: Path) -> Iterator[Breach]:
@@ -92,15 +93,13 @@ def packed(root: Path) -> Iterator[Breach]:
     values = document(file)
     if not sealed(root, file):
         yield "I2", str(file), "is not what its seal says"
-    old = mapping(values.get("runs"))  # of format 3: the runs' file alone, and how many they are
     changed = [*other_files(root, values)]
     yield from changed
     if any(place == str(path) for _, place, _ in changed):
         return
-    try:
-        lines = unpacked(path)
-    except (EOFError, OSError, zlib.error) as error:
-        yield "I2", str(path), f"cannot be unpacked: {error}"
+    lines = unpacked(path)
+    if isinstance(lines, str):
+        yield "I2", str(path), lines
         return
     ids: Counter[str] = Counter()
     planned = planned_runs(mapping(values.get("plan")))
@@ -114,16 +113,24 @@ def packed(root: Path) -> Iterator[Breach]:
         steps = [int(step) for step in listed(mapping(run.get("curve")).get("step"))]
         if steps != curve_steps(run, planned):
             yield "I5", str(path), f"run {run.get('id')} has the steps {steps[:3]}...{steps[-3:]}"
+    yield from counted(ids, planned, values, file)
+
+
+def counted(
+    ids: Counter[str], planned: Collection[str], values: dict[str, Any], file: Path
+) -> Iterator[Breach]:
+    """I1 of a pack, by how often each run is there."""
     # With looks or a race the results decide which of the planned runs are needed.
     experiment = mapping(mapping(values.get("plan")).get("experiment"))
     staged = bool(mapping(experiment.get("seeds")).get("looks") or experiment.get("race"))
+    old = mapping(values.get("runs"))  # of format 3: the runs' file alone, and how many they are
     for id_ in planned:
         if ids[id_] != 1 and not (staged and ids[id_] == 0):
             yield "I1", str(file), f"run {id_} is there {ids[id_]} times"
     if ids.total() != old.get("count", len(mapping(values.get("ended")))):
         yield "I1", str(file), f"{ids.total()} runs are there, and the pack says another number"
     for id_ in ids.keys() - planned:
-        yield "I1", str(path), f"run {id_} is not planned"
+        yield "I1", str(file), f"run {id_} is not planned"
 
 
 def other_files(root: Path, document: dict[str, Any]) -> Iterator[Breach]:
