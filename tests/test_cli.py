@@ -73,7 +73,9 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
         assert word in out
     assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert f"(6 steps), {6 * 4 * 16 / said['variants'][0]['parameters']:.2g} a parameter" in out
+    assert (
+        f"(6 steps), {6 * 4 * 16 / said['variants'][0]['parameters']:.2g} a parameter with" in out
+    )
     assert said["runs"] == 4
     assert said["predicted_s"] > 0
     assert said["workers"] == cores()

@@ -320,11 +320,14 @@ def _write_plan(
     asked = f"device {device}, precision {train.precision}, kernel {train.kernel}"
     if train.compile != "never":
         asked += f", compile {train.compile}"
+    spec = plan.baseline.spec
+    sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     try:
         chosen = store.measure_once(
             "compute",
-            asked,
+            f"{asked}, {sizes}",
             lambda: measurement.choose_compute(plan, device, store.log("compute")).to_dict(),
+            before=asked,
         )
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None

@@ -135,6 +135,11 @@ def write(
         f"{of} {rate:g}" for of, rate in asdict(model.spec.dropout).items() if rate != kept[of]
     ]:
         notes.append(f"{kind} has no such dropout, so it is left out: {', '.join(lost)}")
+    if model.spec.separator is not None:
+        notes.append(
+            "attention and positions began anew with each document (`documents: mask`): "
+            f"{kind} reads a text of several as one, and computes other logits after the first"
+        )
     documents |= {"config.json": config, "generation_config.json": generation_config(tokenizer)}
     ours = {name: p.detach() for name, p in model.named_parameters()}
     tensors = {

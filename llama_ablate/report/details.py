@@ -101,7 +101,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
             )
             for name, (x, y, effect) in numbers.items()
         ],
-        columns=[*names, "difference [95%]", "r over seeds"],
+        columns=[*names, "difference over seeds [95%]", "r over seeds"],
     )
     speeds = pd.DataFrame(_speeds(table, a, b), columns=[*names, "ratio"])
     lines = [f"{a.label} -> {b.label}", ""]
@@ -187,9 +187,12 @@ def _sentence(
         "diverged": "diverged more often than",
         "collapsed": "collapsed more often than",
     }
+    shown = tables.interval(interval.mean, interval.low, interval.high)
+    of_text = ", with the error of the text" if b.id in errors else ""
     return (
         f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on {table.split} loss, "
-        f"over {len(of_a)} paired seeds (this pair alone: a table corrects for its number of rows)"
+        f"{shown}{of_text}, over {len(of_a)} paired seeds (this pair alone: a table corrects for "
+        "its number of rows)"
     )
 
 

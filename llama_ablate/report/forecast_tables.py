@@ -21,7 +21,8 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         share = tables.plain(table.tokens_per_run / table.baseline.parameters, 2)
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
-            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps), {share} a parameter",
+            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps), {share} a parameter with "
+            "embeddings",
             *map(_text, table.texts),
             *warnings.planned(table, experiment),
         ]

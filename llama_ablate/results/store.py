@@ -152,17 +152,22 @@ class Store:
         """What the file stated before the first run had finished, and every change since."""
         return self._documents.protocol()
 
-    def measure_once(self, name: str, key: str, measure: Callable[[], Any]) -> Any:
-        """Return the value of a key in `<name>.json`; measured and written where it is missing."""
+    def measure_once(
+        self, name: str, key: str, measure: Callable[[], Any], before: str = ""
+    ) -> Any:
+        """Return the value of a key in `<name>.json`; measured and written where it is missing.
+
+        One that an earlier version kept by the key `before` is taken over.
+        """
         try:
             with self.alone(name) as lease:
                 values = self._documents.measured(name)
                 if key not in values:
-                    values[key] = measure()
+                    values[key] = values.pop(before) if before in values else measure()
                     self._documents.keep_measured(lease, name, values)
                 return values[key]
         except leases.LostError:  # another process may have measured it by now
-            return self.measure_once(name, key, measure)
+            return self.measure_once(name, key, measure, before)
 
     def mend(self) -> list[Path]:
         """Quarantine damaged documents that can be measured again; return where they are now.

@@ -151,6 +151,19 @@ def test_a_compute_of_before_keeps_its_choice_and_what_it_was_measured_by(
     assert json.loads(computed) == before
 
 
+def test_of_other_sizes_the_same_folder_computes_as_a_new_one(experiment_file, bfloat16, tmp_path):
+    bfloat16(has=True)
+    chosen = []
+    for root, dims in ((tmp_path / "a", (8, 64)), (tmp_path / "b", (64,))):
+        for dim in dims:
+            model = f"{{dim: {dim}, layers: 1, heads: 2, context: 16}}"
+            train = "{steps: 1, batch: 32, precision: auto}"
+            file = experiment_file(measure="[perplexity]", train=train, model=model, seeds="1")
+            assert run_in_process(file, root) == 0
+        chosen.append({record.compute["precision"] for record in Store(root / "tiny").records()})
+    assert chosen == [{"bfloat16"}] * 2
+
+
 @pytest.mark.parametrize(("most", "rows"), [(1e12, 8), (3.5, 3), (0.1, 1)])
 def test_a_step_that_is_timed_has_a_micro_batch_or_as_much_of_it_as_is_quick(
     spec, monkeypatch, most, rows
