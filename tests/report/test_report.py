@@ -343,7 +343,9 @@ def test_a_pair_shows_what_differs_and_every_number(store):
     text, values = pair(store)
     assert "norm: layernorm -> rmsnorm" in text
     assert values["effects"]["test_loss_nats"]["mean"] == pytest.approx(-0.15)
-    assert "is better than baseline on test loss, over 3 paired seeds" in text
+    (sentence,) = (line for line in text.splitlines() if "is better than baseline" in line)
+    assert "on test loss, -0.150 [-0.175, -0.125]" in sentence
+    assert "over 3 paired seeds" in sentence
     ratio = {row["measure"]: row["ratio"] for row in values["speeds"]}
     assert ratio["train_tokens_per_s"] == "1.250"
 
