@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
-TORTURE := $(CURDIR)/results/reference/torture.jsonl
+TORTURE := $(CURDIR)/build/torture.jsonl
 STAMP  := $(VENV)/.installed
 
 .PHONY: help install quickstart test test-all lint-check launchers torture lint claims claims-small docs docs-check site bench clean
@@ -48,8 +48,9 @@ launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this
 
 torture: $(STAMP) ## the torture tier of the reliability battery (an hour or two), and its table
 	rm -f $(TORTURE)
-	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest --tier torture tests/reliability tests/launchers \
-	  tests/test_store_at_scale.py --timeout 7200 --numprocesses 2 --dist worksteal
+	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest --tier torture tests \
+	  --timeout 7200 --numprocesses 2 --dist worksteal
+	$(BIN)/python -m tests.tally $(TORTURE)
 	$(BIN)/python -m docs.generate
 
 lint: $(STAMP)   ## format, mend what ruff can mend, then check

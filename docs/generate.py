@@ -5,14 +5,12 @@
 A test fails while a page holds anything else.
 """
 
-import json
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from docs import at_scale, believed_files, reference_pages
+from docs import at_scale, battery, believed_files, reference_pages
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
-from llama_ablate.evidence.rates import wilson
 from llama_ablate.report import columns as described
 from llama_ablate.report import tables
 from llama_ablate.report.figures import FIGURES
@@ -35,7 +33,7 @@ def pages() -> dict[Path, str]:
         docs / "reading-a-report.md": {"example": first.example()},
         docs / "systems.md": audit.systems_parts(REFERENCE),
         docs / "claims.md": audit.claims_parts(REFERENCE),
-        docs / "reliability.md": {"torture": _torture(), "believed": believed_files.table()},
+        docs / "reliability.md": {"torture": battery.table(), "believed": believed_files.table()},
         docs / "at-scale.md": at_scale.parts(REFERENCE),
         docs / "python.md": {"columns": columns()},
     }
@@ -127,31 +125,6 @@ def _summary() -> str:
     values = summarize("llama3-8b", spec, batch=16)
     shown = summary.text({**values, **about.model_dump()})
     return f"```text\n$ llama-ablate summary llama3-8b --batch 16\n{shown}\n```\n"
-
-
-def _torture() -> str:
-    """Return what `make torture` found last, with the bound that each count gives."""
-    file = REFERENCE / "torture.jsonl"
-    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    rows.sort(key=lambda row: (int(row["row"][1:]), row["test"]))
-    lines = [
-        "| row | what was tried | trials | failures | chance of one, 95% |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        high = wilson(row["failures"], row["trials"])[1]
-        bound = 1 - 0.05 ** (1 / row["trials"]) if not row["failures"] else high
-        link = f"[{row['row']}](../{row['test'].partition('::')[0]})"
-        lines.append(
-            f"| {link} | {row['what']} | {row['trials']:,} | {row['failures']} | "
-            f"< {100 * bound:.2g}% |"
-        )
-    took = sum({row["test"]: row["seconds"] for row in rows}.values())
-    return (
-        "\n".join(lines)
-        + f"\n\nTogether {took / 60:.0f} minutes of tests, two at a time, on two cores shared with "
-        "others.\n"
-    )
 
 
 if __name__ == "__main__":

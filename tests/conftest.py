@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from llama_ablate.model.decoder import spec_from
 
 from . import commands, cpu_time
+from . import tally as battery
 from .in_process import in_process as _in_process
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
@@ -40,16 +42,23 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: runs with --tier full or torture only")
     config.addinivalue_line("markers", "torture: runs with --tier torture only")
+    config.addinivalue_line("markers", "row(number, what): a case is a trial of the battery")
     if config.getoption("--cpu"):
         cpu_time.adopt_orphans()
 
 
 def pytest_collection_modifyitems(config, items):
     tier = TIERS.index(config.getoption("--tier"))
-    later = [item for item in items if any(map(item.get_closest_marker, TIERS[tier + 1 :]))]
-    if later:
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if item not in set(later)]
+    left = {item for item in items if any(map(item.get_closest_marker, TIERS[tier + 1 :]))}
+    if battery.FILE:
+        left |= {
+            item
+            for item in items
+            if not item.get_closest_marker("row") and "tally" not in item.fixturenames
+        }
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,7 +71,12 @@ def pytest_runtest_protocol(item):
 def pytest_runtest_makereport(item, call):
     if call.when == "teardown" and item.stash[BEGAN] is not None:
         item.user_properties.append(("cpu_s", cpu_time.used() - item.stash[BEGAN]))
-    return (yield)
+    report = yield
+    if call.when == "call" and not report.skipped:
+        for mark in item.iter_markers("row"):
+            number, what = mark.args
+            battery.write(number, what, 1, int(report.failed), call.duration, item.nodeid)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -205,6 +219,19 @@ def volume(pytestconfig):
         return (fast, full, torture)[tier]
 
     return choose
+
+
+@pytest.fixture
+def tally(request):
+    """Report what a row of the battery found; a failure fails the test."""
+    began = time.monotonic()
+
+    def report(row, what, trials, failures=0):
+        took = time.monotonic() - began
+        battery.write(row, what, trials, failures, took, request.node.nodeid)
+        assert failures == 0, f"{row}: {failures} of {trials} failed: {what}"
+
+    return report
 
 
 @pytest.fixture

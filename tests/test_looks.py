@@ -82,6 +82,7 @@ def test_the_pages_command_lists_the_runs_that_are_asked_for_by_now(tmp_path):
     assert len(raced) == RACED < len(planned)
 
 
+@pytest.mark.row("R30", "kill: stopped in the race, in the first look and in a later one")
 @pytest.mark.full
 def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tmp_path):
     file, store = looked

@@ -173,6 +173,7 @@ def test_the_report_of_a_pack_is_that_of_the_folder_without_links_to_records(fol
     assert content(copy / "report") == pages
 
 
+@pytest.mark.row("R25", "damage: 40 bytes of each document of a pack, and half of it")
 @pytest.mark.parametrize("name", ["pack.json", "runs.jsonl.gz"])
 def test_any_changed_byte_of_a_pack_is_damage_told_in_one_line(copy, name, capsys):
     whole = (copy / name).read_bytes()
@@ -274,6 +275,7 @@ def test_a_page_that_was_changed_since_and_one_that_the_list_only_claims_stay(pa
     assert (beside / "report.md").read_text() == "what I make of it"
 
 
+@pytest.mark.row("R25", "skew: a pack of format 3 is packed again")
 def test_of_a_pack_in_format_3_only_what_its_report_shows_is_replaced(tmp_path):
     root = shutil.copytree(ROOT / "results" / "reference" / "first", tmp_path / "x")
     mine = {"effects_of_mine.png", "effects-of-my-thesis.docx"}
@@ -286,6 +288,7 @@ def test_of_a_pack_in_format_3_only_what_its_report_shows_is_replaced(tmp_path):
     assert shown.isdisjoint(content(root))
 
 
+@pytest.mark.row("R25", "skew: another experiment's pack, or a later format's, in its place")
 def test_a_pack_of_another_experiment_or_of_a_later_format_is_not_replaced(
     packed, tmp_path, capsys
 ):
@@ -302,6 +305,7 @@ def test_a_pack_of_another_experiment_or_of_a_later_format_is_not_replaced(
     assert (content(packed), content(later)) == (before, held)
 
 
+@pytest.mark.row("R25", "hostile: half a pack that is a link, or another pack's")
 def test_what_is_being_packed_is_never_moved_through_a_link_or_by_who_only_reads(
     packed, beside, tmp_path, capsys
 ):
@@ -323,7 +327,7 @@ def test_what_is_being_packed_is_never_moved_through_a_link_or_by_who_only_reads
 
 
 def test_packing_that_is_killed_at_any_call_leaves_the_old_pack_or_is_finished(
-    packed, beside, tmp_path, volume
+    packed, beside, tmp_path, volume, tally
 ):
     pages = {"report.md": b"new", "effects.png": b"new"}
     calls = Disk(lambda *_: None)
@@ -356,6 +360,7 @@ def test_packing_that_is_killed_at_any_call_leaves_the_old_pack_or_is_finished(
         assert seen == "new" or not (root / ".partial-pack").exists()
         shutil.rmtree(root)
     assert ended.keys() == {"old", "finished", "new"}
+    tally("R25", "kill: packing again, before every call that changes the disk", ended.total())
 
 
 def test_an_interrupted_pack_is_named_and_the_same_command_finishes_it(folder, copy, capsys):
@@ -386,6 +391,7 @@ def test_changed_pages_of_a_pack_are_named_and_its_numbers_stand(copy, capsys):
         assert ("I2", name, "is not what the pack says") in fsck.check(copy)
 
 
+@pytest.mark.row("R25", "race: two commands pack into one place")
 def test_two_commands_do_not_pack_into_one_place_at_once(packed, copy):
     with pack_writer._alone(copy), pytest.raises(ConfigError, match="another command is writing"):
         pack(Results.open(packed), copy, {})

@@ -37,6 +37,7 @@ def left():
         return told[0]
 
 
+@pytest.mark.row("R28", "race: two launchers promise memory")
 def test_a_launcher_is_told_what_another_promised_until_that_has_ended():
     assert left() == 0
     with (
@@ -47,6 +48,7 @@ def test_a_launcher_is_told_what_another_promised_until_that_has_ended():
     assert left() == 0
 
 
+@pytest.mark.row("R28", "kill: a launcher that had promised memory")
 def test_what_a_worker_has_taken_already_is_not_counted_twice(tmp_path):
     env = os.environ | {"LLAMA_ABLATE_CACHE": str(tmp_path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -60,6 +62,7 @@ def test_what_a_worker_has_taken_already_is_not_counted_twice(tmp_path):
     other.communicate()
 
 
+@pytest.mark.row("R28", "race: two launchers start workers")
 @pytest.mark.usefixtures("in_process")
 def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_for(
     experiment_file, tmp_path, monkeypatch, capsys
@@ -81,6 +84,7 @@ def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_f
     assert left() == 0
 
 
+@pytest.mark.row("R28", "damage: a promise of memory that is none")
 @pytest.mark.parametrize(
     "content",
     [
@@ -98,6 +102,7 @@ def test_a_promise_that_cannot_be_read_tells_nothing(tmp_path, content):
     assert left() == 0
 
 
+@pytest.mark.row("R28", "damage: a cache that cannot be written")
 def test_a_cache_that_cannot_be_written_keeps_no_launcher_from_starting(monkeypatch):
     def refused(_folder):
         raise PermissionError

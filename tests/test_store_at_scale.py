@@ -44,6 +44,7 @@ def thousands(made, count):
     return made(1, count, pending=10)
 
 
+@pytest.mark.row("R17", "status of 10,000 runs in less than a second")
 def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
     """Or of a thousand, where less is asked of the fast tier."""
     count = volume(1000, 10_000, 10_000)
@@ -79,6 +80,7 @@ print(int(held.split()[1]) / 1024, used.ru_utime + used.ru_stime)
 """
 
 
+@pytest.mark.row("R17", "report of 10,000 runs in less than 400 MiB and a minute")
 @pytest.mark.full
 def test_the_report_of_ten_thousand_runs_takes_less_than_400_mebibytes_and_a_minute(made):
     root = made(2000, 5)

@@ -161,6 +161,7 @@ def test_what_is_measured_of_a_variant_afterwards_is_sent_by_the_last_look(store
     assert kept.opened == ["r1", "r1"]
 
 
+@pytest.mark.row("R29", "kill: a run whose curve is being sent")
 def test_a_run_that_was_interrupted_is_closed_as_cancelled_and_gone_on_with(store, kept):
     trains(store, CURVE[:2])
     Follower(Results(store), "kept").look(last=True)
@@ -171,6 +172,7 @@ def test_a_run_that_was_interrupted_is_closed_as_cancelled_and_gone_on_with(stor
     assert kept.ended["r1"][0] == "ok"
 
 
+@pytest.mark.row("R29", "damage: a tracker that fails, and works again")
 def test_a_sink_that_fails_is_told_once_and_all_is_sent_when_it_works_again(store, kept):
     told, looks = [], []
     trains(store, CURVE[:1])
@@ -211,6 +213,7 @@ def test_the_command_follows_until_all_runs_have_ended(store, kept, monkeypatch,
     assert "2 runs sent to kept" in capsys.readouterr().out
 
 
+@pytest.mark.row("R29", "race: two commands send to one tracker")
 @pytest.mark.usefixtures("kept")
 def test_one_process_at_a_time_sends_an_experiment_to_a_sink(store, capsys):
     with alone(Results(store), "kept"):
@@ -278,25 +281,32 @@ def at_once(monkeypatch):
     monkeypatch.setattr(live, "EVERY_S", 0.0)
 
 
-@pytest.mark.full
-@needs["tensorboard"]
-@pytest.mark.usefixtures("at_once")
-def test_tensorboard_reads_one_run_with_its_curve_metrics_and_hyperparameters(store):
+def in_tensorboard(store):
+    """Return what TensorBoard reads, by run: its scalars, and a hyperparameter."""
     code = """
 import json, sys, warnings
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams import metadata
-many = EventMultiplexer().AddRunsFromDirectory(sys.argv[1]).Reload()
-((name, tags),) = many.Runs().items()
-scalars = {t: [(e.step, e.value) for e in many.Scalars(name, t)] for t in tags["scalars"]}
-content = many.SummaryMetadata(name, metadata.SESSION_START_INFO_TAG).plugin_data.content
-start = metadata.parse_session_start_info_plugin_data(content)
-print(json.dumps([name, scalars, start.hparams["model.dim"].number_value]))
+many, found = EventMultiplexer().AddRunsFromDirectory(sys.argv[1]).Reload(), {}
+for name, tags in many.Runs().items():
+    scalars = {t: [(e.step, e.value) for e in many.Scalars(name, t)] for t in tags["scalars"]}
+    content = many.SummaryMetadata(name, metadata.SESSION_START_INFO_TAG).plugin_data.content
+    start = metadata.parse_session_start_info_plugin_data(content)
+    found[name] = [scalars, start.hparams["model.dim"].number_value]
+print(json.dumps(found))
 """
+    words = [sys.executable, "-c", code, str(store.layout.track / "tensorboard")]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.full
+@needs["tensorboard"]
+@pytest.mark.row("R29", "sent in halves to TensorBoard, and read by it")
+@pytest.mark.usefixtures("at_once")
+def test_tensorboard_reads_one_run_with_its_curve_metrics_and_hyperparameters(store):
     with sent(store, "tensorboard"):
-        words = [sys.executable, "-c", code, str(store.layout.track / "tensorboard")]
-        done = subprocess.run(words, check=True, capture_output=True, text=True)
-    name, scalars, dim = json.loads(done.stdout.splitlines()[-1])
+        ((name, (scalars, dim)),) = in_tensorboard(store).items()
     assert name == "rope/rope-s0--r1"
     assert [step for step, _ in scalars["train_loss_nats"]] == [1, 2, 3]
     assert scalars["train_loss_nats"][2][1] == pytest.approx(4 / 3)
@@ -305,7 +315,39 @@ print(json.dumps([name, scalars, start.hparams["model.dim"].number_value]))
 
 
 @pytest.mark.full
+@pytest.mark.row("R29", "kill: a command that sends to TensorBoard, in each of its calls")
+@needs["tensorboard"]
+@pytest.mark.parametrize("call", ["open", "log", "finish"])
+@pytest.mark.parametrize("often", [1, 2])
+def test_sending_that_is_killed_is_done_again_and_each_point_is_there_once(store, call, often):
+    code = f"""
+import os, sys
+from llama_ablate.commands.cli import main
+from llama_ablate.track.tensorboard import TensorBoard
+real, left = TensorBoard.{call}, [{often}]
+def killed(*arguments):
+    done = real(*arguments)
+    left[0] -= 1
+    return done if left[0] else os.kill(os.getpid(), 9)
+TensorBoard.{call} = killed
+sys.exit(main(["track", sys.argv[1], "--to", "tensorboard"]))
+"""
+    committed(store)
+    committed(store, "r2", "v2")
+    words = [sys.executable, "-c", code, str(store.root)]
+    assert subprocess.run(words, check=False, capture_output=True).returncode == -9
+    words = [sys.executable, "-m", "llama_ablate", "track", store.root, "--to", "tensorboard"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{store.root}: 2 runs sent to tensorboard\n"
+    read = in_tensorboard(store)
+    assert len(read) == 2
+    for scalars, _ in read.values():
+        assert [step for step, _ in scalars["train_loss_nats"]] == [1, 2, 3]
+
+
+@pytest.mark.full
 @needs["wandb"]
+@pytest.mark.row("R29", "sent in halves to Weights & Biases, and read by it")
 @pytest.mark.usefixtures("at_once")
 def test_weights_and_biases_offline_has_one_file_with_curve_summary_and_config(store):
     code = """
@@ -352,6 +394,7 @@ print(json.dumps(found))
 
 @pytest.mark.full
 @needs["mlflow"]
+@pytest.mark.row("R29", "sent in halves to MLflow, and read by it")
 @pytest.mark.usefixtures("at_once")
 def test_mlflow_finds_one_run_with_its_curve_metrics_and_parameters(store, tmp_path):
     code = """

@@ -79,6 +79,7 @@ def sums(root):
     }
 
 
+@pytest.mark.row("R26", "skew: results of 94f6784c and b9eac1a1 read, gone on with and kept")
 @pytest.mark.full
 @pytest.mark.parametrize("two", OLD, indirect=True)
 def test_results_of_an_older_version_are_read_gone_on_with_and_kept(two):
@@ -98,6 +99,7 @@ def test_results_of_an_older_version_are_read_gone_on_with_and_kept(two):
     assert json.loads((root / "plan.json").read_text("utf-8"))["format"] == 4
 
 
+@pytest.mark.row("R26", "skew: 94f6784c and b9eac1a1 refuse the results and packs of today")
 @pytest.mark.full
 @pytest.mark.parametrize("two", OLD, indirect=True)
 def test_an_older_version_refuses_todays_results_in_a_line_and_changes_nothing(two):
@@ -120,6 +122,7 @@ def test_an_older_version_refuses_todays_results_in_a_line_and_changes_nothing(t
     assert (sums(root), sums(packed)) == (before, in_pack)
 
 
+@pytest.mark.row("R26", "skew: plans and protocols of a later version")
 @pytest.mark.full
 @pytest.mark.parametrize("change", ["format", "a key of the plan", "a key of the protocol"])
 def test_what_a_later_version_wrote_is_said_to_be_its_and_left_as_it_is(tmp_path, change):

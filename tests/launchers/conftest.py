@@ -4,14 +4,12 @@ import os
 
 import pytest
 
+from tests import tally
 from tests.commands import command
-from tests.reliability.conftest import TALLY, tally
 from tests.reliability.harness import there
 
-__all__ = ["tally"]
-
 #: Clusters take minutes: they are started where they are asked for.
-WANTED = TALLY or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
+WANTED = tally.FILE or os.environ.get("LLAMA_ABLATE_LAUNCHERS")
 
 
 def pytest_collection_modifyitems(items):

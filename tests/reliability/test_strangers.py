@@ -300,6 +300,7 @@ PLANNED = ("document", "plan", "tables", 0, "runs", 0)
 MEASURED = ("runs", 0, "metrics", "perplexity", "rows", 0)
 
 
+@pytest.mark.row("R24", "values of a pack that only a report computes with")
 @pytest.mark.parametrize(
     ("path", "odd"),
     [
@@ -354,6 +355,7 @@ def places_of(value, path=()):
             yield (*path, key)
 
 
+@pytest.mark.row("R24", "links in the place of folders and files that are written")
 @pytest.mark.parametrize(
     "place",
     [
@@ -409,6 +411,7 @@ FILES = [
 NEEDED = {*FILES} - {"pack/report.md", "folder/protocol.json", "folder/working/all/live.json"}
 
 
+@pytest.mark.row("R24", "pipes and folders in the place of files")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(
@@ -429,6 +432,7 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_a_line_at_once(
     assert name not in NEEDED or file.name in str(refused.value)
 
 
+@pytest.mark.row("R24", "packs that unpack to far more")
 def test_a_pack_that_unpacks_to_far_more_is_refused_as_it_is_read(stranger, tmp_path, monkeypatch):
     monkeypatch.setattr(packs, "_LINE", 1 << 16)
     monkeypatch.setattr(packs, "_LEAST", 1 << 18)
@@ -444,6 +448,7 @@ def test_a_pack_that_unpacks_to_far_more_is_refused_as_it_is_read(stranger, tmp_
         tracemalloc.stop()
 
 
+@pytest.mark.row("R24", "live.json with numbers that are none")
 @pytest.mark.parametrize(
     "values",
     [

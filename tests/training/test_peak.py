@@ -50,6 +50,7 @@ def test_a_copy_that_branches_go_back_to_and_an_average_are_in_the_forecast(spec
     assert branched - plain == 12 * count(model).parameters
 
 
+@pytest.mark.row("R28", "damage: a kept forecast of memory")
 def test_a_forecast_that_was_changed_is_made_again(spec, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path))
     made = forecast(spec())

@@ -132,6 +132,7 @@ def test_two_processes_agree_on_the_load_of_experts_and_train_the_losses_of_one(
         assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True)
 
 
+@pytest.mark.row("R31", "kill: one of two processes of a run, with shards and without")
 @pytest.mark.full
 @pytest.mark.parametrize("shard", ["false", "true"])
 def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
@@ -152,6 +153,7 @@ def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
     assert not list(working.iterdir())
 
 
+@pytest.mark.row("R31", "skew: another number of shards goes on from a checkpoint")
 @pytest.mark.full
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
 def test_another_number_of_shards_goes_on_from_a_checkpoint(
@@ -181,6 +183,7 @@ def test_another_number_of_shards_goes_on_from_a_checkpoint(
         assert row == pytest.approx(other, rel=1e-4, nan_ok=True)  # rounding grows in 400 steps
 
 
+@pytest.mark.row("R31", "kill: launcher and worker of a run of two processes")
 @pytest.mark.full
 def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, launch):
     file = experiment_file(

@@ -1,0 +1,38 @@
+"""What the reliability battery found, and on which version: the table of docs/reliability.md."""
+
+from collections import Counter, defaultdict
+
+from llama_ablate.evidence.rates import wilson
+from tests import tally
+
+
+def table() -> str:
+    """Return each row with the bound that its count gives, and which versions they were run on."""
+    lines = [
+        "| row | what was tried | trials | failures | chance of one, 95% | version |",
+        "|---|---|---|---|---|---|",
+    ]
+    found, took, versions = tally.rows(), 0.0, Counter[tuple[str, str, str]]()
+    cases = defaultdict(list)
+    for line in found:
+        cases[line["row"], line["what"], line["test"].partition("[")[0]].append(line)
+        took += line["seconds"]
+        versions[line["date"], line["commit"], line["code"]] += 1
+    for (row, what, test), same in cases.items():
+        trials, failures = (sum(line[key] for line in same) for key in ("trials", "failures"))
+        high = wilson(failures, trials)[1] if failures else 1 - 0.05 ** (1 / trials)
+        commits = ", ".join(sorted({f"`{line['commit'][:7]}`" for line in same}))
+        lines.append(
+            f"| [{row}](../{test.partition('::')[0]}) | {what} | {trials:,} | {failures} | "
+            f"< {100 * high:.2g}% | {commits} |"
+        )
+    lines += ["", "| version | date | `llama_ablate/` (git's hash of its content) | results |"]
+    lines += ["|---|---|---|---|"]
+    lines += [
+        f"| `{commit[:7]}` | {date} | `{code[:12]}` | {count} |"
+        for (date, commit, code), count in sorted(versions.items())
+    ]
+    return (
+        "\n".join(lines) + f"\n\nTogether {took / 60:.0f} minutes of tests, two at a time, on two "
+        "cores shared with others.\n"
+    )
