@@ -47,7 +47,7 @@ launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this
 	LLAMA_ABLATE_LAUNCHERS=1 $(BIN)/pytest tests/launchers
 
 torture: $(STAMP) ## the torture tier of the reliability battery (an hour or two), and its table
-	rm -f $(TORTURE)
+	mkdir -p $(dir $(TORTURE)) && rm -f $(TORTURE)
 	LLAMA_ABLATE_TORTURE=$(TORTURE) $(BIN)/pytest --tier torture tests \
 	  --timeout 7200 --numprocesses 2 --dist worksteal
 	$(BIN)/python -m tests.tally $(TORTURE)

@@ -153,6 +153,25 @@ def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path):
         read_json(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("9" * 400, "400 digits"), ('{"a":' * 70 + "1" + "}" * 70, "64 levels")],
+)
+def test_json_that_is_beyond_all_measure_is_damaged(tmp_path, value, why):
+    (tmp_path / "x.json").write_text(f'{{"a": {value}}}')
+    with pytest.raises(ConfigError, match=rf"x\.json: damaged, .*{why}"):
+        read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\0", "link"])
+def test_only_the_name_of_a_file_or_a_folder_that_is_no_link_becomes_a_path(tmp_path, name):
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert disk.below(tmp_path, "a", "b.json") == tmp_path / "a" / "b.json"
+    for names in ([name], ["a", name] if name != "link" else [name, "a"]):
+        with pytest.raises(ConfigError, match=r"not the name of|is a link"):
+            disk.below(tmp_path, *names)
+
+
 def test_writing_replaces_a_file_in_one_step_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "x.json"
     write_json(file, {"old": 1})

@@ -84,6 +84,8 @@ def kept(monkeypatch):
             return max((step for step, _ in seen.steps.get(run.id, [])), default=-1)
 
         def log(self, step, values):
+            if seen.fails:
+                raise ConnectionError("in the middle")
             seen.steps.setdefault(self._run, []).append((step, dict(values)))
 
         def finish(self, outcome, metrics):
@@ -191,6 +193,20 @@ def test_a_sink_that_fails_is_told_once_and_all_is_sent_when_it_works_again(stor
     assert looks[4] == looks[0]
     assert [step for step, _ in kept.steps["r1"]] == [1, 2, 3]
     assert kept.ended["r1"][0] == "ok"
+
+
+def test_a_run_whose_sending_failed_in_the_middle_is_opened_again_from_what_arrived(store, kept):
+    trains(store, CURVE[:1])
+    follower = Follower(Results(store), "kept")
+    follower.look()
+    kept.fails = True
+    trains(store, CURVE[:2])
+    with pytest.raises(ConnectionError, match="in the middle"):
+        follower.look()
+    kept.fails = False
+    follower.look()
+    assert kept.opened == ["r1", "r1"]
+    assert [step for step, _ in kept.steps["r1"]] == [1, 2]
 
 
 def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(store, kept, capsys):

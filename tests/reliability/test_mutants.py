@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from tests.commands import PYTHON
-from tests.mutants import EVIDENCE, ROOT, STORE
+from tests.mutants import EVIDENCE, ROOT, STORE, WINGS
 
-ALL = STORE + EVIDENCE
+ALL = STORE + EVIDENCE + WINGS
 
 
 @pytest.fixture
@@ -57,4 +57,4 @@ def test_a_seeded_fault_is_caught_by_the_fast_tier(mutant, copy, tally):
     mutant.spoil(copy)
     found = caught_by(copy, mutant.caught_by)
     print(f"{mutant.what}: {found}")
-    tally("R23", f"seeded: {mutant.what}", 1, found is None)
+    tally("R23", "faults seeded in the package, each caught by the fast tier", 1, found is None)

@@ -7,16 +7,21 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 from llama_ablate.commands.cli import main
+from llama_ablate.model.decoder import Decoder, init_weights
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
+from llama_ablate.training import shards
+from llama_ablate.training.losses import Objective
 from tests import plans
 from tests.commands import PYTHON, alive, command, family, kill
 from tests.in_process import run_in_process
 from tests.quiet import until
-from tests.reliability.harness import there
+from tests.reliability.harness import in_child, there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
 #: With dropout, of which each process has the rows that it trains on.
@@ -151,6 +156,30 @@ def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
     for row, other in zip(curve(tmp_path / "lost" / "tiny"), shared, strict=True):
         assert row == pytest.approx(other, rel=1e-6 if shard == "true" else 0, abs=0, nan_ok=True)
     assert not list(working.iterdir())
+
+
+def test_what_a_checkpoint_keeps_of_shards_is_whole_and_goes_back_into_shards(spec, tmp_path):
+    """In a process of its own, alone in its group: what depends on no other rank."""
+
+    def alone():
+        dist.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
+        objective = Objective(init_weights(Decoder(spec()), 0))
+        before = {name: value.clone() for name, value in objective.state_dict().items()}
+        cut = shards.shard(objective, "cpu").state_dict()
+        assert all(map(shards.is_part, cut.values()))
+        kept = shards.whole(cut)
+        assert [name for name, value in before.items() if not kept[name].equal(value)] == []
+        assert shards.whole(cut, keep=False) == dict.fromkeys(before)
+        assert all(map(shards.is_part, shards.parts(kept, cut).values()))
+        optimizer = torch.optim.AdamW(objective.parameters())
+        sum(value.sum() for value in objective.parameters()).backward()
+        optimizer.step()
+        whole = shards.whole(optimizer.state_dict())
+        state = shards.optimizer_parts(whole, optimizer.param_groups)["state"]
+        assert all(shards.is_part(own["exp_avg"]) for own in state.values())
+        assert not any(shards.is_part(own["step"]) for own in state.values())
+
+    assert in_child(alone) == 0
 
 
 @pytest.mark.row("R31", "skew: another number of shards goes on from a checkpoint")
