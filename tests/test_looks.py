@@ -14,6 +14,7 @@ from llama_ablate.launch import local
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
+from tests.reliability.harness import breaches
 
 FILE = """name: looked
 model: {dim: 16, layers: 1, heads: 2, context: 16}
@@ -133,6 +134,7 @@ def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, capsys):
     assert "pending" not in capsys.readouterr().out
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
     assert ours.comparison.equals(packed.comparison)
+    assert breaches(store.root) == breaches(tmp_path / "pack") == []
 
 
 def test_the_sensitivity_to_the_learning_rate_is_that_of_the_race(looked, capsys):

@@ -6,7 +6,8 @@
 Checks the results of a finished grid against six invariants, and prints a line for each breach. For
 a grid that was stopped, the breaches show what is left to do:
 
-I1  every run of the plan has exactly one folder, and every folder is that of a finished run
+I1  every run of the plan has exactly one folder, and every folder is that of a finished run; with
+    looks or a race, whose results decide which runs are needed, at most one
 I2  every file is as it was written, by the manifests and the seals
 I3  weights, curves and metrics equal those of another folder bit for bit (--against)
 I4  nothing is left of work in progress: no temporary file, no lease, no process
@@ -51,10 +52,11 @@ def check(root: Path, against: Path | None = None) -> list[Breach]:
     if is_pack(root):
         breaches = list(packed(root))
     else:
-        planned = planned_runs(document(root / "plan.json"))
+        plan = document(root / "plan.json")
+        planned = planned_runs(plan)
         breaches = [
             *([] if planned else [("I1", str(root / "plan.json"), "plans no run")]),
-            *commits(root, planned),
+            *commits(root, planned, is_staged(plan)),
             *documents(root),
             *files(root),
             *leftovers(root),
@@ -75,6 +77,12 @@ def planned_runs(plan: dict[str, Any]) -> dict[str, Any]:
     tables = [mapping(table) for table in listed(plan.get("tables"))]
     runs = [mapping(run) for table in tables for run in listed(table.get("runs"))]
     return {run["id"]: run for run in runs if isinstance(run.get("id"), str)}
+
+
+def is_staged(plan: dict[str, Any]) -> bool:
+    """Return whether results decide which of the planned runs are needed: by looks or a race."""
+    experiment = mapping(plan.get("experiment"))
+    return bool(mapping(experiment.get("seeds")).get("looks") or experiment.get("race"))
 
 
 def unpacked(path: Path) -> list[bytes] | str:
@@ -120,9 +128,7 @@ def counted(
     ids: Counter[str], planned: Collection[str], values: dict[str, Any], file: Path
 ) -> Iterator[Breach]:
     """I1 of a pack, by how often each run is there."""
-    # With looks or a race the results decide which of the planned runs are needed.
-    experiment = mapping(mapping(values.get("plan")).get("experiment"))
-    staged = bool(mapping(experiment.get("seeds")).get("looks") or experiment.get("race"))
+    staged = is_staged(mapping(values.get("plan")))
     old = mapping(values.get("runs"))  # of format 3: the runs' file alone, and how many they are
     for id_ in planned:
         if ids[id_] != 1 and not (staged and ids[id_] == 0):
@@ -145,7 +151,7 @@ def other_files(root: Path, document: dict[str, Any]) -> Iterator[Breach]:
             yield "I2", str(place), "is not what the pack says"
 
 
-def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
+def commits(root: Path, planned: dict[str, Any], staged: bool) -> Iterator[Breach]:
     """I1."""
     ids: Counter[str] = Counter()
     for parts, folder in named(root / "runs"):
@@ -159,7 +165,7 @@ def commits(root: Path, planned: dict[str, Any]) -> Iterator[Breach]:
         if record.get("outcome") not in FINAL:
             yield "I1", str(folder), f"is not final: {record.get('outcome')}"
     for run in planned:
-        if ids[run] != 1:
+        if ids[run] != 1 and not (staged and ids[run] == 0):
             yield "I1", str(root / "plan.json"), f"run {run} has {ids[run]} commits"
     for parts, folder in named(root / "failed"):
         if ids[parts["id"]]:
@@ -252,7 +258,7 @@ def files(root: Path) -> Iterator[Breach]:
 def differences(root: Path, against: Path, planned: dict[str, Any]) -> Iterator[Breach]:
     """I3."""
     ours, theirs = by_id(root), by_id(against)
-    for run in planned:
+    for run in (run for run in planned if run in ours or run in theirs):
         if run not in ours or run not in theirs:
             yield "I3", str(root / "plan.json"), f"run {run} is not in both folders"
             continue

@@ -53,8 +53,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
     assert run_in_process(file, tmp_path / "reference") == 0
     reference = tmp_path / "reference" / "tiny"
     runs = len(Store(reference).runs.final_ids())
-    expected = breaches(reference, reference)  # runs of looks that were not needed
-    assert row == "R30" or not expected
+    assert not breaches(reference)
     chance, wanted = random.Random(0), volume(20, 20, 200)
     killed, finished, wrong = Counter(), 0, []
     while killed.total() < wanted:
@@ -76,7 +75,7 @@ def test_a_grid_whose_processes_are_killed_at_random_ends_with_the_same_results(
             assert "Traceback" not in error
         nobody_left(root)
         finished += 1
-        if (found := breaches(root, reference)) != expected:
+        if found := breaches(root, reference):
             wrong.append(found)
     print(wrong)
     who = ", ".join(f"{often} {what}" for what, often in sorted(killed.items()))
