@@ -46,11 +46,11 @@ def validate(values: Mapping[str, Any], file: Path) -> PlanDocument:
     Raises FormatError for one of another version: of another format, or that lacks or adds a key.
     """
     number, version = values.get("format"), values.get("version")
-    which = f" ({version})" if version else ""
+    which = f" ({version!s:.40})" if version else ""  # whatever stands there
     ours = f"this is version {__version__}, which reads formats {' and '.join(map(str, READ))}"
     if number not in READ:
         who = "an earlier" if isinstance(number, int) and number < FORMAT else "a later"
-        what = f"'{file.parent}' is of format {number}: {who} version{which} wrote it"
+        what = f"'{file.parent}' is of format {number!s:.40}: {who} version{which} wrote it"
         raise FormatError(f"{what}; {ours}")
     try:
         return PlanDocument.model_validate(values)
