@@ -63,4 +63,5 @@ def typed(kind: TypeAdapter[_T], stored: object, where: object) -> _T:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{where}: damaged, {key}: {first['msg']}") from None
+        place = f"{key}: " if key else ""
+        raise ConfigError(f"{where}: damaged, {place}{first['msg']}") from None
