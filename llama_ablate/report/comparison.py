@@ -296,8 +296,7 @@ def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, _
     """
     of_variants = metrics[metrics["run"] == ""]
     decode = of_variants[of_variants["quantity"] == "decode_speed"]
-    cached = [at.get("cache") == "cached" for at in decode["coordinates"]]
-    decode = decode.loc[decode.index[cached]]
+    decode = decode.loc[decode.index[[*map(_is_cached_decoding, decode["coordinates"])]]]
     largest = max(
         decode.loc[decode["variant"] == table.baseline.id, "coordinates"],
         key=lambda at: (at["batch"], at["context"]),
@@ -314,6 +313,12 @@ def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, _
         for variant, value, by_process in zip(*columns, strict=True):
             speeds[variant][key] = _Measured(value, by_process)
     return speeds
+
+
+def _is_cached_decoding(at: Mapping[str, object]) -> bool:
+    """Return whether a speed of decoding is with the cache, of a batch and a context."""
+    sizes = (at.get("batch"), at.get("context"))
+    return at.get("cache") == "cached" and all(isinstance(size, int) for size in sizes)
 
 
 def _speed(
