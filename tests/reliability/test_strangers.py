@@ -263,7 +263,8 @@ def test_no_string_of_a_pack_alone_does_harm_in_any_command(stranger, tmp_path, 
         for path in accepted if number == 0 else ():
             shutil.rmtree(tmp_path / "one")
             root = parts.changed(path, text).write(tmp_path / "one")
-            wrong += tried(root, stranger, tmp_path / f"out{trials}", SOME if source else None)
+            used = tried(root, stranger, tmp_path / f"out{trials}", SOME if source else None)
+            wrong += [(path, *how) for how in used]
             trials += len(commands(root, tmp_path))
     print(wrong)
     tally(
