@@ -219,6 +219,23 @@ def test_the_command_sends_what_has_finished_and_a_failing_sink_is_one_line(stor
     assert error == "llama-ablate: --to kept: ConnectionError: the network; 0 runs were sent\n"
 
 
+def test_a_link_in_what_a_tracker_keeps_of_a_run_is_its_own_and_any_other_is_refused(
+    store, kept, tmp_path, capsys
+):
+    """Weights & Biases links to a log of its own in the folder of each run."""
+    committed(store)
+    (store.layout.track / "wandb" / "run-1" / "logs").mkdir(parents=True)
+    (store.layout.track / "wandb" / "run-1" / "logs" / "core.log").symlink_to(tmp_path / "log")
+    assert main(["track", str(store.root), "--to", "kept"]) == 0
+    assert kept.ended["r1"][0] == "ok"
+    for name in ("wandb/run-2", "kept.log", "tensorboard"):
+        (store.layout.track / name).unlink(missing_ok=True)
+        (store.layout.track / name).symlink_to(tmp_path)
+        assert main(["track", str(store.root), "--to", "kept"]) == 2
+        assert f"{name}' is a link" in capsys.readouterr().err
+        (store.layout.track / name).unlink()
+
+
 def test_the_command_follows_until_all_runs_have_ended(store, kept, monkeypatch, capsys):
     def finish(_seconds):
         committed(store, "r2" if "r1" in kept.ended else "r1", "v2" if kept.ended else "v1")
@@ -289,7 +306,7 @@ def sent(store, name, **environment):
         done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)
         assert done.stdout == f"{store.root}: 1 runs sent to {name}\n"
     yield
-    store.refuse_links()
+    Results(store).refuse_links()
 
 
 @pytest.fixture

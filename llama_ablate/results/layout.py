@@ -100,9 +100,16 @@ class Layout:
         return self.working / "slurm" / "jobs"
 
     def refuse_links(self, *more: Path) -> None:
-        """Raise ConfigError for a link in the results: what is written would land elsewhere."""
+        """Raise ConfigError for a link in the results: what is written would land elsewhere.
+
+        A tracker may link to its logs in what it keeps of a run, which is anew each time.
+        """
         links = [path for path in more if path.is_symlink()]
-        links += [path for path in disk.links_below(self.root) if self.jobs not in path.parents]
+        links += [
+            path
+            for path in disk.links_below(self.root)
+            if self.jobs not in path.parents and self.track not in path.parents[2:]
+        ]
         if links:
             raise ConfigError(f"'{links[0]}' is a link: results are kept in real folders and files")
 
