@@ -415,7 +415,7 @@ WINGS = (
         "below",
         "name in ('', '.', '..') or {'/', '\\0', os.sep} & {*name}",
         "False",
-        (STRANGERS,),
+        (RESULTS,),
     ),
     Mutant("links are written through", DISK, "below", "os.path.islink(path)", "False", (RESULTS,)),
     Mutant(

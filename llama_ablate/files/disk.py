@@ -156,8 +156,11 @@ def make(folder: Path, tries: int = 3) -> None:
         make(folder.parent)
         make(folder, tries - 1)
     except FileExistsError:
-        if not os.path.isdir(folder):
+        if os.path.isdir(folder):
+            return
+        if os.path.lexists(folder) or not tries:
             raise
+        make(folder, tries - 1)  # another process removed it just now
     else:
         sync(folder.parent)
 

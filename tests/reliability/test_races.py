@@ -1,6 +1,7 @@
 """R4 and R5: launchers that race for one grid, and a worker that sleeps beyond the timeout."""
 
 import ctypes
+import errno
 import hashlib
 import os
 import random
@@ -444,6 +445,25 @@ def test_what_a_worker_elsewhere_refuses_is_passed_on(tmp_path):
     assert (code, oom) == (2, False)
     assert how.startswith("the process ended by exit code 2: ")
     assert how.endswith(f"'0a' is not a run that '{store.plan_file}' plans")
+
+
+def test_a_folder_that_another_process_removes_as_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """It was there when it was to be made, and is gone when it is looked at."""
+    real, there = os.mkdir, [True, True]
+
+    def mkdir(folder):
+        if there:
+            there.pop()
+            raise FileExistsError(errno.EEXIST, "File exists", str(folder))
+        real(folder)
+
+    monkeypatch.setattr(disk.os, "mkdir", mkdir)
+    disk.make(tmp_path / "working")
+    assert (tmp_path / "working").is_dir()
+    there = [True]
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        disk.make(tmp_path / "file")
 
 
 def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
