@@ -153,6 +153,13 @@ def test_damaged_json_is_a_sentence_that_names_the_file(tmp_path):
         read_json(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize("content", ["1e308", "7", "null", "true", '"x"', "[]", "[[1]]"])
+def test_json_that_is_no_mapping_is_damaged(tmp_path, content):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"x\.json: damaged, it holds no mapping"):
+        read_json(tmp_path / "x.json")
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [("9" * 400, "400 digits"), ('{"a":' * 70 + "1" + "}" * 70, "64 levels")],

@@ -58,7 +58,11 @@ def read_json(path: Path, place: str | None = None) -> dict[str, Any]:
 def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, Any]:
     """Return the document in the content of a file, as `read_json` does."""
     try:
-        value = json.loads(raw, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer)
+        value: dict[str, Any] = json.loads(
+            raw, object_pairs_hook=_once, parse_constant=_refuse, parse_int=_integer
+        )
+        if not isinstance(value, dict):  # whatever a file holds
+            raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
         _refuse_depth(value, _DEEPEST)
         if b"\\ud" in raw or b"\\uD" in raw:  # half a character, which no file and no screen takes
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -66,8 +70,6 @@ def parse(raw: bytes, path: Path | str, place: str | None = None) -> dict[str, A
             value = _infinite(value)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: damaged, not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: damaged, it holds no mapping of keys to values")
     if place is not None:
         text = raw[:-_SEAL_BYTES]
         if raw != text + _SEAL.format(_digest(text, place)).encode():
