@@ -33,6 +33,7 @@ def table() -> str:
         for (date, commit, code), count in sorted(versions.items())
     ]
     return (
-        "\n".join(lines) + f"\n\nTogether {took / 60:.0f} minutes of tests, two at a time, on two "
+        "\n".join(lines)
+        + f"\n\nTogether {took / 60:.0f} minutes of tests, several at a time, on two "
         "cores shared with others.\n"
     )

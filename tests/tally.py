@@ -43,7 +43,7 @@ def write(row: str, what: str, trials: int, failures: int, seconds: float, test:
         "row": row,
         "what": what,
         "trials": trials,
-        "failures": failures,
+        "failures": int(failures),
         "seconds": round(seconds, 1),
         "test": test,
         "date": datetime.now(UTC).date().isoformat(),
