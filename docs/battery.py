@@ -32,8 +32,5 @@ def table() -> str:
         f"| `{commit[:7]}` | {date} | `{code[:12]}` | {count} |"
         for (date, commit, code), count in sorted(versions.items())
     ]
-    return (
-        "\n".join(lines)
-        + f"\n\nTogether {took / 60:.0f} minutes of tests, several at a time, on two "
-        "cores shared with others.\n"
-    )
+    together = f"Together {took / 60:.0f} minutes of tests, several at a time, on two shared cores."
+    return "\n".join([*lines, "", together, ""])
