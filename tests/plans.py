@@ -79,5 +79,5 @@ def document(*tables, name="x", **experiment):
 
 def of_runs(*ids, name="x"):
     """A plan of one table with one variant and runs of these ids, a seed each."""
-    runs = [run(id_, seed=seed) for seed, id_ in enumerate(ids)]
+    runs = [run(id_, seed=seed) for seed, id_ in enumerate(ids or ("0123abcd",))]
     return document(table([variant()], runs), name=name)

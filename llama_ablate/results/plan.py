@@ -197,10 +197,12 @@ class PlanDocument(_Part):
         tuned = {frozenset(run.tuned) for table in tables for run in table.runs}
         if len(tuned) > 1 or not tuned <= {frozenset(), frozenset(self.experiment.tune)}:
             raise ValueError("runs are tuned in other keys than the experiment states")
-        changes = [variant.train for table in tables for variant in table.variants]
+        changes = [{}, *(variant.train for table in tables for variant in table.variants)]
         changes += [run.train for table in tables for run in table.runs]
-        for train in {str(own): own for own in changes}.values():
-            self.experiment.train.with_changes(train)
+        for change in {str(own): own for own in changes}.values():
+            optimizer = self.experiment.train.with_changes(change).optimizer
+            if not isinstance(optimizer, str) and "name" not in optimizer:
+                raise ValueError("an optimizer has a name")
         return self
 
     @cached_property

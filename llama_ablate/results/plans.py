@@ -53,11 +53,18 @@ def validate(values: Mapping[str, Any], file: Path) -> PlanDocument:
         what = f"'{file.parent}' is of format {number!s:.40}: {who} version{which} wrote it"
         raise FormatError(f"{what}; {ours}")
     try:
-        return PlanDocument.model_validate(values)
+        return _typed(values)
     except (ValidationError, ConfigError) as error:
         who = "no version" if version == __version__ else f"another version{which}"
         what = f"'{file}': {who} wrote it"
         raise FormatError(f"{what}; {ours} ({_first(error)})") from None
+
+
+def _typed(values: Mapping[str, Any]) -> PlanDocument:
+    plan = PlanDocument.model_validate(values)
+    if not all(table.runs for table in plan.tables):
+        raise ConfigError("a table has no runs")
+    return plan
 
 
 def _first(error: ValidationError | ConfigError) -> str:

@@ -290,7 +290,8 @@ def test_a_pack_of_any_other_shape_is_read_or_is_one_line(stranger, tmp_path, ta
                 wrong += [(path, odd, str(error))] * ("\n" in str(error))
                 continue
             if which == "all":
-                wrong += tried(root, stranger, tmp_path / f"out{trials}", SOME)
+                used = tried(root, stranger, tmp_path / f"out{trials}", SOME)
+                wrong += [(path, odd, *how) for how in used]
     print(wrong)
     tally("R24", "packs with values of another kind", trials, len(wrong))
 
@@ -318,6 +319,8 @@ MEASURED = ("runs", 0, "metrics", "perplexity", "rows", 0)
         ((*VARIANT, "train"), {"lr": 10**400}),
         ((*VARIANT, "label"), "x" * 100_000),
         ((*PLANNED, "tuned"), {"lr": 1}),
+        (("document", "plan", "tables", 0, "runs"), []),
+        (("document", "plan", "experiment", "train", "optimizer"), {}),
         (("document", "protocol", 0, "stated", "hypotheses"), None),
         (("runs", 0, "environment", "extra"), "\ud800"),
         (("runs", 0, "environment", "extra"), levels(200)),
