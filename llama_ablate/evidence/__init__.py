@@ -5,7 +5,7 @@ from llama_ablate.evidence.hypotheses import Hypothesis
 from llama_ablate.evidence.intervals import Interval, simultaneous
 from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary
 from llama_ablate.evidence.sequential import Standing
-from llama_ablate.evidence.text import TextError
+from llama_ablate.evidence.text import StandardError
 from llama_ablate.evidence.verdicts import Ended, Verdict, judged, seeds_to_decide, verdict
 
 __all__ = [
@@ -14,9 +14,9 @@ __all__ = [
     "Ended",
     "Hypothesis",
     "Interval",
+    "StandardError",
     "Standing",
     "Summary",
-    "TextError",
     "Verdict",
     "contrasts",
     "judged",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.intervals import EXACT, Interval, t_interval
+from llama_ablate.evidence.intervals import EXACT, PRIOR_DF, Interval, t_interval
 from llama_ablate.evidence.student import above_f
-from llama_ablate.evidence.text import TextError
+from llama_ablate.evidence.text import StandardError
 
 #: The factors of a main effect (one) or of an interaction.
 Factors = tuple[str, ...]
@@ -19,7 +19,7 @@ Factors = tuple[str, ...]
 #: all of them 7% of designs have a false effect where the variances of cells differ as much as in
 #: real records, with three quarters 5% (tests/evidence/test_factorial.py).
 _COUNTED = 0.75
-#: Chance that a contrast no noisier than the others is taken to be, and keeps its own variance.
+#: Chance that a contrast no noisier than the others is taken to be.
 _UNLIKE = 0.05
 
 
@@ -28,7 +28,7 @@ class Contrast:
     """The main effect of one factor, or the interaction of two."""
 
     factors: Factors
-    #: Simultaneous over the design's contrasts; `pooled` unless its own variance had to be used.
+    #: Simultaneous over the design's contrasts; `pooled` unless it is noisier than the others.
     interval: Interval
     #: Effects that the design's cells cannot tell apart from this one.
     aliases: tuple[Factors, ...]
@@ -60,7 +60,7 @@ def contrasts(
     factors: Sequence[str],
     losses: Mapping[str, Sequence[float]],
     *,
-    text_errors: Mapping[Factors, TextError] | None = None,
+    text_errors: Mapping[Factors, StandardError] | None = None,
     alpha: float = 0.05,
 ) -> list[Contrast]:
     """Return every effect of `weights`, with intervals that hold all at once in 1 - alpha.
@@ -72,8 +72,9 @@ def contrasts(
     (1946, Biometrics 2), estimated from the cells' residuals, and reduced for that.
 
     Where seeds change what a factor does, its effect is noisier than the residual says. An effect
-    whose variance over seeds is larger than that of all others together (F test, 5%) keeps its own
-    variance and Student's t. Raises ValueError as `weights` does.
+    whose variance over seeds is larger than that of all others together (F test, 5%) has its own,
+    moderated as a row's is (`intervals.simultaneous`): with two degrees of freedom at that of the
+    others, and never less than the pooled one. Raises ValueError as `weights` does.
     """
     weighed = weights(levels, factors)
     values = np.array([losses[cell] for cell in levels], float)
@@ -135,7 +136,8 @@ class _Residual:
         rest = max(0.0, (pooled * (self.cells - 1) - own) / others)
         rest_df = max(1.0, self.df * others / (self.cells - 1))
         if own > rest and (rest == 0 or above_f(own / rest, f, rest_df) < _UNLIKE):
-            return own, float(f), False
+            moderated = (f * own + PRIOR_DF * rest) / (f + PRIOR_DF)
+            return max(pooled, moderated), f + PRIOR_DF, False
         return pooled, self.df, True
 
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from llama_ablate.evidence.text import TextError
+from llama_ablate.evidence.text import StandardError
 
 
-def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> TextError:
+def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardError:
     """Return the error of a mean difference of scores that is due to the choice of items.
 
     `differences_SF` are variant minus baseline, by seed and item. Seeds and items are crossed, as
@@ -33,10 +33,10 @@ def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> TextError:
         missing = interaction - float(of_seed_S.var(ddof=1)) / seeds
     floor, alone = max(missing, least**2), total - interaction
     if alone <= floor:
-        return TextError(math.sqrt(floor), freedom)
+        return StandardError(math.sqrt(floor), freedom)
     # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
     spread = total**2 / (items - 1) + interaction**2 / freedom
-    return TextError(math.sqrt(alone), alone**2 / spread)
+    return StandardError(math.sqrt(alone), alone**2 / spread)
 
 
 def least_error(items: int) -> float:

@@ -10,6 +10,8 @@ from llama_ablate.evidence.intervals import Interval
 
 _RATES = 101  # steps of the unknown rate over which the worst case is taken
 _HALVINGS = 20
+#: Of an exact interval: degrees of freedom, the parts of a standard error, and if it is pooled.
+_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, False)
 
 
 @cache
@@ -19,6 +21,10 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
     interval = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+#: Of an exact interval: degrees of freedom, parts of a standard error, and whether it is pooled.
+_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, False)
 
 
 def rate_difference(
@@ -34,10 +40,12 @@ def rate_difference(
     n = min(first[1], second[1])
     level, nan = alpha / family, math.nan
     if not n:
-        return Interval(nan, nan, nan, n, nan, level, nan, nan, 0.0, pooled=False)
+        return Interval(nan, nan, nan, n, nan, level, *_NO_SPREAD)
     mean, p = first[0] / first[1] - second[0] / second[1], p_of_rates(first, second)
     low, high = _least(first, second, level / 2), -_least(second, first, level / 2)
-    return Interval(mean, low, high, n, min(1.0, family * p), level, nan, nan, 0.0, pooled=False)
+    return Interval(
+        mean, low, high, n, min(1.0, family * p), level, nan, nan, nan, 0.0, pooled=False
+    )
 
 
 @cache

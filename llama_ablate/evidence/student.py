@@ -34,6 +34,13 @@ def quantile(share: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, share))
 
 
+def freedom(share: float, value: float) -> float:
+    """Return the degrees of freedom of the t whose quantile of a share is a value."""
+    from scipy import special
+
+    return float(special.stdtridf(share, value))
+
+
 def noncentral_above(t: float, freedom: float, centre: float) -> float:
     """Return the chance that |t| lies above a value where t is noncentral, about `centre`.
 

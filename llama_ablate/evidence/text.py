@@ -19,7 +19,7 @@ _FALL = 0.5  # of the variance of a document's effect, as a power of its length
 
 
 @dataclass(frozen=True)
-class TextError:
+class StandardError:
     """A standard error in nats per token, and its degrees of freedom."""
 
     se: float
@@ -49,7 +49,7 @@ def kind(documents: int) -> str:
     return "documents" if documents <= CLUSTERS else "groups of documents"
 
 
-def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> TextError:
+def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> StandardError:
     """Return the standard error of a difference of losses that is due to the held-out text.
 
     `differences_SF` are total nats, variant minus baseline, by seed and document; `tokens_F` the
@@ -76,15 +76,15 @@ def text_error(differences_SF: ArrayLike, tokens_F: ArrayLike) -> TextError:
     correction, freedom = _unequal(tokens)
     documents = correction * float(mean_F @ mean_F) / total**2
     if seeds == 1:
-        return TextError(math.sqrt(documents), freedom)
+        return StandardError(math.sqrt(documents), freedom)
     within = float(((residuals_SF - mean_F) ** 2).sum())
     interaction = correction * within / (seeds * (seeds - 1)) / total**2
     text = documents - interaction
     if text <= 0:
-        return TextError(0.0, freedom)
+        return StandardError(0.0, freedom)
     # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
     spread = documents**2 / freedom + interaction**2 / (freedom * (seeds - 1))
-    return TextError(math.sqrt(text), text**2 / spread)
+    return StandardError(math.sqrt(text), text**2 / spread)
 
 
 def _unequal(tokens_F: NDArray[np.float64]) -> tuple[float, float]:

@@ -11,8 +11,8 @@ import pandas as pd
 from llama_ablate.evidence import (
     Ended,
     Interval,
+    StandardError,
     Standing,
-    TextError,
     Verdict,
     judged,
     medians,
@@ -141,7 +141,7 @@ def pairs_by_seed(table: PlannedTable, losses: Losses) -> dict[str, Pairs]:
 def intervals(
     table: PlannedTable,
     pairs: Mapping[str, Pairs],
-    text_errors: Mapping[str, TextError],
+    text_errors: Mapping[str, StandardError],
     shares: Mapping[str, float],
 ) -> dict[str, Interval]:
     """Return the interval of each variant's difference from the baseline, by its id.

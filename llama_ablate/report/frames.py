@@ -15,7 +15,7 @@ import pandas as pd
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.evidence import Interval, Standing, TextError
+from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
@@ -157,7 +157,7 @@ class TableFrames:
         """The scores of each item of a task in the ranked runs that ended ok."""
         return items.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
 
-    def text_errors(self, against: str | None = None) -> dict[str, TextError]:
+    def text_errors(self, against: str | None = None) -> dict[str, StandardError]:
         """Return the standard error of each difference over held-out texts, by variant's id.
 
         `against` is the id of the variant that the others are compared with, by default the

@@ -9,7 +9,7 @@ import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
-from llama_ablate.evidence import Interval, TextError, simultaneous
+from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.report import items
 from llama_ablate.report.items import Table
 from llama_ablate.report.samples import differences, of_training, samples
@@ -105,7 +105,7 @@ def _intervals(
     base = table.plan.baseline
     other = samples(table, base.label, name)
     each: dict[str, list[float]] = {}
-    errors: dict[str, TextError] = {}
+    errors: dict[str, StandardError] = {}
     for variant in variants:
         own = samples(table, variant.label, name)
         if name in table.answers:
@@ -117,7 +117,7 @@ def _intervals(
             error = table.text_errors().get(variant.id)
         if error is not None and other:
             scale = fmean(other.values()) if guard.is_relative else 1.0
-            errors[variant.id] = TextError(error.se / scale, error.df)
+            errors[variant.id] = StandardError(error.se / scale, error.df)
     found = simultaneous(each, text_errors=errors, family=family)
     exact = _is_exact(table, name)
     return {id_: _point(interval) if exact else interval for id_, interval in found.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.text import TextError, text_error
+from llama_ablate.evidence.text import StandardError, text_error
 from llama_ablate.report.comparison import Losses
 from llama_ablate.results.plan import PlannedTable
 
@@ -54,7 +54,7 @@ def in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocumen
     }
 
 
-def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str, TextError]:
+def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str, StandardError]:
     """Return the text's part of the error of each variant's difference from another, by id.
 
     Over the seeds that both have in `losses`. A variant is left out where one of those has no
@@ -72,7 +72,7 @@ def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str
 
 def text_error_of(
     weights: Mapping[str, float], documents: ByDocument, seeds: Sequence[int]
-) -> TextError | None:
+) -> StandardError | None:
     """Return the text's part of the error of a weighted sum of variants' losses over some seeds.
 
     None where a variant has no losses by document for one of them, or other documents than the

@@ -9,7 +9,7 @@ import pandas as pd
 
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.evidence import Interval, TextError, simultaneous
+from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.report import contrasts, controls, guards, items, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
@@ -228,7 +228,7 @@ def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
     return simultaneous({"": differences}, text_errors=text_errors, family=family)[""]
 
 
-def _text_error(entry: Hypothesis, frames: Frames) -> TextError | None:
+def _text_error(entry: Hypothesis, frames: Frames) -> StandardError | None:
     """Return the error from the held-out text, or of a task's items, of a difference if known.
 
     Of two differences the errors are added as if their texts were different ones, which overstates
@@ -248,11 +248,11 @@ def _text_error(entry: Hypothesis, frames: Frames) -> TextError | None:
         if error is not None and error.se > 0:
             losses = samples(table, other, entry.measure).values()
             scale = fmean(losses) if entry.relative and losses else 1.0
-            errors.append(TextError(error.se / scale, error.df))
+            errors.append(StandardError(error.se / scale, error.df))
     if not errors:
         return None
     se = math.hypot(*(error.se for error in errors))
-    return TextError(se, se**4 / sum(error.se**4 / error.df for error in errors))
+    return StandardError(se, se**4 / sum(error.se**4 / error.df for error in errors))
 
 
 def _ended(table: TableFrames, label: str, outcome: str) -> tuple[int, int]:

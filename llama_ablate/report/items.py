@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.evidence import Interval, TextError, judged, simultaneous
+from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
 from llama_ablate.evidence.items import item_error, least_error
 from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedTable
@@ -54,7 +54,7 @@ class Table(Protocol):
     def metrics(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def answers(self) -> ByItem: ...  # noqa: D102
-    def text_errors(self) -> dict[str, TextError]: ...  # noqa: D102
+    def text_errors(self) -> dict[str, StandardError]: ...  # noqa: D102
 
 
 def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
@@ -85,7 +85,7 @@ def shared_seeds(answers: ByItem, name: str, variant: str, against: str) -> list
     return sorted(s for s in own if s in other and own[s].fingerprint == other[s].fingerprint)
 
 
-def error(answers: ByItem, name: str, variant: str, against: str) -> TextError | None:
+def error(answers: ByItem, name: str, variant: str, against: str) -> StandardError | None:
     """Return the items' part of the error of a difference; None of what has no items."""
     seeds = shared_seeds(answers, name, variant, against)
     own, other = (answers.get(name, {}).get(id_, {}) for id_ in (variant, against))

@@ -8,7 +8,7 @@ import pandas as pd
 from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.speed_up import Curve, SpeedUp, speed_up
-from llama_ablate.evidence.text import TextError
+from llama_ablate.evidence.text import StandardError
 from llama_ablate.report.frames import Frames, TableFrames
 
 _LENGTHS = 3  # fewest of a curve
@@ -45,7 +45,7 @@ def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
         return []
     errors, standing = table.text_errors(), table.intervals
     texts = {
-        label: TextError(errors[id_].se / of.fall, errors[id_].df)
+        label: StandardError(errors[id_].se / of.fall, errors[id_].df)
         for label, of in multiples.items()
         if (id_ := variants[label].id) in errors and of.fall > 0
     }

@@ -17,7 +17,7 @@ import pandas as pd
 from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence import Interval, Standing, TextError
+from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.report import comparison
 from llama_ablate.report.frames import Frames, TableFrames
@@ -72,7 +72,7 @@ class UnionTable(TableFrames):
     def _losses(self, variant: str) -> list[dict[int, float]]:
         return [part.losses.get(variant, {}) for part in self.parts]
 
-    def text_errors(self, against: str | None = None) -> dict[str, TextError]:
+    def text_errors(self, against: str | None = None) -> dict[str, StandardError]:
         """Return the text's part of each difference's error, in its own experiment where in one."""
         errors = super().text_errors(against)
         for part in self.parts:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llama_ablate.evidence import TextError, simultaneous
-from llama_ablate.evidence.intervals import detectable, power, seeds_for, seeds_needed
+from llama_ablate.evidence import StandardError, simultaneous
+from llama_ablate.evidence.intervals import detectable, joined_df, power, seeds_for, seeds_needed
 from llama_ablate.evidence.student import not_negative, quantile
 
 NOISE = np.array([-0.01, 0.0, 0.01, 0.005])
@@ -86,12 +86,22 @@ def test_the_moderated_variance_by_hand():
     assert interval.high == pytest.approx(stats.t.isf(0.05 / 8, 4) * math.sqrt(2 / 3))
 
 
-def test_a_row_far_noisier_than_the_others_keeps_its_own_variance():
+def test_a_row_noisier_than_the_others_takes_less_of_their_variance_by_hand():
+    """Own variance 8 with 2 df, the others' 1: the prior weighs 2 x 2 / 8 = 1/2, as (2, 1/2)."""
     unit = np.array([-1.0, 0.0, 1.0])
-    noisy = simultaneous(named([1.42 * unit, unit, unit, unit]))  # 2.02 times their variance
-    assert [row.pooled for row in noisy.values()] == [False, True, True, True]
-    assert noisy["0"].df == 2
-    assert simultaneous(named([1.41 * unit, unit, unit, unit]))["0"].pooled
+    rows = simultaneous(named([math.sqrt(8) * unit, unit, unit, unit]))
+    assert all(row.pooled for row in rows.values())
+    assert rows["0"].seed_df == pytest.approx(2.5)
+    assert rows["0"].seed_se ** 2 * 3 == pytest.approx((0.5 * 1 + 2 * 8) / 2.5)
+
+
+def test_an_interval_widens_steadily_with_its_rows_variance():
+    unit = np.array([-1.0, 0.0, 1.0])
+    widths = [
+        simultaneous(named([times * unit, unit, unit, unit]))["0"].high
+        for times in np.linspace(0.5, 6, 200)
+    ]
+    assert 0 < np.diff(widths).min() <= np.diff(widths).max() < 0.3
 
 
 def test_few_rows_few_seeds_and_rows_without_spread_are_not_pooled():
@@ -111,17 +121,15 @@ def test_fewer_than_two_seeds_have_no_interval_and_count_in_the_family():
     assert simultaneous({}) == {}
 
 
-def test_the_texts_variance_is_added_with_satterthwaites_degrees_of_freedom():
+def test_the_texts_variance_is_added():
     values = list(NOISE + 0.05)
     seed_se = np.std(values, ddof=1) / 2
-    interval = simultaneous({"a": values}, text_errors={"a": TextError(0.004, 19)})["a"]
-    total = seed_se**2 + 0.004**2
-    df = total**2 / (seed_se**4 / 3 + 0.004**4 / 19)
-    assert interval.df == pytest.approx(df)
-    assert interval.high - 0.05 - np.mean(NOISE) == pytest.approx(
-        stats.t.ppf(0.975, df) * math.sqrt(total)
-    )
+    interval = simultaneous({"a": values}, text_errors={"a": StandardError(0.004, 19)})["a"]
     assert (interval.seed_se, interval.text_se) == (pytest.approx(seed_se), 0.004)
+    half = stats.t.ppf(0.975, interval.df) * math.hypot(seed_se, 0.004)
+    assert interval.high - 0.05 - np.mean(NOISE) == pytest.approx(half)
+    joined = joined_df(StandardError(seed_se, 3), StandardError(0.004, 19), 0.05)
+    assert interval.df == pytest.approx(joined)
 
 
 def test_intervals_with_the_texts_error_cover_the_difference_over_all_texts(volume):
@@ -130,7 +138,7 @@ def test_intervals_with_the_texts_error_cover_the_difference_over_all_texts(volu
     covered = 0
     for _ in range(tables):
         documents = generator.normal(0, 1, 30)
-        text = TextError(float(documents.std(ddof=1)) / math.sqrt(30), 29)
+        text = StandardError(float(documents.std(ddof=1)) / math.sqrt(30), 29)
         seeds = documents.mean() + generator.normal(0, 0.3, 3)
         interval = simultaneous({"a": list(seeds)}, text_errors={"a": text})["a"]
         covered += interval.low < 0 < interval.high
@@ -173,6 +181,18 @@ def test_three_seeds_see_twice_as_much_as_without_the_other_rows_variance(volume
         seen += row.low > 0
         plain += stats.ttest_1samp(table[0], 0).pvalue * ARMS < 0.05
     assert seen > 1.8 * plain
+
+
+def test_four_seeds_find_an_effect_of_three_deviations_among_five_arms_in_nine_tables_of_ten(
+    volume,
+):
+    """With a prior that a row of more than twice the others' variance loses: 83%."""
+    tables, generator = volume(500, 10_000, 10_000), np.random.default_rng(5)
+    seen = 0
+    for table in noise("normal", tables, 5, 4, generator):
+        table[0] += 3 * math.sqrt(2)
+        seen += simultaneous(named(table))["0"].low > 0
+    assert seen / tables >= 0.89 - 3 * math.sqrt(0.1 / tables)
 
 
 def test_one_row_several_times_noisier_than_the_others_is_not_decided_falsely(volume):
@@ -246,7 +266,7 @@ def test_the_seeds_needed_are_silent_where_they_cannot_be_known():
     low, high = seeds_needed(whole, 0.2)
     assert 5 < low < math.inf == high
     # The text alone has an error of 1: no seeds bring the interval within 1 of its mean.
-    text = simultaneous({"a": list(five)}, text_errors={"a": TextError(1.0, 30)})["a"]
+    text = simultaneous({"a": list(five)}, text_errors={"a": StandardError(1.0, 30)})["a"]
     assert seeds_needed(text, 1.0) is None
     assert seeds_needed(text, 4.0)[0] >= seeds_needed(whole, 4.0)[0]
 

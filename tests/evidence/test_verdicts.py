@@ -7,7 +7,7 @@ from scipy import stats
 
 from llama_ablate.evidence import (
     Ended,
-    TextError,
+    StandardError,
     judged,
     seeds_to_decide,
     simultaneous,
@@ -51,7 +51,7 @@ def test_a_row_among_many_must_show_more():
 def test_the_error_from_the_text_takes_part_in_the_verdict():
     values = {"a": NOISE / 100 + 0.01}
     assert verdicts(values)["a"] == "worse"
-    assert verdicts(values, text_errors={"a": TextError(0.006, 25)})["a"] == "inconclusive"
+    assert verdicts(values, text_errors={"a": StandardError(0.006, 25)})["a"] == "inconclusive"
 
 
 def test_false_equivalents_at_the_edge_of_the_margin_are_at_most_5_in_100_tables(volume):

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.evidence.text import TextError
+from llama_ablate.evidence.text import StandardError
 from llama_ablate.report import speed_up
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.sections import SECTIONS
@@ -78,7 +78,7 @@ def test_multiples_are_of_tokens_and_of_the_flops_and_seconds_that_they_cost(fra
 def test_the_error_of_the_held_out_text_is_part_of_the_interval(frames, monkeypatch):
     """In units of the multiple's logarithm: divided by the fall of the loss there."""
     before = speed_ups(frames).set_index("label").loc["better"]
-    error = TextError(1.0, math.inf)  # beside which that over seeds is nothing
+    error = StandardError(1.0, math.inf)  # beside which that over seeds is nothing
     monkeypatch.setattr(TableFrames, "text_errors", lambda _self: {"better": error})
     after = speed_ups(frames).set_index("label").loc["better"]
     assert after["tokens"] == before["tokens"]
