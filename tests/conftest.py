@@ -188,7 +188,10 @@ LEARNS = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, eval
 
 @pytest.fixture
 def experiment_file(tmp_path, book):
-    """Write an experiment of seconds: a function from YAML sections to the file's path."""
+    """Write an experiment of seconds: a function from YAML sections to the file's path.
+
+    Without the repeated baseline, unless `controls` are given: no run more than a test asks for.
+    """
 
     def write(variants="{design: one-at-a-time, axes: {norm: [layernorm]}}", **sections):
         values = {
@@ -198,6 +201,7 @@ def experiment_file(tmp_path, book):
             "train": "{steps: 6, batch: 4, lr: 1e-3, precision: float32, kernel: math, evals: 2}",
             "seeds": "2",
             "measure": "[perplexity, kv_cache]",
+            "controls": "{aa: []}",
             "variants": variants,
             **sections,
         }

@@ -285,8 +285,8 @@ EVIDENCE = (
         "a row borrows the variance of rows that are far quieter",
         "evidence/intervals.py",
         "_moderated",
-        "variance <= _UNLIKE * prior",
-        "variance > 0",
+        "min(1.0, _UNLIKE * prior / variance)",
+        "1.0",
         ("tests/evidence/test_intervals.py",),
     ),
     Mutant(

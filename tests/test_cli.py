@@ -31,7 +31,7 @@ def results(tmp_path_factory):
     file.write_text(
         "name: tiny\nquestion: Does it <work>?\n"
         "model: {dim: 16, layers: 1, heads: 2, context: 16}\n"
-        "variants: {axes: {attention: [mqa]}, match: parameters}\n"
+        "variants: {axes: {attention: [mqa]}, match: parameters}\ncontrols: {aa: []}\n"
         f"data: {{corpus: {{name: files, path: '{book}'}}}}\n"
         "train: {steps: 4, batch: 4, precision: float32}\nseeds: 2\n",
         "utf-8",

@@ -26,6 +26,7 @@ def of(design, model=None, cost=None, **variants):
             "name": "x",
             "model": {**SIZES, **PLAIN, **(model or {})},
             "train": {"steps": 1},
+            "controls": {"aa": []},
             "variants": {"design": design, **variants},
         }
     )

@@ -17,7 +17,7 @@ from tests.evidence.test_sequential import tables
 from tests.in_process import in_process, run_in_process
 
 FILE = {
-    "controls": "{positive: {train.warmup: 0.9}}",
+    "controls": "{aa: [], positive: {train.warmup: 0.9}}",
     "margin": "0.01 nats",
     "hypotheses": "[{variant: layernorm, direction: worse, said: so}]",
     "measure": "[perplexity]",
@@ -41,7 +41,7 @@ def test_every_change_is_printed_on_a_line_of_its_own_and_travels_in_a_pack(chan
     root, told = changed(
         margin="0.05 nats",
         hypotheses="[{variant: layernorm, direction: better, said: nope}]",
-        controls="{positive: {train.warmup: 0.5}}",
+        controls="{aa: [], positive: {train.warmup: 0.5}}",
         question="Which?",
     )
     after = "after 6 runs had finished."

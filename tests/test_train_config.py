@@ -21,6 +21,7 @@ def planned(train=None, tune=None, **variants):
             "model": SIZES,
             "train": {"steps": 1, **(train or {})},
             "tune": tune or {},
+            "controls": {"aa": []},
             "variants": variants,
             "seeds": 1,
         }

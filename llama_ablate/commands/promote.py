@@ -130,7 +130,7 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
     verdict = str(row["verdict"])
     if verdict not in ("better", "equivalent", "inconclusive"):
         raise ConfigError(f"'{label}' is {verdict} in {root}: there is nothing to confirm")
-    check = controls.all_hold(table.controls)
+    failing = controls.failing(table.controls, seen_to_differ=verdict == "better")
     direction = stated or ("better" if verdict == "inconclusive" else verdict)
     return Gate(
         root,
@@ -140,8 +140,8 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
         low=float(row["low"]),
         high=float(row["high"]),
         seeds=int(row["n"]),
-        passed=verdict == direction and check.holds,
-        controls="" if check.holds else check.why,
+        passed=verdict == direction and not failing,
+        controls=failing,
     )
 
 

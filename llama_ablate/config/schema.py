@@ -283,14 +283,21 @@ class Parallel(Section):
 Reseed = Literal["init", "order", "both", "none"]
 
 
+def _repeated() -> list[Reseed]:
+    return ["none"]
+
+
 class Controls(Section):
     """Arms that show whether the experiment can be believed.
 
-    `aa` is the baseline once more, with other initial weights, another order of the text, both, or
-    (`none`) nothing changed: it must not differ. `positive` is a change of known harm: it must.
+    `aa` is the baseline once more under another name. With nothing changed (`none`) it must be
+    equal bit for bit, which bounds the bias of all arms but the baseline: so it is the default, on
+    the first `repeat` seeds. With other initial weights (`init`), another order of the text
+    (`order`) or `both` it shows the noise. `positive` is a change of known harm.
     """
 
-    aa: list[Reseed] = Field(default_factory=list)
+    aa: list[Reseed] = Field(default_factory=_repeated)
+    repeat: int = Field(1, ge=1)
     positive: dict[str, Any] = Field(default_factory=dict)
 
     _one = field_validator("aa", mode="before")(_listed)

@@ -145,7 +145,8 @@ def variants(
         for v in arms
     ]
     arms.sort(key=lambda v: not v.is_baseline)
-    arms += _controls(experiment, arms[0], registries)
+    if len(arms) > 1:  # else there is nothing to control
+        arms += _controls(experiment, arms[0], registries)
     _distinct(arms)
     if cost is not None:
         target = counted(arms[0], cost)

@@ -390,7 +390,7 @@ def _check_seeds(experiment: Experiment) -> None:
         (experiment.guard, "a guard"),
         (experiment.sizes, "a ladder"),
         (experiment.margin, "a margin"),
-        (experiment.controls.aa, "an A/A arm"),
+        (set(experiment.controls.aa) - {"none"}, "an A/A arm"),
         (experiment.controls.positive, "a positive control"),
     ):
         if wanted and len(experiment.seed_list) < 2:

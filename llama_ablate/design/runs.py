@@ -90,10 +90,11 @@ def runs(
 ) -> tuple[Run, ...]:
     """Return every variant at every point with every seed, those of a race first.
 
-    Which of them are needed after a race or a look depends on what those find: `report.stages`.
-    Seeds are outermost, so a grid cut short is still paired. `table` is what all runs of the table
-    change of `train`, `text` what identifies a variant's tokens and their order, `code` names the
-    code of plug-ins that a spec and a train config use.
+    The baseline repeated with nothing changed has the first `controls.repeat` of the seeds, and no
+    race: it is at the baseline's point. Which runs are needed after a race or a look depends on
+    what those find: `report.stages`. Seeds are outermost, so a grid cut short is still paired.
+    `table` is what all runs of the table change of `train`, `text` what identifies a variant's
+    tokens and their order, `code` names the code of plug-ins that a spec and a train config use.
     """
     seeds = experiment.race_seeds + experiment.seed_list
     arms = []  # a variant at a point each, whose runs differ by the seed alone
@@ -105,6 +106,10 @@ def runs(
         what = [MEANING, *trained, *text(variant)]
         how = [variant.reseed, *code(variant.spec, train)]
         arms.append((partial(Run, variant, steps=length, train=changes, tuned=point), what, how))
+    repeated = experiment.seed_list[: experiment.controls.repeat]
     return tuple(
-        run(seed=seed, id=digest([*what, seed, *how])) for seed in seeds for run, what, how in arms
+        run(seed=seed, id=digest([*what, seed, *how]))
+        for seed in seeds
+        for run, what, how in arms
+        if how[0] != "none" or seed in repeated
     )

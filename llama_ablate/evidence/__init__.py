@@ -2,7 +2,7 @@
 
 from llama_ablate.evidence.factorial import Contrast, contrasts
 from llama_ablate.evidence.hypotheses import Hypothesis
-from llama_ablate.evidence.intervals import Interval, simultaneous
+from llama_ablate.evidence.intervals import Interval, bias, simultaneous
 from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary
 from llama_ablate.evidence.sequential import Standing
 from llama_ablate.evidence.text import StandardError
@@ -18,6 +18,7 @@ __all__ = [
     "Standing",
     "Summary",
     "Verdict",
+    "bias",
     "contrasts",
     "judged",
     "paired_effect",

@@ -20,6 +20,7 @@ PRIOR_DF = 2.0
 _PRIOR_ROWS = 3  # fewest other rows whose mean variance is worth that much
 _PRIOR_SEEDS = 3  # fewest seeds of a row that lends or takes
 _UNLIKE = 2.0  # times the others' mean variance, beyond which a row takes less of it
+_ALPHA = 0.05  # of a family
 #: Of a difference that a held-out text would show alike on every other.
 EXACT = StandardError(0.0, math.inf)
 
@@ -49,6 +50,21 @@ class Interval:
     def __neg__(self) -> "Interval":
         """Return the interval of the difference taken the other way round."""
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
+
+    def widened(self, bias: tuple[float, float]) -> "Interval":
+        """Return the interval that holds whatever a bias between two ends has added or taken.
+
+        It never gets narrower: an end on the other side of 0 counts as 0.
+        """
+        less, more = max(bias[1], 0.0), min(bias[0], 0.0)
+        if less == more == 0:
+            return self
+        beyond = max(self.mean - less, more - self.mean, 0.0)
+        error = math.hypot(self.seed_se, self.text_se)
+        times = _ALPHA / self.alpha
+        tail = above(beyond / error, self.df) if error else 0.5 * (beyond == 0)
+        low, high, p = self.low - less, self.high - more, min(times * 2 * tail, 1.0)
+        return replace(self, low=low, high=high, p=p)
 
     def inside(self, low: float, high: float) -> bool:
         """Return whether the whole interval lies between two values."""
@@ -87,6 +103,22 @@ def simultaneous(
         )
         for name, values in differences.items()
     }
+
+
+def bias(repeated: Sequence[float]) -> tuple[float, float] | None:
+    """Return the ends between which lies what all arms but the baseline may be off by alike.
+
+    `repeated` are the differences of the baseline trained once more under another name with nothing
+    changed, from the baseline: of every seed 0 where nothing is at fault and all arithmetic is
+    deterministic; else Student's 95% interval of their mean. None where nothing bounds it: there
+    are none, or one alone that is not 0.
+    """
+    if not any(repeated):
+        return (0.0, 0.0) if repeated else None
+    if len(repeated) < 2:
+        return None
+    own = simultaneous({"": repeated})[""]
+    return own.low, own.high
 
 
 def _moderated(differences: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float, bool]]:

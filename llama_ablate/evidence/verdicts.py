@@ -48,10 +48,11 @@ class Ended:
 def verdict(interval: Interval, margin: float | None = None) -> Verdict:
     """Return where an interval of `variant - baseline` lies, lower being better.
 
-    `equivalent` within the margin, though it leave out 0: a difference that is there for certain,
-    and too small to matter. `inconclusive` where it lies on both sides of 0, or has no ends.
+    `equivalent` where it is 0 exactly, and within the margin, though it leave out 0: a difference
+    that is there for certain, and too small to matter. `inconclusive` where it lies on both sides
+    of 0, or has no ends.
     """
-    if margin and interval.inside(-margin, margin):
+    if interval.low == interval.high == 0 or (margin and interval.inside(-margin, margin)):
         return "equivalent"
     if interval.high < 0:
         return "better"

@@ -23,6 +23,7 @@ LEADING = (
     *(f"loss ({unit.name})" for unit in (NATS, BITS)),
     DIFFERENCE,
     "verdict",
+    "bias",
     "learning rate",
     "parameters",
     "speed",
@@ -48,8 +49,7 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         "" if row.baseline else interval(row.difference, row.low, row.high) for row in rows(frame)
     ]
     shown["verdict"] = [_guarded(row) for row in rows(frame)]
-    if frame["rate"].any():
-        shown["learning rate"] = frame["rate"]
+    shown = shown.assign(**_beside_verdicts(frame))
     shown["parameters"] = [f"{v:,}" for v in frame["parameters"]]
     shown = shown.assign(**speeds(frame))
     shown = shown.assign(**_state(frame))
@@ -76,6 +76,12 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     first = [name for name in LEADING if name in shown]
     return shown[[*first, *(name for name in shown if name not in first)]]
+
+
+def _beside_verdicts(frame: pd.DataFrame) -> dict[str, "pd.Series[str]"]:
+    """Return what limits verdicts, where anything does: a bias, and rates that were not tuned."""
+    titles = {"bias": "bias", "learning rate": "rate"}
+    return {title: frame[name] for title, name in titles.items() if frame[name].any()}
 
 
 def _loss(row: Any, form: str) -> str:
@@ -123,7 +129,7 @@ def _speed(ratio: float, low: float, high: float) -> str:
 
 def combinations(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison of a factorial design: what each combination reached and costs."""
-    judged = [DIFFERENCE, "verdict", "p, corrected", "seeds to decide"]
+    judged = [DIFFERENCE, "verdict", "bias", "p, corrected", "seeds to decide"]
     return comparison(frame).drop(columns=judged, errors="ignore")
 
 
@@ -187,8 +193,7 @@ def factors(frame: pd.DataFrame) -> pd.DataFrame:
     shown = frame[["effect"]].copy()
     shown[DIFFERENCE] = _intervals(frame, "difference", "low", "high")
     shown["verdict"] = frame["verdict"]
-    if frame["rate"].any():
-        shown["learning rate"] = frame["rate"]
+    shown = shown.assign(**_beside_verdicts(frame))
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
     return shown
@@ -281,8 +286,7 @@ def steps(frame: pd.DataFrame) -> pd.DataFrame:
     ends = ("marginal", "marginal_low", "marginal_high")
     shown["this step [95%]"] = _intervals(frame, *ends)
     shown["verdict"] = frame["verdict"]
-    if frame["rate"].any():
-        shown["learning rate"] = frame["rate"]
+    shown = shown.assign(**_beside_verdicts(frame))
     ends = ("cumulative", "cumulative_low", "cumulative_high")
     shown["all so far [95%]"] = _intervals(frame, *ends)
     shown["p of the step, corrected"] = [p_value(v) for v in frame["p_corrected"]]

@@ -105,6 +105,9 @@ COMPARISON: Columns = {
     "high": "upper end of its interval",
     "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, "
     "`collapsed`, `failed`, `pending`; of the baseline `baseline`",
+    "bias": "what is known of a bias of all arms but the baseline, beside a verdict on a "
+    "difference: empty where a repeated baseline is equal bit for bit, `not bounded` where there "
+    "is none (and whether the word stands after an A/A arm's interval), else `within` an interval",
     "p_corrected": "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 "
     "just where the interval leaves out 0",
     "alpha": "error that the row's interval spends",

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,6 +15,7 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
 from llama_ablate.report import heldout, tuning
+from llama_ablate.report.controls import scaled
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.report.stability import sides
 from llama_ablate.results.plan import PlannedVariant
@@ -27,6 +29,7 @@ _FACTORS = (
     "low",
     "high",
     "verdict",
+    "bias",
     "p_corrected",
     "alpha",
     "df",
@@ -60,12 +63,11 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 def factors(table: TableFrames) -> pd.DataFrame:
     """Return main effects and two-way interactions of a factorial design with two-level factors.
 
-    Columns: `factor, effect, difference, low, high, verdict, p_corrected, alpha,
-    df, seed_se, text_se, pooled, changed, present, with_present, absent, with_absent,
-    aliases, rate`; main effects first, each kind by its size. Of an interaction, `with_present` and
-    `with_absent` are what `changed` does with the other factor at level 1 (`present`) and at level
-    0 (`absent`). Empty for other designs, and until every variant has finished a seed that all
-    have.
+    Columns: `factor, effect, difference, low, high, verdict, bias, p_corrected, alpha, df, seed_se,
+    text_se, pooled, changed, present, with_present, absent, with_absent, aliases, rate`; main
+    effects first, each kind by its size. Of an interaction, `with_present` and `with_absent` are
+    what `changed` does with the other factor at level 1 (`present`) and at level 0 (`absent`).
+    Empty for other designs, and until every variant has finished a seed that all have.
     """
     effects = _effects(table)
     cells = _cells(table)
@@ -109,7 +111,7 @@ def confounding(table: TableFrames) -> str:
 def steps(table: TableFrames) -> pd.DataFrame:
     """Return the effect of each step of a path, and of all steps up to it together.
 
-    Columns: `step, n, marginal, marginal_low, marginal_high, verdict, p_corrected,
+    Columns: `step, n, marginal, marginal_low, marginal_high, verdict, bias, p_corrected,
     cumulative, cumulative_low, cumulative_high, rate`. Empty for other designs. Marginal is against
     the step before, as `step_intervals` has it; cumulative is the difference from the baseline, as
     the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
@@ -126,7 +128,8 @@ def steps(table: TableFrames) -> pd.DataFrame:
                 "marginal": step.mean,
                 "marginal_low": step.low,
                 "marginal_high": step.high,
-                "verdict": _of_step(table, step, now, before),
+                "verdict": (word := _of_step(table, step, now, before)),
+                "bias": table.bias.beside(word, step, table.margin, variants[before].baseline),
                 "p_corrected": step.p,
                 "cumulative": row["difference"],
                 "cumulative_low": row["low"],
@@ -197,12 +200,24 @@ def _effects(table: TableFrames) -> list[Contrast]:
         )
         for factors, weight in weights(levels, names).items()
     }
-    return contrasts(
+    found = contrasts(
         levels,
         names,
         {cell.id: [table.losses[cell.id][seed] for seed in seeds] for cell in cells},
         text_errors={factors: error for factors, error in errors.items() if error},
     )
+    if not (ends := table.bias.ends):
+        return found
+    return [
+        replace(one, interval=one.interval.widened(scaled(ends, _of_others(one, cells))))
+        for one in found
+    ]
+
+
+def _of_others(one: Contrast, cells: Sequence[PlannedVariant]) -> float:
+    """Return what an effect weighs all cells but the baseline by: what biases those, biases it."""
+    base = next(cell for cell in cells if cell.baseline)
+    return -2 / len(cells) * math.prod(2 * base.levels[name] - 1 for name in one.factors)
 
 
 def _named(
@@ -229,11 +244,13 @@ def _decided(one: Contrast, cells: Sequence[PlannedVariant], table: TableFrames)
     signs = {c.id: math.prod(2 * c.levels[name] - 1 for name in one.factors) for c in cells}
     added, taken = ([id_ for id_, own in signs.items() if own == sign] for sign in (1, -1))
     interval = one.interval
+    word = judged(interval, table.margin, *sides(table.reported, added, taken))
     return {
         "difference": interval.mean,
         "low": interval.low,
         "high": interval.high,
-        "verdict": judged(interval, table.margin, *sides(table.reported, added, taken)),
+        "verdict": word,
+        "bias": table.bias.beside(word, interval, table.margin, _of_others(one, cells)),
         "p_corrected": interval.p,
         "alpha": interval.alpha,
         "df": interval.df,

@@ -1,19 +1,30 @@
-"""Controls of an experiment: arms that must not differ, and one that must be worse."""
+"""Controls of an experiment: what they bound, and what they show.
+
+The baseline repeated with nothing changed bounds the bias: whatever sets all arms but the baseline
+apart (another precision, state of the code, text, machine) sets it apart too. The baseline with
+other draws shows noise, not bias: it is judged as a row is, and counted over experiments. A change
+of known harm shows that the experiment would see one (assay sensitivity, ICH E10): without that,
+nothing can be said to be as good, and that no difference was seen says nothing; a difference that
+was seen needs no such proof.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
+from llama_ablate.evidence import Interval, verdict
+from llama_ablate.report.comparison import Pairs, bias_of
 from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import interval, times
+from llama_ablate.report.tables import interval
 from llama_ablate.results.plan import PlannedTable
 
 Kind = Literal["aa", "positive"]
+#: Words that say something of a difference, which a bias could have made.
+_DECIDED = ("better", "worse", "equivalent")
 _MOST_MARGINS = 10  # of harm that still is like a difference of the margin's size
-_SPEED = 1.05  # the most that one of two speeds of the same code may be of the other
 _TOO_STRONG = "it shows that a catastrophe is seen, not a difference of the margin's size"
 
 
@@ -25,95 +36,141 @@ class Check:
     why: str
 
 
-def check(table: PlannedTable, comparison: pd.DataFrame, margin: float | None) -> dict[Kind, Check]:
-    """Return for each kind of control that a table has whether all of that kind hold.
+@dataclass(frozen=True)
+class Bias:
+    """What is known of how far all arms but the baseline may be off alike."""
 
-    An A/A arm holds where it is equivalent to the baseline within the margin (one that changes
-    nothing, where it is equal bit for bit); the positive control where it is worse, by no more
-    than ten margins. Each is judged by its own 95% interval.
+    #: The ends between which it lies, by a repeated baseline; None where nothing bounds it.
+    ends: tuple[float, float] | None
+    #: The interval of a baseline with other draws: more than any bias, as it has noise.
+    noise: Interval | None
+    unit: str
+
+    @classmethod
+    def of(
+        cls,
+        table: PlannedTable,
+        pairs: Mapping[str, Pairs],
+        intervals: Mapping[str, Interval],
+        unit: str,
+    ) -> "Bias":
+        """Read it off a table's controls: their `pairs` with the baseline, and their intervals."""
+        drawn = (v.id for v in table.variants if v.role == "aa" and v.id not in table.repeated)
+        return cls(bias_of(table, pairs), next((intervals[id_] for id_ in drawn), None), unit)
+
+    def beside(self, word: str, row: Interval, margin: float | None, weight: float = 1.0) -> str:
+        """Return what stands beside a verdict: how far it may be off; nothing where it is not.
+
+        `weight` is that of all arms but the baseline in the row's difference.
+        """
+        if word not in _DECIDED or not weight:
+            return ""
+        if self.ends is not None:
+            return f"within {interval(0.0, *self.ends)} {self.unit}" if any(self.ends) else ""
+        if self.noise is None or math.isnan(self.noise.low):
+            return "not bounded"
+        wider = verdict(row.widened(scaled((self.noise.low, self.noise.high), weight)), margin)
+        return f"not bounded; {'stands' if wider == word else 'falls'} after the A/A"
+
+
+def scaled(ends: tuple[float, float], weight: float) -> tuple[float, float]:
+    """Return the ends of an interval multiplied by a weight."""
+    low, high = sorted(weight * end for end in ends)
+    return low, high
+
+
+def check(table: PlannedTable, comparison: pd.DataFrame, margin: float | None) -> dict[Kind, Check]:
+    """Return for each kind of control that can fail whether all of that kind hold.
+
+    A repeated baseline must be equal bit for bit, or have an interval; a positive control must be
+    seen: its own 95% interval lies above 0, and its mean is at most ten margins.
     """
     checks: dict[Kind, list[Check]] = {}
-    for variant, row in zip(table.variants, comparison.itertuples(), strict=True):
-        if variant.role:
-            one = judge(row, variant.role, margin, unchanged=variant.reseed == "none")
-            named = Check(one.holds, f"{variant.label} {one.why}")
-            checks.setdefault(variant.role, []).append(named)
+    for kind, label, one in _checks(table, comparison, margin):
+        if one is not None:
+            checks.setdefault(kind, []).append(Check(one.holds, f"{label} {one.why}"))
     return {
         kind: Check(all(one.holds for one in of_kind), "; ".join(one.why for one in of_kind))
         for kind, of_kind in checks.items()
     }
 
 
-def check_speeds(comparison: pd.DataFrame) -> dict[str, Check]:
-    """Return for each speed of an A/A arm, by what it is of, whether it is the baseline's.
+def failing(checks: Mapping[Kind, Check], *, seen_to_differ: bool) -> str:
+    """Say which controls of a table fail that a finding needs; nothing where all hold.
 
-    It is where the interval of the ratio, over processes, holds 1 and lies within 5% of it. Where
-    it does not, these timings tell nothing apart; losses are another matter. Empty where no speed
-    was measured.
+    A difference that is `seen_to_differ` from 0 needs no positive control.
     """
-    arms = comparison[comparison["role"] == "aa"].set_index("label")
-    checks: dict[str, Check] = {}
-    for speed in ("train", "decode"):
-        columns = [f"{speed}_speed_{end}" for end in ("ratio", "low", "high")]
-        measured = list(arms[columns].dropna(subset=columns[0]).itertuples(name=None))
-        same = [1 / _SPEED <= low <= 1 <= high <= _SPEED for _, _, low, high in measured]
-        why = "; ".join(f"{label} {_ratio(*ratio)}" for label, *ratio in measured)
-        checks |= {f"aa, {speed} speed": Check(all(same), why)} if measured else {}
-    return checks
+    needed = (kind for kind in checks if kind == "aa" or not seen_to_differ)
+    return "; ".join(checks[kind].why for kind in needed if not checks[kind].holds)
 
 
-def _ratio(ratio: float, low: float, high: float) -> str:
-    """Write a speed's ratio; one without an interval cannot show that it is the baseline's."""
-    return times(ratio, low, high) + (" of one process: no interval" if math.isnan(low) else "")
-
-
-def all_hold(checks: Mapping[Any, Check]) -> Check:
-    """Return whether all controls of a table hold, and why; of those that fail, why they do."""
-    failing = [one for one in checks.values() if not one.holds]
-    why = "; ".join(one.why for one in failing or checks.values())
-    return Check(not failing, why)
-
-
-def judge(row: Any, role: Kind, margin: float | None, *, unchanged: bool) -> Check:
-    """Return whether one control holds, from its row of a comparison.
-
-    Read are the row's `verdict`, `unit`, `difference`, `low` and `high`.
-    """
-    if why := _without_loss(row, role):
+def same(row: Any) -> Check:
+    """Return whether a repeated baseline bounds the bias, from its row of a comparison."""
+    if why := _without_loss(row):
         return Check(holds=False, why=why)
-    if unchanged:
-        same = row.difference == row.low == row.high == 0
+    if row.difference == row.low == row.high == 0:
+        return Check(holds=True, why="is equal bit for bit")
+    if math.isnan(row.low):
         return Check(
-            same, "is equal bit for bit" if same else "differs, though nothing was changed"
+            holds=False, why=f"differs by {row.difference:+.2g} {row.unit} in its one seed"
         )
-    if row.verdict == "too short":
-        return Check(holds=False, why="is too short")
+    by = interval(row.difference, row.low, row.high)
+    return Check(holds=True, why=f"differs by {by} {row.unit}: every row is wider by that")
+
+
+def seen(row: Any, margin: float | None) -> Check:
+    """Return whether a positive control was seen to harm, from its row of a comparison."""
+    if why := _without_loss(row):
+        too_strong = f": {_TOO_STRONG}" if row.verdict in UNSTABLE else ""
+        return Check(holds=False, why=why + too_strong)
     if margin is None:
         return Check(holds=False, why="is held to no margin: the experiment states none")
-    return _equivalent(row, margin) if role == "aa" else _worse(row, margin)
-
-
-def _without_loss(row: Any, role: Kind) -> str:
-    if row.verdict in UNSTABLE:
-        return f"{row.verdict}: {_TOO_STRONG}" if role == "positive" else row.verdict
-    if row.verdict == "failed":
-        return "failed"
-    return "has not finished" if math.isnan(row.difference) else ""
-
-
-def _equivalent(row: Any, margin: float) -> Check:
-    if row.verdict == "equivalent":
-        return Check(holds=True, why=f"is equivalent within {margin:g} {row.unit}")
-    measured = interval(row.difference, row.low, row.high)
-    why = f"is not shown to be equivalent within {margin:g} {row.unit}: {measured}"
-    return Check(holds=False, why=why)
-
-
-def _worse(row: Any, margin: float) -> Check:
+    if not row.low > 0:
+        by = interval(row.difference, row.low, row.high)
+        return Check(holds=False, why=f"was not seen to harm: {by} {row.unit}")
     margins = row.difference / margin
     harm = f"{row.difference:.2g} {row.unit}, {margins:.2g} margins"
-    if row.verdict != "worse":
-        return Check(holds=False, why=f"is {row.verdict}")
     if margins > _MOST_MARGINS:
         return Check(holds=False, why=f"harms by {harm}: {_TOO_STRONG}")
-    return Check(holds=True, why=f"is worse by {harm}")
+    return Check(holds=True, why=f"harms by {harm}")
+
+
+def told(
+    table: PlannedTable, comparison: pd.DataFrame, margin: float | None
+) -> list[tuple[str, str, str]]:
+    """Return what each control is for, whether it holds, and why."""
+    whats = {"aa": "bias", "positive": "positive"}
+    of_label = {row.label: row for row in comparison.itertuples()}
+    return [
+        ("calibration", "", f"{label}: {calibration(of_label[label])}")
+        if one is None
+        else (whats[kind], "holds" if one.holds else "fails", f"{label} {one.why}")
+        for kind, label, one in _checks(table, comparison, margin)
+    ]
+
+
+def _checks(
+    table: PlannedTable, comparison: pd.DataFrame, margin: float | None
+) -> Iterator[tuple[Kind, str, Check | None]]:
+    """Yield each control's kind, label, and whether it holds; None for one that cannot fail."""
+    for variant, row in zip(table.variants, comparison.itertuples(), strict=True):
+        if variant.role == "positive":
+            yield "positive", variant.label, seen(row, margin)
+        elif variant.role == "aa":
+            yield "aa", variant.label, same(row) if variant.id in table.repeated else None
+
+
+def calibration(row: Any) -> str:
+    """Say what a baseline with other draws shows: of 20 such intervals one leaves out 0."""
+    if why := _without_loss(row):
+        return why
+    by = f"{interval(row.difference, row.low, row.high)} {row.unit}"
+    return f"{by}, {'leaves out' if row.low > 0 or row.high < 0 else 'holds'} 0"
+
+
+def _without_loss(row: Any) -> str:
+    if row.verdict in (*UNSTABLE, "failed"):
+        return str(row.verdict)
+    if row.verdict == "too short":
+        return "is too short"
+    return "has not finished" if math.isnan(row.difference) else ""

@@ -16,13 +16,14 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing
-from llama_ablate.report import comparison, controls, guards, heldout, items, stages, tuning
+from llama_ablate.report import comparison, guards, heldout, items, stages, tuning
+from llama_ablate.report.controls import Bias, Check, Kind, check
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.outcomes import Curves, milder_outcomes
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Record
 from llama_ablate.results.snapshot import Results
@@ -185,9 +186,23 @@ class TableFrames:
         broken = guards.broken(self.guards)
         plan, experiment = self.plan, self.experiment
         return frame.assign(
+            bias=[
+                self._beside(v, word)
+                for v, word in zip(plan.variants, frame["verdict"], strict=True)
+            ],
             guard=[broken.get(label, "") for label in frame["label"]],
             rate=[tuning.one_rate(plan, experiment, v, plan.baseline) for v in plan.variants],
         )
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether any row says something of a difference."""
+        return bool((self.comparison["bias"] != "").any())
+
+    def _beside(self, variant: PlannedVariant, word: str) -> str:
+        if variant.baseline or variant.role:
+            return ""
+        return self.bias.beside(word, self.intervals[variant.id], self.margin)
 
     @cached_property
     def guards(self) -> pd.DataFrame:
@@ -195,14 +210,14 @@ class TableFrames:
         return guards.results(self)
 
     @cached_property
-    def speed_controls(self) -> dict[str, controls.Check]:
-        """Whether the speeds of A/A arms are the baseline's, and why."""
-        return controls.check_speeds(self.comparison)
+    def controls(self) -> dict[Kind, Check]:
+        """Whether the controls of each kind hold, and why."""
+        return check(self.plan, self.comparison, self.margin)
 
     @cached_property
-    def controls(self) -> dict[controls.Kind, controls.Check]:
-        """Whether the controls of each kind hold, and why."""
-        return controls.check(self.plan, self.comparison, self.margin)
+    def bias(self) -> Bias:
+        """What is known of how far all arms but the baseline may be off alike."""
+        return Bias.of(self.plan, self._pairs, self.intervals, self.unit.name)
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -476,7 +491,7 @@ def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> pd.DataFr
     for outcome in UNSTABLE:
         frame[outcome] = (frame["outcome"] == outcome).astype(float)
         frame.loc[frame["outcome"] == "pending", outcome] = math.nan
-    frame["best"] = tuning.choose(frame)
+    frame["best"] = tuning.choose(frame, table.repeated)
     if "lr" in experiment.tune:
         frame["lr_sensitivity_nats"] = tuning.sensitivity_of_runs(frame, math.log(table.text.vocab))
     return frame

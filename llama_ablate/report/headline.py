@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
-from llama_ablate.report import cells, contrasts, controls, hypotheses, scaling, tables, transfer
+from llama_ablate.report import cells, contrasts, hypotheses, scaling, tables, transfer
 from llama_ablate.report.frames import Frames, TableFrames, rows
 
 #: Verdicts and test results in the order in which the answer names them.
@@ -40,7 +40,7 @@ _TRENDS = {
     "holds": "holds for",
     "undecided": "is undecided for",
 }
-_CONTROLS = {"aa": "the A/A arm", "positive": "the positive control"}
+_CONTROLS = {"aa": "the repeated baseline", "positive": "the positive control"}
 _MOST = 4  # names of one kind
 _FEW = 3  # of what is open; results whose intervals stand in the answer
 _MANY = 6  # hypotheses, beyond which the undecided are counted
@@ -64,7 +64,7 @@ def headline(frames: Frames) -> str:
     Of a factorial design the factors, of a path the steps, of several tables each variant over all
     of them. What decides is named with its number; of what does not, only a few.
     """
-    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends)
+    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends, _bias)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
@@ -163,18 +163,23 @@ def _controls(frames: Frames) -> Iterator[str]:
     stated = frames.plan.experiment.hypotheses
     ended = all((table.runs["outcome"] != "pending").all() for table in frames.tables)
     if not stated and ended and (failing := _failing(frames)):
-        yield f"No difference is sure: {failing}."
+        what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
+        yield f"{what} is sure: {failing}."
+
+
+def _bias(frames: Frames) -> Iterator[str]:
+    """Yield that no control bounds the bias, where a verdict says something of a difference."""
+    if any(table.bias.ends is None and table.is_decided for table in frames.tables):
+        yield "Bias is not bounded: no arm repeats the baseline with nothing changed."
 
 
 def _failing(frames: Frames) -> str:
-    """Name the controls that fail in any table; those of speeds where no other does."""
+    """Name the controls that fail in any table."""
     failing = [
         name
         for kind, name in _CONTROLS.items()
         if not all(t.controls[kind].holds for t in frames.tables if kind in t.controls)
     ]
-    if not failing and not all(controls.all_hold(t.speed_controls).holds for t in frames.tables):
-        failing = ["the speed of the A/A arm"]
     return f"{' and '.join(failing)} fail{'s'[: len(failing) == 1]}" if failing else ""
 
 

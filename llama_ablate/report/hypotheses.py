@@ -33,10 +33,11 @@ def results(frames: Frames) -> pd.DataFrame:
     family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a table, or
     a step of a path, reads the interval of that row; the other quantities that the file asks for
     are a family of their own. Where runs are missing the result is `pending` or `failed`; where an
-    arm's runs were too short, no arm of a table has learned its text, or a control fails, there is
-    none: `undecidable`, `no verdict`. `tested` is what the interval alone would say; `p_corrected`
-    is that of a difference of 0, whatever was stated. `remark` says how a row's verdict and the
-    result go together where they are about different bounds.
+    arm's runs were too short, no arm of a table has learned its text, or a control fails that the
+    result needs (`controls.failing`), there is none: `undecidable`, `no verdict`. `tested` is what
+    the interval alone would say; `p_corrected` is that of a difference of 0, whatever was stated.
+    `remark` says how a row's verdict and the result go together where they are about different
+    bounds.
     """
     stated = frames.plan.experiment.hypotheses
     others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
@@ -51,7 +52,7 @@ def results(frames: Frames) -> pd.DataFrame:
             result = missing
         elif reason := _undecidable(entry, frames):
             result, why = "undecidable", reason
-        elif reason := _failing_controls(entry, frames):
+        elif reason := _failing_controls(entry, frames, _is_seen(test, interval)):
             result, why = "no verdict", reason
         alone = len(frames.plan.experiment.looks) == 1  # else the looks say how many there will be
         seeds = test.seeds_to_decide(interval) if result == "undecided" and alone else None
@@ -225,7 +226,43 @@ def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
         return rate_difference(first, second, family=family)
     differences = list(_differences(entry, frames).values())
     text_errors = {"": error} if (error := _text_error(entry, frames)) else None
-    return simultaneous({"": differences}, text_errors=text_errors, family=family)[""]
+    interval = simultaneous({"": differences}, text_errors=text_errors, family=family)[""]
+    return interval.widened(_bias(entry, frames))
+
+
+def _bias(entry: Hypothesis, frames: Frames) -> tuple[float, float]:
+    """Return the ends between which lies what controls leave possible of a quantity's bias.
+
+    Of a loss against the baseline's it is the table's. Of a speed it is how the same code differs
+    under another name, which tells of either variant.
+    """
+    table, nothing = frames.named(entry.table), (0.0, 0.0)
+    base = table.plan.baseline.label
+    pair = (entry.variant, _against(entry, table))
+    if entry.minus is not None or entry.value is not None:
+        return nothing
+    other = samples(table, pair[1], entry.measure).values()
+    scale = fmean(other) if other else 1.0
+    if _is_loss(entry, table):
+        if (pair[0] == base) == (pair[1] == base):
+            return nothing
+        low, high = table.bias.ends or nothing
+        scale = 1 / scale if entry.relative else 1.0
+    else:
+        again = [v.label for v in table.plan.variants if v.role == "aa"]
+        if not (_is_timed(entry, table) and again):
+            return nothing
+        of_base, of_again = (samples(table, label, entry.measure) for label in (base, again[0]))
+        logs = list(differences(of_again, of_base, relative=True).values())
+        noise = simultaneous({"": logs})[""]
+        if math.isnan(noise.low):
+            return nothing
+        low, high = noise.low, noise.high
+        scale = 1.0 if entry.relative else scale
+        if base not in pair:
+            low, high = min(low, -high), max(high, -low)
+    low, high = scale * low, scale * high
+    return (low, high) if pair[0] != base else (-high, -low)
 
 
 def _text_error(entry: Hypothesis, frames: Frames) -> StandardError | None:
@@ -329,17 +366,30 @@ def undecidable(table: TableFrames) -> str:
     return ""
 
 
-def _failing_controls(entry: Hypothesis, frames: Frames) -> str:
-    """Say which controls of a hypothesis' tables fail; nothing where all hold.
+def _failing_controls(entry: Hypothesis, frames: Frames, seen_to_differ: bool) -> str:
+    """Say which controls fail that a result needs; nothing where all of those hold.
 
-    A speed, which several processes took, has the controls of speeds instead of those of losses.
+    A speed has none that can: the same code under another name widens its interval.
     """
-    checks = []
-    for table in (frames.named(part.table) for part in entry.parts):
-        measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
-        timed = (measured.map(len) > 1).any()
-        checks.append(controls.all_hold(table.speed_controls if timed else table.controls))
-    return next((check.why for check in checks if not check.holds), "")
+    tables = (frames.named(part.table) for part in entry.parts)
+    whys = (
+        controls.failing(table.controls, seen_to_differ=seen_to_differ)
+        for table in tables
+        if not _is_timed(entry, table)
+    )
+    return next(filter(None, whys), "")
+
+
+def _is_timed(entry: Hypothesis, table: TableFrames) -> bool:
+    """Return whether a number is a speed or a time, which several processes took."""
+    measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
+    return bool((measured.map(len) > 1).any())
+
+
+def _is_seen(test: evidence.Hypothesis, interval: Interval) -> bool:
+    """Return whether a result rests on a difference that was seen, and not on its being small."""
+    apart = interval.low > 0 or interval.high < 0
+    return apart and not (test.direction == "equivalent" and test.result(interval) == "supported")
 
 
 def _hypothesis(entry: Hypothesis) -> evidence.Hypothesis:

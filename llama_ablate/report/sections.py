@@ -13,6 +13,7 @@ from llama_ablate.report import (
     cells,
     comparison,
     contrasts,
+    controls,
     heldout,
     hypotheses,
     items,
@@ -249,18 +250,18 @@ def _guards(frames: Frames) -> Section | None:
 
 @SECTIONS.register("controls", every_table=True)
 def _controls(frames: Frames) -> Section | None:
-    rows = [
-        (kind, "holds" if check.holds else "fails", check.why)
-        for kind, check in (*frames.table.controls.items(), *frames.table.speed_controls.items())
-    ]
+    table = frames.table
+    rows = controls.told(table.plan, table.comparison, table.margin)
     return _section(
         "Controls",
         pd.DataFrame(rows, columns=["control", "result", "why"]),
         lambda frame: frame,
-        """An A/A arm is the baseline once more, with other initial weights or another order of the
-        text: it must be equivalent within the margin. The positive control is known to harm: it
-        must be worse, by no more than ten margins. An A/A arm's speeds must be within 5% of the
-        baseline's: else the speeds of this report tell nothing apart.""",
+        """Bias: the baseline repeated under another name with nothing changed must be equal bit for
+        bit; then no fault sets all other arms apart. Positive: a change of known harm must be seen,
+        its interval above 0 and its mean at most ten margins; "equivalent", "not worse" and
+        "undecided" rest on it, a difference that was seen does not. Calibration: the baseline with
+        other draws shows noise; of 20 such intervals one leaves out 0. All speeds' intervals are
+        widened by that of an A/A arm's speed.""",
     )
 
 

@@ -5,7 +5,7 @@ All of it is computed from the plan and the records each time it is needed: noth
 commands and machines that share a folder agree.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,8 +46,9 @@ def stand(
     last = len(looks) - 1
     shares = experiment.spend or spending(looks)
     arms = [variant for variant in table.variants if not variant.baseline]
-    first = {v.id: last if v.label in held else 0 for v in arms}
-    raced = _raced(planned)
+    repeated = table.repeated
+    first = {v.id: last if v.label in held else 0 for v in arms if v.id not in repeated}
+    raced = _raced(planned, table.repeated)
     at_point = planned[planned["best"] & ~planned["race"]]
     ids = zip(at_point["variant"], at_point["seed"], strict=True)
     ended: dict[tuple[str, int], str] = dict(zip(ids, words(at_point), strict=True))
@@ -64,7 +65,8 @@ def stand(
         return "complete" if either <= {*FINAL, "too short"} else "failed"
 
     def judge(at: Mapping[str, int]) -> dict[str, Interval]:
-        taken = {arm: seeds[: looks[look]] for arm, look in at.items()} | {base: seeds}
+        taken = {arm: seeds[: looks[look]] for arm, look in at.items()}
+        taken |= dict.fromkeys([base, *repeated], seeds)
         known = {
             id_: {
                 seed: own[seed] for seed in taken.get(id_, ()) if seed in own and raced[id_] == "ok"
@@ -82,8 +84,12 @@ def stand(
 
     if last == 0:
         rows = judge(first)
-        return {arm: Standing(0, 0, rows[arm], is_open=False) for arm in first}
-    return standings(len(looks), first, state, judge, decided)
+        return {arm: Standing(0, 0, rows[arm], is_open=False) for arm in [*first, *repeated]}
+    # The repeated baseline is no arm that goes on: it has seeds of the first look, or as stated.
+    enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
+    stands = standings(len(looks), first, state, judge, decided)
+    rows = judge({})
+    return stands | {arm: Standing(enough, enough, rows[arm], is_open=False) for arm in repeated}
 
 
 def mark(
@@ -119,7 +125,7 @@ def mark(
     def within(seeds: Mapping[str, int]) -> "pd.Series[bool]":
         return reported & (planned["seed"].map(place) < planned["variant"].map(seeds))
 
-    is_known = planned["variant"].map(_raced(planned)).isin(FINAL)
+    is_known = planned["variant"].map(_raced(planned, table.repeated)).isin(FINAL)
     return planned.assign(
         chosen=is_known & within(shown),
         needed=planned["race"] | (is_known & within(needed)),
@@ -144,14 +150,17 @@ def stage(experiment: Experiment, tables: Sequence[pd.DataFrame]) -> Stage:
     return Stage(name, ids["needed"], len(ids["possible"]))
 
 
-def _raced(planned: pd.DataFrame) -> dict[str, str]:
-    """Return for each variant whether its point is known: ok, pending, or failed."""
+def _raced(planned: pd.DataFrame, repeated: Mapping[str, str]) -> dict[str, str]:
+    """Return for each variant whether its point is known: ok, pending, or failed.
+
+    `repeated` are the variants that are at another's point, by their ids and its.
+    """
     trials = tuning.trial_runs(planned)
     states = dict.fromkeys(planned["variant"], "ok")
     for variant, outcomes in trials["outcome"].groupby(trials["variant"]):
         if not outcomes.isin(FINAL).all():
             states[str(variant)] = "pending" if (outcomes == "pending").any() else "failed"
-    return states
+    return states | {variant: states[other] for variant, other in repeated.items()}
 
 
 def held(plan: PlanDocument, table: PlannedTable, planned: pd.DataFrame) -> set[str]:

@@ -5,6 +5,7 @@ Points are chosen on the validation loss and reported on the split that the tabl
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -37,8 +38,10 @@ def point(tuned: dict[str, Any]) -> str:
     )
 
 
-def choose(runs: pd.DataFrame) -> "pd.Series[bool]":
+def choose(runs: pd.DataFrame, repeated: Mapping[str, str]) -> "pd.Series[bool]":
     """Return for each run whether it is at the point that its variant is reported at.
+
+    `repeated` are variants that are at another's point, by their ids and its.
 
     A variant's point is the one of the fewest runs that diverged or collapsed, and of those the one
     whose mean validation loss over the other seeds of its trials is lowest. A point whose runs have
@@ -47,7 +50,9 @@ def choose(runs: pd.DataFrame) -> "pd.Series[bool]":
     if not several(runs):
         return pd.Series(data=True, index=runs.index)
     trials = trial_runs(runs).groupby("variant", sort=False)
-    return runs["tuned"] == runs["variant"].map({variant: _best(own) for variant, own in trials})
+    best = {variant: _best(own) for variant, own in trials}
+    best |= {variant: best[other] for variant, other in repeated.items()}
+    return runs["tuned"] == runs["variant"].map(best)
 
 
 def trial_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -134,6 +134,11 @@ class PlannedTable(_Part):
         return next(variant for variant in self.variants if variant.baseline)
 
     @cached_property
+    def repeated(self) -> dict[str, str]:
+        """The id of the baseline, by that of each arm which repeats it with nothing changed."""
+        return {v.id: self.baseline.id for v in self.variants if v.reseed == "none"}
+
+    @cached_property
     def has_tokenizers(self) -> bool:
         """Whether variants have tokens of their own: then losses compare in bits per byte."""
         return any(variant.text for variant in self.variants)

@@ -215,7 +215,11 @@ def _filled(version: Version) -> Mapping[str, Any]:
     values: Mapping[str, Any] = version.stated
     if version.whole:
         with contextlib.suppress(ValidationError, ConfigError):  # of a grammar that has changed
-            values = Experiment.model_validate(values).model_dump(mode="json")
+            experiment = Experiment.model_validate(values)
+            # The repeated baseline is there by default, and was not in earlier versions.
+            drawn = [reseed for reseed in experiment.controls.aa if reseed != "none"]
+            controls = experiment.controls.model_copy(update={"aa": drawn})
+            values = experiment.model_copy(update={"controls": controls}).model_dump(mode="json")
     return {key: value for key, value in values.items() if key not in _FREE}
 
 

@@ -307,7 +307,8 @@ def test_dropout_may_be_an_axis_whose_levels_are_rates_or_rates_by_place(tmp_pat
     file = tmp_path / "x.yaml"
     file.write_text(
         "name: x\nmodel: {dim: 16, layers: 1, heads: 2, context: 16}\ntrain: {steps: 2}\n"
-        "variants: {axes: {dropout: [0.0, 0.1, {attention: 0.2, sublayer: 0.3}]}}\n",
+        "variants: {axes: {dropout: [0.0, 0.1, {attention: 0.2, sublayer: 0.3}]}}\n"
+        "controls: {aa: []}\n",
         "utf-8",
     )
     arms = grid.variants(experiment.load(file).experiment, REGISTRIES, 256)

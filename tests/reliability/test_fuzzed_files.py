@@ -448,7 +448,7 @@ HUGE = {
     ),
     "a context longer than the text": ({"model": "{context: 1_048_576}"}, "smaller than one"),
     "2,000 variants": (
-        {"variants": f"{{axes: {{init_std: {many(1999)}}}, match: parameters}}", "seeds": "1"},
+        {"variants": f"{{axes: {{init_std: {many(1998)}}}, match: parameters}}", "seeds": "1"},
         "",
     ),
     "a fraction of nine axes": (
@@ -458,7 +458,14 @@ HUGE = {
         },
         "",
     ),
-    "20,000 runs": ({"variants": f"{{axes: {{init_std: {many(19)}}}}}", "seeds": "1000"}, ""),
+    "20,000 runs": (
+        {
+            "variants": f"{{axes: {{init_std: {many(19)}}}}}",
+            "controls": "{aa: []}",
+            "seeds": "1000",
+        },
+        "",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ from llama_ablate.report.warnings import machines
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
+UNBOUNDED = " Bias is not bounded: no arm repeats the baseline with nothing changed."
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
 
 
@@ -36,7 +37,7 @@ def test_hypotheses_come_first_each_with_its_result_and_its_number():
         "Refuted: b is better than base (+0.100 [+0.088, +0.112]). "
         "Undecided: a is better than b by more than 0.2 nats "
         "(-0.2000 [-0.2000, -0.2000]). "
-        "Against 'base' (difference in nats): better: a (-0.100); worse: b (+0.100)."
+        "Against 'base' (difference in nats): better: a (-0.100); worse: b (+0.100)." + UNBOUNDED
     )
 
 
@@ -68,14 +69,15 @@ def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
     assert "Undecided: a is better than base (small +0.0000 [" in told
     assert told.endswith(
         "Against 'base' (difference in nats; small | large): better in large, inconclusive in "
-        "small: a (+0.0000 | -0.1000)."
+        "small: a (+0.0000 | -0.1000)." + UNBOUNDED
     )
 
 
 def test_over_many_tables_a_variant_is_said_where_it_differs():
     gains = {"one": 0.0, "two": -0.1, "three": -0.2, "four": -0.3, "five": -0.4}
     told = headline(frames({name: {"base": BASE, "a": moved(by)} for name, by in gains.items()}))
-    assert told == "Against 'base' (difference in nats): inconclusive in 1, else better: a."
+    sentence = "Against 'base' (difference in nats): inconclusive in 1, else better: a."
+    assert told == sentence + UNBOUNDED
 
 
 def test_a_path_tells_its_steps_in_order_each_with_its_own_verdict():
@@ -96,7 +98,7 @@ def test_a_path_tells_its_steps_in_order_each_with_its_own_verdict():
     )
     assert told == (
         "Step by step (difference in nats): +a (+0.001, inconclusive), +b (-0.2010, better), "
-        "+c (-0.0010, inconclusive), +d (pending)."
+        "+c (-0.0010, inconclusive), +d (pending)." + UNBOUNDED
     )
 
 
@@ -106,7 +108,7 @@ def test_of_many_variants_what_decides_is_named_and_the_rest_is_counted():
     told = headline(frames({"": {"base": BASE, **losses}}))
     assert told == (
         "Against 'base' (difference in nats): better: good6 (-0.160), good5 (-0.150), "
-        "good4 (-0.140), good3 (-0.130) and 3 more; inconclusive: 5 others."
+        "good4 (-0.140), good3 (-0.130) and 3 more; inconclusive: 5 others." + UNBOUNDED
     )
 
 
@@ -121,15 +123,32 @@ def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
         assert told.startswith(f"{end.capitalize()}: lost is better than base.")
 
 
-def test_where_a_control_fails_the_answer_says_so_before_all_else():
-    losses = {"base": BASE, "a": moved(-0.1), "again": moved(0.3)}
-    roles = {"again": "aa"}
-    told = headline(frames({"": losses}, roles=roles, margin="0.02 nats"))
-    assert told.startswith("No difference is sure: the A/A arm fails. Against 'base'")
+def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_says_so_before_all_else():
+    losses = {"base": BASE, "a": moved(-0.1), "again": [BASE[0] + 1e-6]}
+    repeated = {"changes": {"again": {"reseed": "none"}}, "roles": {"again": "aa"}}
+    again = {**repeated, "margin": "0.02 nats"}
+    told = headline(frames({"": losses}, **again))
+    assert told.startswith("No difference is sure: the repeated baseline fails. Against 'base'")
     stated = [{"variant": "a", "direction": "better"}]
-    told = headline(frames({"": losses}, roles=roles, margin="0.02 nats", hypotheses=stated))
-    assert told.startswith("No verdict on the hypothesis: the A/A arm fails (measured: a is better")
+    told = headline(frames({"": losses}, **again, hypotheses=stated))
+    assert told.startswith("No verdict on the hypothesis: the repeated baseline fails (measured: a")
     assert "No difference is sure" not in told
+    told = headline(frames({"": {**losses, "again": BASE[:1]}}, **again))
+    assert told == "Against 'base' (difference in nats): better: a (-0.1000)."
+
+
+def test_where_only_the_positive_control_fails_a_difference_that_was_seen_stands():
+    losses = {"base": BASE, "a": moved(-0.1), "harm": moved(0.0)}
+    stated = [
+        {"variant": "a", "direction": "better"},
+        {"variant": "a", "direction": "equivalent", "margin": "0.2 nats"},
+    ]
+    made = {"roles": {"harm": "positive"}, "margin": "0.02 nats"}
+    told = headline(frames({"": losses}, **made, hypotheses=stated))
+    assert told.startswith("Supported: a is better than base (-0.100")
+    assert "No verdict on 1 of 2 hypotheses: the positive control" in told
+    told = headline(frames({"": losses}, **made))
+    assert told.startswith("No equivalence is sure: the positive control fails. Against 'base'")
 
 
 def test_a_factorial_design_names_the_effects_that_decide():
@@ -212,7 +231,9 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
     steps = contrasts.steps(made.table).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
     assert "+muon (+0.100, worse; one rate for all: not tuned), +b (" in headline(made)
-    assert headline(made).endswith("; all together +0.200, worse; one rate for all: not tuned.")
+    assert headline(made).endswith(
+        "; all together +0.200, worse; one rate for all: not tuned." + UNBOUNDED
+    )
     assert [*made.table.comparison["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 

@@ -185,7 +185,7 @@ def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diag
     made = path(0)
     by_name = {section.key: section for section in sections(made)}
     shown = by_name["comparison"]
-    leading = ["variant", "n", "loss (nats)", cells.DIFFERENCE, "verdict", "parameters"]
+    leading = ["variant", "n", "loss (nats)", cells.DIFFERENCE, "verdict", "bias", "parameters"]
     assert list(shown.cells)[: shown.short] == leading  # no speed and no state were measured
     assert "runs" not in shown.cells  # all ended ok
     assert shown.cells["n"].tolist() == ["5"] * 4

@@ -27,7 +27,7 @@ def chosen(race=()):
     ]
     frame = pd.DataFrame(rows, columns=["variant", "tuned", "i", "race", "validation_loss_nats"])
     frame["outcome"] = np.where(frame["validation_loss_nats"].isna(), "diverged", "ok")
-    return frame[tuning.choose(frame)].groupby("variant")["i"].first().to_dict()
+    return frame[tuning.choose(frame, {})].groupby("variant")["i"].first().to_dict()
 
 
 def test_two_seeds_choose_the_point_that_all_seeds_choose_nine_times_in_ten():

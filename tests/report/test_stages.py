@@ -52,7 +52,7 @@ def planned(arms=ARMS, *, seeds=12, ended=None, failed=(), points=(), race=0):
     broken = frame["id"].isin(failed)
     frame.loc[broken, ["test_loss_nats", "validation_loss_nats"]] = math.nan
     frame.loc[broken, "outcome"] = "error"
-    frame["best"] = tuning.choose(frame)
+    frame["best"] = tuning.choose(frame, {})
     return plans.table([plans.variant(arm) for arm in losses], []), frame
 
 
@@ -176,7 +176,7 @@ def test_the_seeds_of_the_race_choose_and_are_not_reported():
     table, frame = planned(points=POINTS, race=2)
     # On the reported seeds the first point would be best: they have no say.
     frame.loc[~frame["race"] & (frame["tuned"] == POINTS[0]), "validation_loss_nats"] = 0.0
-    frame["best"] = tuning.choose(frame)
+    frame["best"] = tuning.choose(frame, {})
     _, marks, _ = marked(table, frame, **RACE)
     chosen = marks[marks["chosen"]]
     assert set(chosen["point"]) == {"lr 0.2"}
@@ -189,7 +189,7 @@ def test_a_point_that_diverged_in_the_race_does_not_win():
         "diverged",
         math.nan,
     )
-    best = frame[tuning.choose(frame)].groupby("variant")["tuned"].unique()
+    best = frame[tuning.choose(frame, {})].groupby("variant")["tuned"].unique()
     assert best["null"].tolist() == ["lr 0.1"]
     assert best["clear"].tolist() == ["lr 0.2"]
 

@@ -31,6 +31,7 @@ def folder(tmp_path_factory):
 name: tok
 model: {{dim: 16, layers: 1, heads: 2, context: 16}}
 variants: {{axes: {{data.tokenizer: [bytes, {{name: bpe, vocab: 400}}]}}}}
+controls: {{aa: []}}
 data:
   corpus: {{name: files, path: '{root}', train: train.jsonl, validation: valid.jsonl,
            test: test.jsonl}}
