@@ -20,7 +20,7 @@ from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.files.slugs import slug
 from llama_ablate.report import cells, contrasts, controls, hypotheses, tables
 from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import samples
+from llama_ablate.report.samples import differences, samples
 from llama_ablate.results import folders
 from llama_ablate.results.plan import PlannedTable
 
@@ -78,7 +78,7 @@ def evidence(
         found += _of_experiment(name, frames, of_hypotheses)
         found += _of_factors(name, frames, of_factors)
     for name, audit in audit_files().items():
-        found += _of_audit(name, audit, audits[name]["findings"]) if name in audits else []
+        found += _of_audit(name, audit, audits[name]) if name in audits else []
     return found
 
 
@@ -100,7 +100,6 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
     """Yield what each hypothesis of an experiment found, and its contrary where a claim is that."""
     experiment = frames.plan.experiment
     check_variants(name, [entry.variant for entry in experiment.hypotheses], sources)
-    controlled = experiment.controls.aa and experiment.controls.positive
     tested = rows(hypotheses.results(frames))
     for row, source, lengths in zip(tested, sources, by_length(frames), strict=True):
         where = f" ({row.table})" if row.table else ""
@@ -110,15 +109,16 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
             if not claims:
                 continue
             words = {key: _of_claim(one.result, denied=denied) for key, one in lengths.items()}
-            end = _of_claim(row.result, denied=denied) if controlled else "no verdict"
+            end = _of_claim(row.result, denied=denied)
             yield Evidence(
                 experiment=name,
                 statement=("it is not so that " if denied else "") + statement + where,
                 measured=cells.measured(row),
                 finding=end,
                 claims=tuple(id_.removeprefix(_NOT) for id_ in claims),
-                why=row.why if controlled else "it has no controls",
+                why=row.why,
                 ours=source.bound == "ours",
+                bias=row.bias,
                 by_length=_lengths(lengths, words, end),
             )
 
@@ -131,7 +131,8 @@ def _of_factors(name: str, frames: Frames, sources: Sequence[FactorSource]) -> I
         low, high = row.low, row.high
         outside = low > source.within or high < -source.within
         inside = -source.within < low and high < source.within
-        failing = controls.all_hold(frames.table.controls)
+        seen = not inside and (low > 0 or high < 0)
+        failing = controls.failing(frames.table.controls, seen_to_differ=seen)
         result = "supported" if inside else "refuted" if outside else "undecided"
         measured = tables.interval(row.difference, low, high)
         yield Evidence(
@@ -141,10 +142,11 @@ def _of_factors(name: str, frames: Frames, sources: Sequence[FactorSource]) -> I
                 "effect and a bound that were read off after the runs)"
             ),
             measured=f"{measured} nats",
-            finding=result if failing.holds else "no verdict",
+            finding="no verdict" if failing else result,
             claims=tuple(source.claims),
-            why="" if failing.holds else failing.why,
+            why=failing,
             ours=source.bound == "ours",
+            bias="not bounded" if frames.table.bias.ends is None and not failing else "",
         )
 
 
@@ -152,13 +154,12 @@ def _of_claim(result: str, *, denied: bool) -> str:
     return _CONTRARY.get(result, result) if denied else result
 
 
-def _of_audit(
-    name: str, audit: findings.Audit, measured: Sequence[Mapping[str, Any]]
-) -> Iterator[Evidence]:
+def _of_audit(name: str, audit: findings.Audit, measured: Mapping[str, Any]) -> Iterator[Evidence]:
     """Yield what was measured of an audit file's findings as it states them now."""
-    by_statement = {row["claim"]: row for row in measured}
+    by_statement = {row["claim"]: row for row in measured["findings"]}
     for finding in audit.findings:
         if row := by_statement.get(finding.statement):
+            row = findings.judged(finding, row, measured["tables"])
             yield Evidence(
                 experiment=name,
                 statement=finding.statement,
@@ -186,7 +187,8 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
 
     A branch is the run cooled down early, so each is the same comparison after fewer tokens. The
     hypotheses of one length are a family of their own: their intervals hold at once. The controls
-    are judged at that length too, and where one fails there is no verdict. Empty for a hypothesis
+    are judged at that length too, and where one fails that a result needs there is no verdict.
+    Empty for a hypothesis
     on anything but the reported loss, and for runs without branches.
     """
     experiment = frames.plan.experiment
@@ -200,11 +202,13 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
         }
         if not shorter:
             continue
-        held = {table.plan.name: _controls_hold(table, tokens) for table in frames.tables}
+        checks = {table.plan.name: _controls_at(table, tokens) for table in frames.tables}
         for i, row in zip(shorter, _tested(frames, list(shorter.values())), strict=True):
             tables_of = {part.table or frames.table.plan.name for part in stated[i].parts}
-            holds = all(held[name] for name in tables_of)
-            results[i][tokens] = row._replace(result=row.tested if holds else "no verdict")
+            small = stated[i].direction == "equivalent" and row.tested == "supported"
+            seen = not small and (row.low > 0 or row.high < 0)
+            failing = [controls.failing(checks[name], seen_to_differ=seen) for name in tables_of]
+            results[i][tokens] = row._replace(result="no verdict" if any(failing) else row.tested)
     return results
 
 
@@ -215,27 +219,22 @@ def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[Any]:
     return rows(hypotheses.results(replace(frames, plan=plan)))
 
 
-def _controls_hold(table: TableFrames, tokens: int) -> bool:
-    """Return whether a table's controls hold after fewer tokens, each by its own 95% interval."""
+def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, controls.Check]:
+    """Return whether a table's positive control was seen after fewer tokens."""
     loss = _branches(table).get(tokens)
-    base = samples(table, table.plan.baseline.label, loss)
-    for variant in table.plan.variants:
-        if not variant.role or loss is None:
-            continue
-        own = samples(table, variant.label, loss)
-        differences = [value - base[seed] for seed, value in own.items() if seed in base]
-        interval = simultaneous({"": differences})[""]
-        row = SimpleNamespace(
-            difference=interval.mean,
-            low=interval.low,
-            high=interval.high,
-            verdict=verdict(interval, table.margin),
-            unit=table.unit.name,
-        )
-        unchanged = variant.reseed == "none"
-        if not controls.judge(row, variant.role, table.margin, unchanged=unchanged).holds:
-            return False
-    return True
+    harmed = [variant.label for variant in table.plan.variants if variant.role == "positive"]
+    if loss is None or not harmed:
+        return {}
+    base, own = (samples(table, name, loss) for name in (table.plan.baseline.label, harmed[0]))
+    interval = simultaneous({"": list(differences(own, base, relative=False).values())})[""]
+    row = SimpleNamespace(
+        difference=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        verdict=verdict(interval, table.margin),
+        unit=table.unit.name,
+    )
+    return {"positive": controls.seen(row, table.margin)}
 
 
 def _component(frames: Frames) -> str:

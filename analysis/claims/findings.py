@@ -5,7 +5,7 @@ micro-benchmark.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +17,14 @@ from analysis.claims import counts, identities, norms  # noqa: F401  registers t
 from analysis.claims.checks import CHECKS
 from llama_ablate.bench import BENCHES
 from llama_ablate.bench import run as run_bench
-from llama_ablate.bench.timing import Setup, Table
+from llama_ablate.bench.timing import AGAIN, Setup, Table
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.registry import Choice, Entry
 from llama_ablate.config.validation import Section
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.evidence import medians
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, write_json, write_text
 from llama_ablate.launch.environment import environment
@@ -143,33 +144,68 @@ def measure(audit: Audit, timed: list[Table]) -> list[dict[str, Any]]:
     """Return one row for each finding.
 
     Keys: `claim, claims, source, said, measured, low, high, finding, why`. `timed` are the tables
-    of the audit's benchmark; where a control of a ratio's table fails, its finding is `no verdict`.
+    of the audit's benchmark; the ends are those of the ratio alone, before `judged` widens them.
     """
+    stored = [table.to_dict() for table in timed]
     rows = []
     for i, finding in enumerate(audit.findings):
-        failing = ""
         if finding.number is None:
             value, low, high = _ratio(timed, finding)
-            failing = _failing_control(timed, finding)
         else:
             try:
                 value = low = high = _number(CHECKS.resolve(finding.number))
             except ConfigError as error:
                 raise error.under("findings", i, "number") from None
-        rows.append(
-            {
-                "claim": finding.statement,
-                "claims": ", ".join(finding.claims),
-                "source": finding.source,
-                "said": finding.said,
-                "measured": value,
-                "low": low,
-                "high": high,
-                "finding": "no verdict" if failing else finding.verdict(value, low, high),
-                "why": failing,
-            }
-        )
+        row = {
+            "claim": finding.statement,
+            "claims": ", ".join(finding.claims),
+            "source": finding.source,
+            "said": finding.said,
+            "measured": value,
+            "low": low,
+            "high": high,
+        }
+        words = judged(finding, row, stored)
+        rows.append(row | {key: words[key] for key in ("finding", "why")})
     return rows
+
+
+def judged(
+    finding: Finding, row: Mapping[str, Any], timed: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a row with its test result, and its interval widened by the same code's under A/A.
+
+    `timed` are the tables of the audit's benchmark as they are stored. That a ratio is near 1 needs
+    a positive control that was seen; that it is far from 1 does not.
+    """
+    value, low, high = (_number_of(row[key]) for key in ("measured", "low", "high"))
+    table = next((t for t in timed if t["title"] == finding.table), None)
+    if table is None or finding.number is not None:
+        return {**row, "finding": finding.verdict(value, low, high), "why": ""}
+    again_low, again_high = _again(table)
+    low, high = low / max(1.0, again_high), high / min(1.0, again_low)
+    word, positive = finding.verdict(value, low, high), table["controls"]["positive"]
+    if low <= 1 <= high and not positive["holds"]:
+        why = f"the control fails: {positive['why']}"
+        return {**row, "low": low, "high": high, "finding": "no verdict", "why": why}
+    return {**row, "low": low, "high": high, "finding": word, "why": ""}
+
+
+def _again(table: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the 95% interval, over processes, of the ratio of a case to its own code once more."""
+    for case, values in table["cases"].items():
+        of = case.removesuffix(AGAIN)
+        if of != case and of in table["cases"]:
+            pairs = zip(
+                values["ratio_by_process"], table["cases"][of]["ratio_by_process"], strict=True
+            )
+            of_process = medians.timing([[own / base] for own, base in pairs])
+            return of_process.low, of_process.high
+    return 1.0, 1.0
+
+
+def _number_of(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _ratio(timed: list[Table], finding: Finding) -> tuple[float, float, float]:
@@ -180,12 +216,6 @@ def _ratio(timed: list[Table], finding: Finding) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     ratio = table.ratio(case, to)
     return ratio.value, ratio.low, ratio.high
-
-
-def _failing_control(timed: list[Table], finding: Finding) -> str:
-    """Say which control of a ratio's table fails; nothing where all hold, or none was timed."""
-    checks = [c for t in timed if t.title == finding.table for c in t.checks().values()]
-    return "; ".join(f"the control fails: {check.why}" for check in checks if not check.holds)
 
 
 def _number(choice: Choice) -> float:
@@ -228,12 +258,16 @@ def run(
         rows = measure(audit, timed)
     except ConfigError as error:
         raise marked.locate(error) from None
+    stored = [table.to_dict() for table in timed]
     cells = pd.DataFrame(
         {
             "claim": [row["claim"] for row in rows],
             "source": [row["source"] for row in rows],
             "source said": [row["said"] for row in rows],
-            "measured": [written(row) for row in rows],
+            "measured": [
+                written(judged(finding, row, stored))
+                for finding, row in zip(audit.findings, rows, strict=True)
+            ],
             "finding": [": ".join(filter(None, (row["finding"], row["why"]))) for row in rows],
         }
     )
@@ -242,7 +276,7 @@ def run(
         "question": audit.question,
         "findings": rows,
         "setup": asdict(setup) if setup else None,
-        "tables": [table.to_dict() for table in timed],
+        "tables": stored,
         "environment": environment(),
     }
     folder = results / slug(audit.name)
@@ -294,9 +328,7 @@ def measured(folder: Path) -> dict[str, dict[str, Any]]:
 
 def written(row: Mapping[str, Any]) -> str:
     """Write what was measured, with its interval where it has one."""
-    value, low, high = (
-        math.nan if row[key] is None else float(row[key]) for key in ("measured", "low", "high")
-    )
+    value, low, high = (_number_of(row[key]) for key in ("measured", "low", "high"))
     if math.isnan(value):
         return "not measured"
     if low == high or math.isnan(low):

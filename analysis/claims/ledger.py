@@ -63,6 +63,8 @@ class Evidence:
     ours: bool = False
     #: Whether it was measured at the scale that its claims speak of.
     at_scale: bool = False
+    #: What is known of a bias of all arms but the baseline; empty where that is bounded by 0.
+    bias: str = ""
     #: The same comparison at shorter lengths of the same runs.
     by_length: str = ""
 

@@ -108,8 +108,9 @@ def _finding(one: Evidence) -> Iterator[str]:
     ours = " (the bound is ours)" if one.ours else ""
     why = f" ({one.why})" if one.finding == "undecidable" else ""
     why = " (a control fails)" if one.finding == "no verdict" else why
+    bias = f"; bias {one.bias}" if one.bias else ""
     link = f"[{_short(one.experiment)}]({_LINK}/{one.experiment}/report.md)"
-    yield f"- {link}, {one.finding}{why}: {_escaped(one.statement)}: {one.measured}{ours}"
+    yield f"- {link}, {one.finding}{why}: {_escaped(one.statement)}: {one.measured}{ours}{bias}"
     if one.by_length:
         yield f"  - by length of training: {one.by_length}"
 
@@ -168,17 +169,17 @@ def _experiments(
 
 
 def _controls(frames: Frames) -> str:
-    """Write for each table whether its controls hold, and why not where they do not."""
-    checks = {table.plan.name: controls.all_hold(table.controls) for table in frames.tables}
-    held = [name for name, check in checks.items() if check.holds]
-    if len(held) == len(checks):
-        return "hold" if len(held) == 1 else f"hold in all {len(held)} tables"
-    failing = "; ".join(
-        f"fail{f' in {name}' if name else ''}: {check.why}"
-        for name, check in checks.items()
-        if not check.holds
-    )
-    return f"hold in {', '.join(held)}; {failing}" if held else failing
+    """Write for each table what its controls show."""
+    told = [
+        (f"{table.plan.name}: " if table.plan.name else "")
+        + "; ".join(
+            ": ".join(filter(None, (kind, word, why)))
+            for kind, word, why in controls.told(table.plan, table.comparison, table.margin)
+        )
+        for table in frames.tables
+    ]
+    unbounded = any(table.bias.ends is None for table in frames.tables)
+    return "; ".join([*told, *["bias not bounded"][:unbounded]])
 
 
 def _compared(folder: Path) -> str:

@@ -17,6 +17,8 @@ from llama_ablate.training.timing import interleave, seconds_of
 _WARM_UP = 2
 #: How far from 1 a ratio of the same code may lie; a control's extra cost is at most ten of these.
 MARGIN = 0.05
+#: Behind the name of a case that is the same code once more.
+AGAIN = ", again (A/A)"
 #: Of rows or tokens, what a positive control has of them: enough to be seen on a noisy machine.
 MORE = 1.2
 Work = Callable[[], object]
@@ -165,7 +167,7 @@ def in_turns(
     A case that cannot run at all (a compiler that is not there, say) is left out and says why.
     """
     synchronize = torch.cuda.synchronize if setup.device == "cuda" else lambda: None
-    aa, positive = f"{controls.of}, again (A/A)", f"{controls.of}, {controls.extra} (control)"
+    aa, positive = f"{controls.of}{AGAIN}", f"{controls.of}, {controls.extra} (control)"
     works = {**cases, aa: controls.again, positive: controls.more}
     seconds, errors = interleave(
         {case: partial(seconds_of, work, synchronize) for case, work in works.items()},

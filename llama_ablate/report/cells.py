@@ -217,6 +217,8 @@ def hypotheses(frame: pd.DataFrame) -> pd.DataFrame:
         shown["table"] = frame["table"]
     shown["measured [95%]"] = [measured(row) for row in rows(frame)]
     shown["test result"] = frame["result"]
+    if frame["bias"].any():
+        shown["bias"] = frame["bias"]
     remarks = [_remark(row) for row in rows(frame)]
     if any(remarks):
         shown["remark"] = remarks

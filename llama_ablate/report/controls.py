@@ -9,13 +9,13 @@ was seen needs no such proof.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
-from llama_ablate.evidence import Interval, verdict
+from llama_ablate.evidence import Interval
 from llama_ablate.report.comparison import Pairs, bias_of
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import interval
@@ -23,7 +23,7 @@ from llama_ablate.results.plan import PlannedTable
 
 Kind = Literal["aa", "positive"]
 #: Words that say something of a difference, which a bias could have made.
-_DECIDED = ("better", "worse", "equivalent")
+_DECIDED = ("better", "worse", "equivalent", "supported", "refuted")
 _MOST_MARGINS = 10  # of harm that still is like a difference of the margin's size
 _TOO_STRONG = "it shows that a catastrophe is seen, not a difference of the margin's size"
 
@@ -58,19 +58,20 @@ class Bias:
         drawn = (v.id for v in table.variants if v.role == "aa" and v.id not in table.repeated)
         return cls(bias_of(table, pairs), next((intervals[id_] for id_ in drawn), None), unit)
 
-    def beside(self, word: str, row: Interval, margin: float | None, weight: float = 1.0) -> str:
-        """Return what stands beside a verdict: how far it may be off; nothing where it is not.
+    def beside(self, row: Interval, word: Callable[[Interval], str], weight: float = 1.0) -> str:
+        """Return what stands beside what was read off an interval; nothing where all is well.
 
-        `weight` is that of all arms but the baseline in the row's difference.
+        `word` reads it. `weight` is that of all arms but the baseline in the row's difference; a
+        word that says nothing of a difference, such as inconclusive, needs no bound.
         """
-        if word not in _DECIDED or not weight:
+        if word(row) not in _DECIDED or not weight:
             return ""
         if self.ends is not None:
             return f"within {interval(0.0, *self.ends)} {self.unit}" if any(self.ends) else ""
         if self.noise is None or math.isnan(self.noise.low):
             return "not bounded"
-        wider = verdict(row.widened(scaled((self.noise.low, self.noise.high), weight)), margin)
-        return f"not bounded; {'stands' if wider == word else 'falls'} after the A/A"
+        wider = row.widened(scaled((self.noise.low, self.noise.high), weight))
+        return f"not bounded; {'stands' if word(wider) == word(row) else 'falls'} after the A/A"
 
 
 def scaled(ends: tuple[float, float], weight: float) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import pandas as pd
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.evidence import Interval, StandardError, Standing
+from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.report import comparison, guards, heldout, items, stages, tuning
 from llama_ablate.report.controls import Bias, Check, Kind, check
 from llama_ablate.report.stability import UNSTABLE
@@ -23,7 +23,7 @@ from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.outcomes import Curves, milder_outcomes
-from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
+from llama_ablate.results.plan import PlanDocument, PlannedTable
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Record
 from llama_ablate.results.snapshot import Results
@@ -187,7 +187,7 @@ class TableFrames:
         plan, experiment = self.plan, self.experiment
         return frame.assign(
             bias=[
-                self._beside(v, word)
+                ("" if v.baseline or v.role else self.beside(word, self.intervals[v.id]))
                 for v, word in zip(plan.variants, frame["verdict"], strict=True)
             ],
             guard=[broken.get(label, "") for label in frame["label"]],
@@ -199,10 +199,11 @@ class TableFrames:
         """Whether any row says something of a difference."""
         return bool((self.comparison["bias"] != "").any())
 
-    def _beside(self, variant: PlannedVariant, word: str) -> str:
-        if variant.baseline or variant.role:
+    def beside(self, word: str, row: Interval, weight: float = 1.0) -> str:
+        """Return what is known of a bias beside a verdict, where that is read off an interval."""
+        if word != verdict(row, self.margin):
             return ""
-        return self.bias.beside(word, self.intervals[variant.id], self.margin)
+        return self.bias.beside(row, lambda one: verdict(one, self.margin), weight)
 
     @cached_property
     def guards(self) -> pd.DataFrame:

@@ -12,6 +12,8 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.report import contrasts, controls, guards, items, tuning
+from llama_ablate.report.comparison import NO_BIAS
+from llama_ablate.report.controls import scaled
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.samples import Samples, differences, of_training, samples
 from llama_ablate.report.stability import UNSTABLE, sides
@@ -29,15 +31,15 @@ _SOLVED = 0.005  # nats over the floor, within which there is nothing more to ga
 def results(frames: Frames) -> pd.DataFrame:
     """Return one row for each hypothesis of the file: what was stated, and its test result.
 
-    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, remark,
-    family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a table, or
-    a step of a path, reads the interval of that row; the other quantities that the file asks for
-    are a family of their own. Where runs are missing the result is `pending` or `failed`; where an
-    arm's runs were too short, no arm of a table has learned its text, or a control fails that the
-    result needs (`controls.failing`), there is none: `undecidable`, `no verdict`. `tested` is what
-    the interval alone would say; `p_corrected` is that of a difference of 0, whatever was stated.
-    `remark` says how a row's verdict and the result go together where they are about different
-    bounds.
+    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, bias,
+    remark, family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a
+    table, or a step of a path, reads the interval of that row; the other quantities that the file
+    asks for are a family of their own. Where runs are missing the result is `pending` or `failed`;
+    where an arm's runs were too short, no arm of a table has learned its text, or a control fails
+    that the result needs (`controls.failing`), there is none: `undecidable`, `no verdict`. `tested`
+    is what the interval alone would say; `p_corrected` is that of a difference of 0, whatever was
+    stated. `remark` says how a row's verdict and the result go together where they are about
+    different bounds.
     """
     stated = frames.plan.experiment.hypotheses
     others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
@@ -74,6 +76,9 @@ def results(frames: Frames) -> pd.DataFrame:
                 "high": scale(interval.high),
                 "result": result,
                 "why": why,
+                "bias": table.bias.beside(interval, test.result, _weight(entry, table))
+                if result == test.result(interval)
+                else "",
                 "remark": "; ".join(filter(None, remarks)),
                 "family": row.family if row else _count(others),
                 "p_corrected": interval.p,
@@ -236,33 +241,39 @@ def _bias(entry: Hypothesis, frames: Frames) -> tuple[float, float]:
     Of a loss against the baseline's it is the table's. Of a speed it is how the same code differs
     under another name, which tells of either variant.
     """
-    table, nothing = frames.named(entry.table), (0.0, 0.0)
+    table = frames.named(entry.table)
+    if weight := _weight(entry, table):
+        return scaled(table.bias.ends or NO_BIAS, weight)
+    again = [v.label for v in table.plan.variants if v.role == "aa"]
+    if entry.minus is not None or entry.value is not None or not again:
+        return NO_BIAS
+    base, against = table.plan.baseline.label, _against(entry, table)
+    of_base, of_again, other = (
+        samples(table, label, entry.measure) for label in (base, again[0], against)
+    )
+    noise = simultaneous({"": list(differences(of_again, of_base, relative=True).values())})[""]
+    if not _is_timed(entry, table) or math.isnan(noise.low):
+        return NO_BIAS
+    low, high = noise.low, noise.high
+    if base not in (entry.variant, against):
+        low, high = min(low, -high), max(high, -low)
+    scale = 1.0 if entry.relative else fmean(other.values())
+    return scaled((low, high), -scale if entry.variant == base else scale)
+
+
+def _weight(entry: Hypothesis, table: TableFrames) -> float:
+    """Return what a bias of all arms but the baseline weighs in a quantity; 0 where it cancels.
+
+    In percent it is over the loss.
+    """
     base = table.plan.baseline.label
     pair = (entry.variant, _against(entry, table))
-    if entry.minus is not None or entry.value is not None:
-        return nothing
-    other = samples(table, pair[1], entry.measure).values()
-    scale = fmean(other) if other else 1.0
-    if _is_loss(entry, table):
-        if (pair[0] == base) == (pair[1] == base):
-            return nothing
-        low, high = table.bias.ends or nothing
-        scale = 1 / scale if entry.relative else 1.0
-    else:
-        again = [v.label for v in table.plan.variants if v.role == "aa"]
-        if not (_is_timed(entry, table) and again):
-            return nothing
-        of_base, of_again = (samples(table, label, entry.measure) for label in (base, again[0]))
-        logs = list(differences(of_again, of_base, relative=True).values())
-        noise = simultaneous({"": logs})[""]
-        if math.isnan(noise.low):
-            return nothing
-        low, high = noise.low, noise.high
-        scale = 1.0 if entry.relative else scale
-        if base not in pair:
-            low, high = min(low, -high), max(high, -low)
-    low, high = scale * low, scale * high
-    return (low, high) if pair[0] != base else (-high, -low)
+    of_two = entry.minus is None and entry.value is None and (pair[0] == base) != (pair[1] == base)
+    if not (of_two and _is_loss(entry, table)):
+        return 0.0
+    losses = samples(table, pair[1], entry.measure).values()
+    scale = fmean(losses) if entry.relative and losses else 1.0
+    return (-1 if pair[0] == base else 1) / scale
 
 
 def _text_error(entry: Hypothesis, frames: Frames) -> StandardError | None:

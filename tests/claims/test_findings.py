@@ -9,7 +9,7 @@ import torch
 from analysis.claims import findings
 from analysis.claims.__main__ import main
 from llama_ablate.bench import BENCHES, Bench
-from llama_ablate.bench.timing import Table
+from llama_ablate.bench.timing import AGAIN, Table
 from llama_ablate.files.strict_json import read_json
 
 FILE = """name: some audit
@@ -98,30 +98,40 @@ def test_a_case_that_could_not_be_timed_is_undecided():
 
 def _timed(again, more, processes=5):
     """Return a table in which b takes 1.5 times as long as a, with controls of given ratios."""
-    seconds = {"a": 1.0, "b": 1.5, "again": again, "more": more}
-    controls = {"aa": ("again", "a"), "positive": ("more", "a")}
+    seconds = {"a": 1.0, "b": 1.5, f"a{AGAIN}": again, "more": more}
+    controls = {"aa": (f"a{AGAIN}", "a"), "positive": ("more", "a")}
     turns = {case: [[s]] * processes for case, s in seconds.items()}
     return Table("forward", "a", turns, {}, "", controls)
 
 
 @pytest.mark.parametrize(
-    ("again", "more", "finding", "why"),
+    ("again", "more", "bounds", "finding", "interval", "controls"),
     [
-        (1.0, 1.1, "supported", ""),
-        (1.01, 1.1, "no verdict", "the control fails: again: 1.01x [1.01, 1.01]"),
-        (1.0, 1.0, "no verdict", "the control fails: more: 1.00x [1.00, 1.00]"),
+        (1.0, 1.1, {"at_least": 1.2}, "supported", (1.5, 1.5), "hold"),
+        # The same code again took a fifth longer: so may the ratio be, and no more.
+        (1.2, 1.1, {"at_least": 1.2}, "supported", (1.25, 1.5), "hold in 0 of 1 tables"),
+        (1.3, 1.1, {"at_least": 1.2}, "undecided", (1.5 / 1.3, 1.5), "hold in 0 of 1 tables"),
+        (0.8, 1.1, {"at_most": 1.6}, "undecided", (1.5, 1.875), "hold in 0 of 1 tables"),
+        # A difference was seen, whether or not the positive control's was.
+        (1.0, 1.0, {"at_least": 1.2}, "supported", (1.5, 1.5), "hold in 0 of 1 tables"),
+        (1.6, 1.0, {"at_least": 0.9}, "no verdict", (1.5 / 1.6, 1.5), "hold in 0 of 1 tables"),
+        (1.6, 1.1, {"at_least": 0.9}, "supported", (1.5 / 1.6, 1.5), "hold in 0 of 1 tables"),
     ],
 )
-def test_a_ratio_has_no_verdict_where_a_control_of_its_table_fails(again, more, finding, why):
-    ratio = {"table": "forward", "case": "b", "to": "a", "at_least": 1.2}
+def test_the_same_code_timed_again_widens_a_ratio_and_near_one_a_difference_must_be_seen(
+    again, more, bounds, finding, interval, controls
+):
+    ratio = {"table": "forward", "case": "b", "to": "a", **bounds}
     bench = {"name": "norms"}
     audit = findings.Audit.check({"name": "x", "bench": bench, "findings": [ratio]})
     table = _timed(again, more)
     (row,) = findings.measure(audit, [table])
+    why = "the control fails: more: 1.00x [1.00, 1.00]" if finding == "no verdict" else ""
     assert (row["finding"], row["why"]) == (finding, why)
-    assert row["measured"] == pytest.approx(1.5)
-    said = "hold" if finding == "supported" else "hold in 0 of 1 tables"
-    assert findings.timing_controls({"tables": [table.to_dict()]}) == said
+    assert (row["measured"], row["low"], row["high"]) == pytest.approx((1.5, 1.5, 1.5))
+    wide = findings.judged(audit.findings[0], row, [table.to_dict()])
+    assert (wide["low"], wide["high"]) == pytest.approx(interval)
+    assert findings.timing_controls({"tables": [table.to_dict()]}) == controls
     assert findings.timing_controls({"tables": []}) == "in the check itself"
 
 
@@ -152,7 +162,7 @@ def test_an_audit_says_where_it_was_timed_and_whether_its_controls_hold(
     assert values["findings"][-1]["finding"] == "supported"
     report = (folder / "report.md").read_text("utf-8")
     assert "cpu, 1 threads, float32; 3 processes of 5 rounds each" in report
-    assert "A/A holds: again: 1.00x [1.00, 1.00]" in report
+    assert f"A/A holds: a{AGAIN}: 1.00x [1.00, 1.00]" in report
     assert "positive control holds: more: 1.10x [1.10, 1.10]" in report
 
 

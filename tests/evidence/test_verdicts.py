@@ -105,8 +105,8 @@ def test_one_seed_says_nothing():
     assert verdicts({"a": [-1.0]}, 0.5)["a"] == "inconclusive"
 
 
-def test_a_difference_of_nothing_at_all():
-    assert verdicts({"a": [0.0, 0.0, 0.0]})["a"] == "inconclusive"
+def test_a_difference_of_nothing_at_all_in_every_seed_is_equivalent_with_no_margin_too():
+    assert verdicts({"a": [0.0, 0.0, 0.0]})["a"] == "equivalent"
     assert verdicts({"a": [0.0, 0.0]}, 0.01)["a"] == "equivalent"
 
 
