@@ -3,7 +3,7 @@
 from llama_ablate.evidence.factorial import Contrast, contrasts
 from llama_ablate.evidence.hypotheses import Hypothesis
 from llama_ablate.evidence.intervals import Interval, bias, simultaneous
-from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, summary
+from llama_ablate.evidence.pairing import Effect, Summary, paired_effect, shape_alarm, summary
 from llama_ablate.evidence.sequential import Standing
 from llama_ablate.evidence.text import StandardError
 from llama_ablate.evidence.verdicts import Ended, Verdict, judged, seeds_to_decide, verdict
@@ -23,6 +23,7 @@ __all__ = [
     "judged",
     "paired_effect",
     "seeds_to_decide",
+    "shape_alarm",
     "simultaneous",
     "summary",
     "verdict",

@@ -66,6 +66,16 @@ class Interval:
         low, high, p = self.low - less, self.high - more, min(times * 2 * tail, 1.0)
         return replace(self, low=low, high=high, p=p)
 
+    def hull(self, other: "Interval") -> "Interval":
+        """Return the interval with the ends that hold this one and another, if that has any.
+
+        What leaves out 0, or lies within a margin, then does so in both.
+        """
+        if math.isnan(other.low):
+            return self
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return replace(self, low=low, high=high, p=max(self.p, other.p))
+
     def inside(self, low: float, high: float) -> bool:
         """Return whether the whole interval lies between two values."""
         return low < self.low and self.high < high

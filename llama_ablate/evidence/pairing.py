@@ -10,6 +10,8 @@ from llama_ablate.evidence.student import above, quantile, standard_error
 
 #: Fewest pairs whose correlation is worth telling: of three it is often 1.00 by chance.
 FEWEST_PAIRS = 5
+_FEWEST_OF_SHAPE = 8  # values whose shape is worth testing
+_SHAPE_LEVEL = 0.01
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,19 @@ def summary(values: Sequence[float]) -> Summary:
         return Summary(math.nan, math.nan, 0)
     sd = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
     return Summary(float(finite.mean()), sd, len(finite))
+
+
+def shape_alarm(values: Sequence[float]) -> float | None:
+    """Return the p value of values that are not normal at the 1% level; None of all others.
+
+    The test is that of Shapiro & Wilk 1965, Biometrika 52; fewer than eight values are not tested.
+    """
+    if len(values) < _FEWEST_OF_SHAPE or min(values) == max(values):
+        return None
+    from scipy.stats import shapiro
+
+    p = float(shapiro(values).pvalue)
+    return p if p < _SHAPE_LEVEL else None
 
 
 def paired_effect(

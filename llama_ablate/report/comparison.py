@@ -20,6 +20,7 @@ from llama_ablate.evidence import (
     medians,
     paired_effect,
     seeds_to_decide,
+    shape_alarm,
     simultaneous,
     summary,
 )
@@ -41,6 +42,15 @@ _DIFFERENCE = (
 #: Losses of a variant and of the baseline with the same seed.
 Pairs = Sequence[tuple[float, float]]
 _ALPHA = 0.05
+
+
+class Against(NamedTuple):
+    """What variants are compared with: losses in pairs, and the text's errors, by variant's id."""
+
+    pairs: Mapping[str, Pairs]
+    text_errors: Mapping[str, StandardError]
+
+
 #: Between which ends the bias lies of arms whose baseline, repeated, is equal bit for bit.
 NO_BIAS = (0.0, 0.0)
 
@@ -133,9 +143,11 @@ def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
     return losses
 
 
-def pairs_by_seed(table: PlannedTable, losses: Losses) -> dict[str, Pairs]:
-    """Pair each variant's losses with the baseline's, over the seeds that both finished."""
-    base = losses[table.baseline.id]
+def pairs_by_seed(
+    table: PlannedTable, losses: Losses, against: str | None = None
+) -> dict[str, Pairs]:
+    """Pair each variant's losses with another's, by default the baseline's, over common seeds."""
+    base = losses[against or table.baseline.id]
     return {
         id_: [(loss, base[seed]) for seed, loss in own.items() if seed in base]
         for id_, own in losses.items()
@@ -147,21 +159,29 @@ def intervals(
     pairs: Mapping[str, Pairs],
     text_errors: Mapping[str, StandardError],
     shares: Mapping[str, float],
+    again: Sequence[Against] = (),
 ) -> dict[str, Interval]:
     """Return the interval of each variant's difference from the baseline, by its id.
 
     Those of the table's rows hold all at once, as many rows as were planned; a control's (`role`)
     holds alone, as it is no row that can win. `shares` are the parts of its error that each spends.
-    Every interval is widened by the bias that the repeated baseline leaves possible.
+    A row's holds that of its comparison with each further baseline (`again`), too. Every interval
+    is widened by the bias that the repeated baseline leaves possible.
     """
     others = [variant for variant in table.variants if not variant.baseline]
-    differences = {v.id: [a - b for a, b in pairs.get(v.id, ())] for v in others}
-    controls = [{v.id: differences.pop(v.id)} for v in others if v.role]
-    families = [
-        simultaneous(family, text_errors=text_errors, shares=shares)
-        for family in (differences, *controls)
-    ]
-    known = {id_: interval for family in families for id_, interval in family.items()}
+    controls = [variant.id for variant in others if variant.role]
+    ranked = [variant.id for variant in others if not variant.role]
+
+    def held_at_once(family: Iterable[str], of: Against) -> dict[str, Interval]:
+        differences = {id_: [a - b for a, b in of.pairs.get(id_, ())] for id_ in family}
+        return simultaneous(differences, text_errors=of.text_errors, shares=shares)
+
+    first = Against(pairs, text_errors)
+    known = held_at_once(ranked, first)
+    for further in again:
+        known |= {id_: known[id_].hull(row) for id_, row in held_at_once(ranked, further).items()}
+    for control in controls:
+        known |= held_at_once([control], first)
     shift = bias_of(table, pairs)
     return {
         id_: _exact(interval, shift)
@@ -169,6 +189,18 @@ def intervals(
         else interval.widened(shift or NO_BIAS)
         for id_, interval in known.items()
     }
+
+
+def further_baselines(table: PlannedTable, losses: Losses) -> tuple[list[str], float | None]:
+    """Return the arms that rows are compared with beside the baseline, by id, and why: a p value.
+
+    They are the baseline with other draws, where its runs and theirs together are not normal, such
+    as of two kinds. None, and no p, elsewhere.
+    """
+    arms = [id_ for id_ in table.redrawn if losses[id_]]
+    every = [loss for id_ in (table.baseline.id, *arms) for loss in losses[id_].values()]
+    p = shape_alarm(every) if arms else None
+    return ([], None) if p is None else (arms, p)
 
 
 def bias_of(table: PlannedTable, pairs: Mapping[str, Pairs]) -> tuple[float, float] | None:

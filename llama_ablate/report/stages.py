@@ -76,7 +76,14 @@ def stand(
         pairs = comparison.pairs_by_seed(table, known)
         spent = {arm: 1.0 if first[arm] == last else shares[look] for arm, look in at.items()}
         text_errors = heldout.text_errors(by_document, known, base)
-        return comparison.intervals(table, pairs, text_errors, spent)
+        again = [
+            comparison.Against(
+                comparison.pairs_by_seed(table, known, other),
+                heldout.text_errors(by_document, known, other),
+            )
+            for other in comparison.further_baselines(table, known)[0]
+        ]
+        return comparison.intervals(table, pairs, text_errors, spent, again)
 
     def decided(arm: str, look: int, row: Interval) -> bool:
         own, of_base = (Ended.of(of_look(id_, look)) for id_ in (arm, base))

@@ -101,7 +101,7 @@ def _of_table(table: TableFrames) -> list[str]:
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
         )
-    sentences += _by_the_last_loss(runs)
+    sentences += _by_the_last_loss(runs) + _shape(table)
     sentences += planned(table.plan, table.experiment)
     if why := undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
@@ -114,6 +114,21 @@ def _of_table(table: TableFrames) -> list[str]:
     if len(table.experiment.seed_list) == 1:
         sentences.append("There is one seed: differences have no interval.")
     return sentences
+
+
+def _shape(table: TableFrames) -> list[str]:
+    """Return a warning where the baseline's runs are not normal, such as of two kinds."""
+    arms, p = comparison.further_baselines(table.plan, table.losses)
+    if p is None:
+        return []
+    losses = [
+        loss for id_ in (table.plan.baseline.id, *arms) for loss in table.losses[id_].values()
+    ]
+    listed = ", ".join(f"{loss:.3f}" for loss in sorted(losses))
+    return [
+        f"The runs of '{table.plan.baseline.label}' and of its A/A are not normal (Shapiro-Wilk, p "
+        f"= {p:.2g}): {listed}. Each row's interval holds its comparisons with either."
+    ]
 
 
 def _by_the_last_loss(runs: pd.DataFrame) -> list[str]:

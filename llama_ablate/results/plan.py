@@ -138,6 +138,11 @@ class PlannedTable(_Part):
         """The id of the baseline, by that of each arm which repeats it with nothing changed."""
         return {v.id: self.baseline.id for v in self.variants if v.reseed == "none"}
 
+    @property
+    def redrawn(self) -> list[str]:
+        """The variants that are the baseline with draws of their own, by id."""
+        return [variant.id for variant in self.variants if variant.reseed == "both"]
+
     @cached_property
     def has_tokenizers(self) -> bool:
         """Whether variants have tokens of their own: then losses compare in bits per byte."""
