@@ -44,6 +44,7 @@ class Interval:
     seed_se: float
     seed_df: float
     text_se: float
+    text_df: float
     #: Whether the variance over seeds is moderated by that of the table's other rows.
     pooled: bool
 
@@ -86,7 +87,7 @@ def simultaneous(
     *,
     text_errors: Mapping[str, StandardError] | None = None,
     alpha: float = 0.05,
-    family: int | None = None,
+    family: float | None = None,
     shares: Mapping[str, float] | None = None,
 ) -> dict[str, Interval]:
     """Return an interval for each mean difference, such that all hold at once in 1 - alpha.
@@ -186,7 +187,7 @@ def t_interval(
         half = quantile(1 - level / 2, joined) * error
         p = min(times * 2 * above(abs(mean) / error, joined), 1.0)
     low, high = mean - half, mean + half
-    return Interval(mean, low, high, n, p, level, joined, seed_se, df, text.se, pooled)
+    return Interval(mean, low, high, n, p, level, joined, seed_se, df, text.se, text.df, pooled)
 
 
 def joined_df(seeds: StandardError, text: StandardError, level: float) -> float:

@@ -11,7 +11,7 @@ from llama_ablate.evidence.intervals import Interval
 _RATES = 101  # steps of the unknown rate over which the worst case is taken
 _HALVINGS = 20
 #: Of an exact interval: degrees of freedom, the parts of a standard error, and if it is pooled.
-_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, False)
+_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, math.nan, False)
 
 
 @cache
@@ -24,11 +24,11 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 #: Of an exact interval: degrees of freedom, parts of a standard error, and whether it is pooled.
-_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, False)
+_NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, math.nan, False)
 
 
 def rate_difference(
-    first: tuple[int, int], second: tuple[int, int], *, alpha: float = 0.05, family: int = 1
+    first: tuple[int, int], second: tuple[int, int], *, alpha: float = 0.05, family: float = 1
 ) -> Interval:
     """Return the difference of two rates (hits, runs) with an exact interval at alpha / `family`.
 
@@ -43,9 +43,7 @@ def rate_difference(
         return Interval(nan, nan, nan, n, nan, level, *_NO_SPREAD)
     mean, p = first[0] / first[1] - second[0] / second[1], p_of_rates(first, second)
     low, high = _least(first, second, level / 2), -_least(second, first, level / 2)
-    return Interval(
-        mean, low, high, n, min(1.0, family * p), level, nan, nan, nan, 0.0, pooled=False
-    )
+    return Interval(mean, low, high, n, min(1.0, family * p), level, *_NO_SPREAD)
 
 
 @cache

@@ -3,17 +3,25 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.evidence.intervals import Interval, joined_df
 from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.text import StandardError
 
 Row = TypeVar("Row")
 #: Of the runs that a look at an arm takes: all have ended, some have not, some failed.
 State = Literal["complete", "pending", "failed"]
+#: The chance of being decided at the last look below which an arm goes on no further. Of seven arms
+#: three of which equal the baseline it saves a fifth of the runs, and half a percent of the power
+#: (tests/evidence/test_sequential.py).
+FUTILE = 0.1
+_POINTS = 40  # of the distribution of a mean that is predicted
 
 
 def spending(looks: Sequence[int]) -> tuple[float, ...]:
@@ -40,6 +48,50 @@ class Standing(Generic[Row]):
     row: Row
     #: Whether it is to be judged again, at the look that it needs.
     is_open: bool
+
+
+def chance_to_decide(
+    row: Interval, seeds: int, level: float, is_decided: Callable[[Interval], bool]
+) -> float:
+    """Return the predicted chance that a row of more `seeds` in all, judged at a level, is decided.
+
+    Its mean then is distributed about that of now as Student's t, with the variance over the seeds
+    that are still to come; its variance and the text's part stay (the predictive power of
+    Spiegelhalter, Freedman & Blackburn 1986, Control. Clin. Trials 7).
+    """
+    wider = row.seed_se * math.sqrt(seeds / row.n - 1) * math.sqrt(row.n / seeds)
+    error = StandardError(row.seed_se * math.sqrt(row.n / seeds), row.seed_df + seeds - row.n)
+    total = math.hypot(error.se, row.text_se)
+    text = StandardError(row.text_se, row.text_df)
+    half = quantile(1 - level / 2, joined_df(error, text, level)) * total if total else 0.0
+    means = row.mean + wider * _quantiles(row.seed_df)
+    shifted = (replace(row, mean=m, low=m - half, high=m + half) for m in map(float, means))
+    return sum(map(is_decided, shifted)) / len(means)
+
+
+def is_futile(
+    row: Interval,
+    look: int,
+    looks: Sequence[int],
+    shares: Sequence[float],
+    is_decided: Callable[[Interval], bool],
+) -> bool:
+    """Return whether a row that is undecided at a look will hardly be decided at the last.
+
+    It is then left undecided: such a stop can only take from the chance of a false verdict.
+    """
+    if look == len(looks) - 1 or not row.seed_se > 0:
+        return False
+    level = row.alpha * shares[-1] / shares[look]
+    return chance_to_decide(row, looks[-1], level, is_decided) < FUTILE
+
+
+@cache
+def _quantiles(df: float) -> NDArray[np.float64]:
+    """Return evenly spaced quantiles of Student's t."""
+    from scipy import special
+
+    return np.asarray(special.stdtrit(df, (np.arange(_POINTS) + 0.5) / _POINTS), float)
 
 
 def standings(

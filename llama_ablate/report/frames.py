@@ -16,7 +16,7 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
-from llama_ablate.report import comparison, guards, heldout, items, stages, tuning
+from llama_ablate.report import comparison, guards, heldout, items, stages, stated, tuning
 from llama_ablate.report.controls import Bias, Check, Kind, check
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
@@ -73,20 +73,52 @@ class TableFrames:
     machines: pd.DataFrame
     #: Reads the learning curve of a run.
     curve: Curves
-    #: The labels of the variants that take all looks, because a hypothesis needs their runs.
-    held: Collection[str]
+    #: The hypotheses that need runs of this table, with the labels of the variants that each does.
+    asked: Sequence[stated.Asked]
+
+    @cached_property
+    def quantities(self) -> Mapping[str, stages.Quantity]:
+        """What hypotheses are about that is no row, where looks decide how many seeds it takes."""
+        if len(self.experiment.looks) == 1:
+            return {}
+        return stated.quantities(self, self.asked, self.views.__getitem__)
+
+    @cached_property
+    def _stands(self) -> dict[str, Standing[Interval]]:
+        return stages.stand(
+            self.plan, self.experiment, self.planned, self.margin, self.quantities, self.by_document
+        )
 
     @cached_property
     def standings(self) -> dict[str, Standing[Interval]]:
         """Where each variant but the baseline stands, by id: its look, and the interval there."""
-        return stages.stand(
-            self.plan, self.experiment, self.planned, self.margin, self.held, self.by_document
-        )
+        return {id_: at for id_, at in self._stands.items() if id_ not in self.quantities}
+
+    @property
+    def stated(self) -> dict[str, Standing[Interval]]:
+        """Where each of the `quantities` stands: its look."""
+        return {key: self._stands[key] for key in self.quantities}
+
+    @cached_property
+    def views(self) -> "list[TableFrames]":
+        """The table as it was at each look, when no more seeds than those had run."""
+        experiment, planned = self.experiment, self.planned
+        return [
+            replace(
+                self,
+                experiment=experiment.model_copy(update={"seeds": seeds}),
+                planned=planned[
+                    planned["seed"].isin([*experiment.race_seeds, *experiment.seed_list[:seeds]])
+                ],
+                asked=(),
+            )
+            for seeds in experiment.looks
+        ]
 
     @cached_property
     def marked(self) -> pd.DataFrame:
         """All planned runs, with columns that say which are `chosen`, `needed` and `possible`."""
-        return stages.mark(self.plan, self.experiment, self.planned, self.standings, self.held)
+        return stages.mark(self.plan, self.experiment, self.planned, self._stands, self.quantities)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -106,7 +138,7 @@ class TableFrames:
     @cached_property
     def split(self) -> str:
         """The split that is reported: test where there is one."""
-        return tuning.reported_split(self.runs)
+        return tuning.reported_split(self.planned)
 
     @property
     def unit(self) -> Unit:
@@ -300,6 +332,10 @@ class Frames:
         """Return the frames of one table alone."""
         return replace(self, tables=(table,))
 
+    def until(self, look: int) -> "Frames":
+        """Return the frames as they were at a look."""
+        return replace(self, tables=tuple(table.views[look] for table in self.tables))
+
     def named(self, name: str | None) -> TableFrames:
         """Return the table of a name, the first for None. Raises ConfigError for no table's."""
         if name is None:
@@ -455,7 +491,7 @@ def _table(
         owned.join(read.attempts, how="inner").reset_index(drop=True),
         pd.DataFrame([read.machines[run.id] for run in finished]),
         results.curve,
-        stages.held(results.plan, table, planned),
+        stated.asked(results.plan, table),
     )
 
 

@@ -2,26 +2,19 @@
 
 import math
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.evidence import Interval, StandardError, simultaneous
-from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.report import contrasts, controls, guards, items, tuning
-from llama_ablate.report.comparison import NO_BIAS
-from llama_ablate.report.controls import scaled
+from llama_ablate.evidence import Interval
+from llama_ablate.report import contrasts, controls, guards, stated, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import Samples, differences, of_training, samples
+from llama_ablate.report.samples import of_training
 from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
 
-#: What a hypothesis is about, whichever of the two variants it names first.
-Quantity = tuple[Any, ...]
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
 _LEARNED = 0.1  # of the way from chance to the floor, which an arm must have come
@@ -41,13 +34,17 @@ def results(frames: Frames) -> pd.DataFrame:
     stated. `remark` says how a row's verdict and the result go together where they are about
     different bounds.
     """
-    stated = frames.plan.experiment.hypotheses
-    others = {_quantity(entry, frames) for entry in stated if _row_of(entry, frames) is None}
+    entries = frames.plan.experiment.hypotheses
+    others = {
+        stated.key_of(entry, frames.named(entry.table))
+        for entry in entries
+        if _row_of(entry, frames) is None
+    }
     rows = []
-    for entry in stated:
+    for entry in entries:
         row = _row_of(entry, frames)
-        interval = row.interval if row else _interval(entry, frames, len(others))
-        test = _hypothesis(entry)
+        interval = row.interval if row else _at_its_look(entry, frames, len(others))
+        test = stated.test_of(entry)
         result: str = test.result(interval)
         why = ""
         if missing := _missing(entry, frames, row, interval):
@@ -76,7 +73,7 @@ def results(frames: Frames) -> pd.DataFrame:
                 "high": scale(interval.high),
                 "result": result,
                 "why": why,
-                "bias": table.bias.beside(interval, test.result, _weight(entry, table))
+                "bias": table.bias.beside(interval, test.result, stated.weight(entry, table))
                 if result == test.result(interval)
                 else "",
                 "remark": "; ".join(filter(None, remarks)),
@@ -89,23 +86,6 @@ def results(frames: Frames) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _differences(entry: Hypothesis, frames: Frames) -> Samples:
-    """Return a hypothesis' differences, less those of its `minus`."""
-    values, *others = (_differences_in(part, frames.named(part.table)) for part in entry.parts)
-    for less in others:
-        values = {key: value - less[key] for key, value in values.items() if key in less}
-    return values
-
-
-def _differences_in(entry: Hypothesis, table: TableFrames) -> Samples:
-    """Return the number minus what it is compared with; of shares, the logarithm of the ratio."""
-    own = samples(table, entry.variant, entry.measure)
-    if entry.value is not None:
-        return {key: value - entry.value for key, value in own.items()}
-    other = samples(table, _against(entry, table), entry.measure)
-    return differences(own, other, relative=entry.relative)
 
 
 @dataclass(frozen=True)
@@ -129,12 +109,23 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     plain = entry.minus is None and entry.value is None and not entry.relative
     ids = {variant.label: variant.id for variant in table.plan.variants}
     lost = any(side.lost for side in sides(table.reported, *([ids[label]] for label in pair)))
-    if lost or not (plain and _is_loss(entry, table)):
+    if lost or not (plain and stated.is_loss(entry, table)):
         return None
     for labels, row in _rows(table).items():
         if set(labels) == set(pair) and len(set(pair)) > 1:
             return row if labels == pair else replace(row, interval=-row.interval)
     return None
+
+
+def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
+    """Return the interval of a quantity that is no row, at the look at which it stands."""
+    table = frames.named(entry.table)
+    key = stated.key_of(entry, table)
+    if key not in table.quantities:
+        return stated.interval(entry, frames.named, family)
+    look = max(table.stated[key].look, 0)
+    view = frames.until(look) if entry.minus is None else frames
+    return stated.interval(entry, view.named, family / table.quantities[key].shares[look])
 
 
 def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
@@ -161,7 +152,9 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     """Return `pending` or `failed` where the runs of a hypothesis are not there; else nothing."""
     if row and row.verdict in ("pending", "failed"):
         return row.verdict
-    if not math.isnan(interval.mean):
+    table = frames.named(entry.table)
+    at = table.stated.get(stated.key_of(entry, table)) if row is None else None
+    if not (at.is_open if at else math.isnan(interval.mean)):
         return ""
     ends = [
         set(table.runs.loc[table.runs["label"] == label, "outcome"])
@@ -170,6 +163,8 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     ]
     if any("pending" in end for end in ends):
         return "pending"
+    if at:  # a run that it needs failed
+        return "failed"
     return "failed" if any(end.isdisjoint(FINAL) for end in ends) else ""
 
 
@@ -198,115 +193,16 @@ def _guarded(entry: Hypothesis, table: TableFrames) -> str:
 
 def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     """Say where a loss is compared with that of another optimizer at one rate."""
-    if entry.value is not None or not _is_loss(entry, table):
+    if entry.value is not None or not stated.is_loss(entry, table):
         return ""
     variants = {variant.label: variant for variant in table.plan.variants}
-    against = variants[_against(entry, table)]
+    against = variants[stated.against(entry, table)]
     return tuning.one_rate(table.plan, table.experiment, variants[entry.variant], against)
 
 
-def _is_loss(entry: Hypothesis, table: TableFrames) -> bool:
-    return entry.measure in (None, table.loss)
-
-
-def _quantity(entry: Hypothesis, frames: Frames) -> Quantity:
-    """Return what a hypothesis is about; alike for those that are about the same number."""
-    table = frames.named(entry.table)
-    other = None if entry.value is not None else _against(entry, table)
-    pair = frozenset((entry.variant, other))
-    return table.plan.name, entry.minus, entry.measure, entry.relative, pair
-
-
-def _count(quantities: set[Quantity]) -> str:
+def _count(quantities: set[str]) -> str:
     several = len(quantities) > 1
     return f"{len(quantities)} other comparisons" if several else "itself alone"
-
-
-def _interval(entry: Hypothesis, frames: Frames, family: int) -> Interval:
-    """Return the interval of a quantity that is no row of a table, by itself."""
-    if entry.measure in UNSTABLE:
-        table = frames.named(entry.table)
-        labels = (entry.variant, _against(entry, table))
-        first, second = (_ended(table, label, entry.measure) for label in labels)
-        return rate_difference(first, second, family=family)
-    differences = list(_differences(entry, frames).values())
-    text_errors = {"": error} if (error := _text_error(entry, frames)) else None
-    interval = simultaneous({"": differences}, text_errors=text_errors, family=family)[""]
-    return interval.widened(_bias(entry, frames))
-
-
-def _bias(entry: Hypothesis, frames: Frames) -> tuple[float, float]:
-    """Return the ends between which lies what controls leave possible of a quantity's bias.
-
-    Of a loss against the baseline's it is the table's. Of a speed it is how the same code differs
-    under another name, which tells of either variant.
-    """
-    table = frames.named(entry.table)
-    if weight := _weight(entry, table):
-        return scaled(table.bias.ends or NO_BIAS, weight)
-    again = [v.label for v in table.plan.variants if v.role == "aa"]
-    if entry.minus is not None or entry.value is not None or not again:
-        return NO_BIAS
-    base, against = table.plan.baseline.label, _against(entry, table)
-    of_base, of_again, other = (
-        samples(table, label, entry.measure) for label in (base, again[0], against)
-    )
-    noise = simultaneous({"": list(differences(of_again, of_base, relative=True).values())})[""]
-    if not _is_timed(entry, table) or math.isnan(noise.low):
-        return NO_BIAS
-    low, high = noise.low, noise.high
-    if base not in (entry.variant, against):
-        low, high = min(low, -high), max(high, -low)
-    scale = 1.0 if entry.relative else fmean(other.values())
-    return scaled((low, high), -scale if entry.variant == base else scale)
-
-
-def _weight(entry: Hypothesis, table: TableFrames) -> float:
-    """Return what a bias of all arms but the baseline weighs in a quantity; 0 where it cancels.
-
-    In percent it is over the loss.
-    """
-    base = table.plan.baseline.label
-    pair = (entry.variant, _against(entry, table))
-    of_two = entry.minus is None and entry.value is None and (pair[0] == base) != (pair[1] == base)
-    if not (of_two and _is_loss(entry, table)):
-        return 0.0
-    losses = samples(table, pair[1], entry.measure).values()
-    scale = fmean(losses) if entry.relative and losses else 1.0
-    return (-1 if pair[0] == base else 1) / scale
-
-
-def _text_error(entry: Hypothesis, frames: Frames) -> StandardError | None:
-    """Return the error from the held-out text, or of a task's items, of a difference if known.
-
-    Of two differences the errors are added as if their texts were different ones, which overstates
-    that of the same text; in percent it is the error of the logarithm.
-    """
-    errors = []
-    for part in entry.parts:
-        table = frames.named(part.table)
-        ids = {variant.label: variant.id for variant in table.plan.variants}
-        other = part.against or table.plan.baseline.label
-        if part.value is not None:
-            return None
-        if _is_loss(part, table):
-            error = table.text_errors(ids[other]).get(ids[part.variant])
-        else:
-            error = items.error(table.answers, part.measure or "", ids[part.variant], ids[other])
-        if error is not None and error.se > 0:
-            losses = samples(table, other, entry.measure).values()
-            scale = fmean(losses) if entry.relative and losses else 1.0
-            errors.append(StandardError(error.se / scale, error.df))
-    if not errors:
-        return None
-    se = math.hypot(*(error.se for error in errors))
-    return StandardError(se, se**4 / sum(error.se**4 / error.df for error in errors))
-
-
-def _ended(table: TableFrames, label: str, outcome: str) -> tuple[int, int]:
-    """Return how many runs of a variant ended so, of all that finished at any tuned point."""
-    runs = table.runs[(table.runs["label"] == label) & table.runs["outcome"].isin(FINAL)]
-    return int((runs["outcome"] == outcome).sum()), len(runs)
 
 
 def _undecidable(entry: Hypothesis, frames: Frames) -> str:
@@ -326,20 +222,16 @@ def _lost(entry: Hypothesis, table: TableFrames) -> str:
     name = entry.measure or table.loss
     if name == table.loss or name not in table.ranked or of_training(table, name):
         return ""
-    arms = (entry.variant, *([] if entry.value is not None else [_against(entry, table)]))
+    arms = (entry.variant, *([] if entry.value is not None else [stated.against(entry, table)]))
     runs = table.reported[table.reported["label"].isin(arms)]
     for run in rows(runs[runs["outcome"].isin(UNSTABLE)]):
         return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
     return ""
 
 
-def _against(entry: Hypothesis, table: TableFrames) -> str:
-    return entry.against or table.plan.baseline.label
-
-
 def _too_short(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run of a hypothesis' arms was too short; nothing where none was."""
-    arms = (entry.variant, _against(entry, table))
+    arms = (entry.variant, stated.against(entry, table))
     runs = table.reported[table.reported["label"].isin(arms) & table.reported["too_short"]]
     if runs.empty:
         return ""
@@ -386,15 +278,9 @@ def _failing_controls(entry: Hypothesis, frames: Frames, seen_to_differ: bool) -
     whys = (
         controls.failing(table.controls, seen_to_differ=seen_to_differ)
         for table in tables
-        if not _is_timed(entry, table)
+        if not stated.is_timed(entry, table)
     )
     return next(filter(None, whys), "")
-
-
-def _is_timed(entry: Hypothesis, table: TableFrames) -> bool:
-    """Return whether a number is a speed or a time, which several processes took."""
-    measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
-    return bool((measured.map(len) > 1).any())
 
 
 def _is_seen(test: evidence.Hypothesis, interval: Interval) -> bool:
@@ -403,24 +289,13 @@ def _is_seen(test: evidence.Hypothesis, interval: Interval) -> bool:
     return apart and not (test.direction == "equivalent" and test.result(interval) == "supported")
 
 
-def _hypothesis(entry: Hypothesis) -> evidence.Hypothesis:
-    word: Any = entry.direction.removeprefix("not ")
-    direction = {"lower": "better", "higher": "worse"}.get(word, word)
-    share, margin = entry.size / 100, entry.size
-    if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
-        margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
-    if entry.direction.startswith("not "):  # not worse by m: better than m worse
-        return evidence.Hypothesis("worse" if direction == "better" else "better", -margin)
-    return evidence.Hypothesis(direction, margin)
-
-
 def _percent(logarithm: float) -> float:
     return 100 * math.expm1(logarithm)
 
 
 def _unit(entry: Hypothesis, table: TableFrames) -> str:
     """Return the unit of a hypothesis' number where it is a loss; else none."""
-    if _is_loss(entry, table):
+    if stated.is_loss(entry, table):
         return table.unit.name
     return NATS.name if (entry.measure or "").endswith("_nats") else ""
 

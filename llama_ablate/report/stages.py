@@ -6,14 +6,14 @@ commands and machines that share a folder agree.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from llama_ablate.config.experiment import Experiment, Hypothesis
-from llama_ablate.evidence import Ended, Interval, Standing, judged
-from llama_ablate.evidence.sequential import State, spending, standings
+from llama_ablate.config.experiment import Experiment
+from llama_ablate.evidence import Ended, Interval, Standing, judged, simultaneous, verdict
+from llama_ablate.evidence.sequential import State, is_futile, spending, standings
 from llama_ablate.report import comparison, heldout, tuning
 from llama_ablate.report.stability import words
 from llama_ablate.results import FINAL
@@ -29,25 +29,39 @@ class Stage:
     most: int
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """What a hypothesis is about that is no row of a table: it has looks of its own."""
+
+    #: The ids of the variants whose runs it needs.
+    arms: frozenset[str]
+    #: The look at which it is first judged.
+    first: int
+    #: Tells of a look whether it is decided there.
+    judge: Callable[[int], bool]
+    #: The share of its error that each look spends.
+    shares: Sequence[float]
+
+
 def stand(
     table: PlannedTable,
     experiment: Experiment,
     planned: pd.DataFrame,
     margin: float | None,
-    held: Collection[str],
+    quantities: Mapping[str, Quantity],
     by_document: heldout.ByDocument,
 ) -> dict[str, Standing[Interval]]:
-    """Return where each variant of a table but the baseline stands, by id.
+    """Return where each variant of a table but the baseline stands, by id, and each quantity.
 
     `planned` has a row for each planned run. With a single look a variant is judged by whatever has
-    ended. A variant whose label is `held` is judged once, at the last look.
+    ended, and quantities have no looks of their own. The interval of a quantity is of no seeds.
     """
     looks, seeds = experiment.looks, experiment.seed_list
     last = len(looks) - 1
     shares = experiment.spend or spending(looks)
     arms = [variant for variant in table.variants if not variant.baseline]
     repeated = table.repeated
-    first = {v.id: last if v.label in held else 0 for v in arms if v.id not in repeated}
+    first = {v.id: 0 for v in arms if v.id not in repeated}
     raced = _raced(planned, table.repeated)
     at_point = planned[planned["best"] & ~planned["race"]]
     ids = zip(at_point["variant"], at_point["seed"], strict=True)
@@ -59,7 +73,8 @@ def stand(
         return [ended[arm, seed] for seed in seeds[: looks[look]]]
 
     def state(arm: str, look: int) -> State:
-        either = {raced[arm], raced[base], *of_look(arm, look), *of_look(base, look)}
+        needed = quantities[arm].arms if arm in quantities else (arm, base)
+        either = {end for own in needed for end in (raced[own], *of_look(own, look))}
         if "pending" in either:
             return "pending"
         return "complete" if either <= {*FINAL, "too short"} else "failed"
@@ -74,7 +89,7 @@ def stand(
             for id_, own in losses.items()
         }
         pairs = comparison.pairs_by_seed(table, known)
-        spent = {arm: 1.0 if first[arm] == last else shares[look] for arm, look in at.items()}
+        spent = {arm: shares[look] for arm, look in at.items()}
         text_errors = heldout.text_errors(by_document, known, base)
         again = [
             comparison.Against(
@@ -83,17 +98,26 @@ def stand(
             )
             for other in comparison.further_baselines(table, known)[0]
         ]
-        return comparison.intervals(table, pairs, text_errors, spent, again)
+        rows = comparison.intervals(table, pairs, text_errors, spent, again)
+        return rows | dict.fromkeys(quantities, simultaneous({"": []})[""])
 
     def decided(arm: str, look: int, row: Interval) -> bool:
+        if arm in quantities:
+            return quantities[arm].judge(look)
         own, of_base = (Ended.of(of_look(id_, look)) for id_ in (arm, base))
-        return judged(row, margin, own, of_base) != "inconclusive"
+        word = judged(row, margin, own, of_base)
+        if word != "inconclusive" or look == last or own.lost or of_base.lost:
+            return word != "inconclusive"
+        return is_futile(
+            row, look, looks, shares, lambda one: verdict(one, margin) != "inconclusive"
+        )
 
     if last == 0:
         rows = judge(first)
         return {arm: Standing(0, 0, rows[arm], is_open=False) for arm in [*first, *repeated]}
     # The repeated baseline is no arm that goes on: it has seeds of the first look, or as stated.
     enough = bisect_left(looks, min(experiment.controls.repeat, looks[-1]))
+    first |= {key: quantity.first for key, quantity in quantities.items()}
     stands = standings(len(looks), first, state, judge, decided)
     rows = judge({})
     return stands | {arm: Standing(enough, enough, rows[arm], is_open=False) for arm in repeated}
@@ -104,29 +128,30 @@ def mark(
     experiment: Experiment,
     planned: pd.DataFrame,
     stands: Mapping[str, Standing[Interval]],
-    held: Collection[str],
+    quantities: Mapping[str, Quantity],
 ) -> pd.DataFrame:
     """Return the planned runs with columns that say which are `chosen`, `needed` and `possible`.
 
     A variant is reported by its `chosen` runs: those of the look that it was judged at, at its
-    tuned point; the baseline by all that any other needs. What is needed now is `needed`, what may
-    yet be is `possible`.
+    tuned point; the baseline by all that any other needs. What is needed now, for a row or for a
+    quantity, is `needed`, what may yet be is `possible`.
     """
     if not experiment.is_staged:
         return planned.assign(chosen=planned["best"], needed=True, possible=True)
     looks = experiment.looks
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
-    shown = {arm: looks[max(standing.look, 0)] for arm, standing in stands.items()}
-    needed = {arm: looks[standing.needs] for arm, standing in stands.items()}
-    most = {arm: looks[-1] if at.is_open else needed[arm] for arm, at in stands.items()}
-    base = table.baseline
-    furthest, most[base.id] = (max(of.values(), default=looks[-1]) for of in (needed, most))
-    if base.label in held:  # as far as its own runs have come, and one look more
-        ended = planned[planned["best"] & planned["outcome"].isin(FINAL)]
-        own = set(ended.loc[ended["variant"] == base.id, "seed"].map(place).dropna())
-        furthest = max(furthest, next((n for n in looks if not own >= {*range(n)}), looks[-1]))
-        most[base.id] = looks[-1]
-    needed[base.id] = shown[base.id] = furthest
+    shown: dict[str, int] = {}
+    needed: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for key, at in stands.items():
+        if key not in quantities:
+            shown[key] = looks[max(at.look, 0)]
+        for arm in quantities[key].arms if key in quantities else (key,):
+            needed[arm] = max(needed.get(arm, 0), looks[at.needs])
+            most[arm] = max(most.get(arm, 0), looks[-1 if at.is_open else at.needs])
+    base = table.baseline.id
+    needed[base], most[base] = (max(of.values(), default=looks[-1]) for of in (needed, most))
+    shown[base] = needed[base]
     reported = planned["best"] & ~planned["race"]
 
     def within(seeds: Mapping[str, int]) -> "pd.Series[bool]":
@@ -168,36 +193,6 @@ def _raced(planned: pd.DataFrame, repeated: Mapping[str, str]) -> dict[str, str]
         if not outcomes.isin(FINAL).all():
             states[str(variant)] = "pending" if (outcomes == "pending").any() else "failed"
     return states | {variant: states[other] for variant, other in repeated.items()}
-
-
-def held(plan: PlanDocument, table: PlannedTable, planned: pd.DataFrame) -> set[str]:
-    """Return the variants, by label, that need all seeds whatever their row in a table says.
-
-    A hypothesis names them that is about another quantity of the runs than a row of the table.
-    """
-    base = table.baseline.label
-    reported = planned[planned["best"] & ~planned["race"]]
-    ended = reported[reported["outcome"] != "pending"].dropna(axis="columns", how="all")
-    return {
-        label
-        for entry in plan.experiment.hypotheses
-        if entry.measure is None or ended.empty or entry.measure in ended
-        if not is_of_row(entry, base, tuning.reported_split(planned))
-        for part in entry.parts
-        if table.name == (part.table or plan.tables[0].name)
-        for label in (part.variant, part.against or base)
-    }
-
-
-def is_of_row(entry: Hypothesis, baseline: str, split: str) -> bool:
-    """Return whether a hypothesis is about a row of a table: its loss against the baseline's.
-
-    Any other quantity is one of two other variants, another number, in percent, or two differences.
-    """
-    other = entry.against or baseline
-    loss = entry.measure in (None, f"{split}_loss_nats")
-    plain = entry.minus is None and entry.value is None and not entry.relative
-    return loss and plain and (entry.variant == baseline) != (other == baseline)
 
 
 def bounds(plan: PlanDocument) -> tuple[frozenset[str], frozenset[str]]:

@@ -386,7 +386,7 @@ def _union_table(
         relabelled(pd.concat(attempts, ignore_index=True)),
         pd.concat([part.machines for part in parts], ignore_index=True),
         curve,
-        {label for part in parts for label in part.held},
+        (),
         tuple(parts),
     )
 

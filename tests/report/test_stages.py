@@ -1,13 +1,13 @@
 """Which runs are needed after a race or a look, and which of them a variant is reported by."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.report import comparison, stages, tuning
+from llama_ablate.report import comparison, stages, stated, tuning
 from tests import plans
 
 LOOKS = {"looks": [3, 6, 12]}
@@ -56,10 +56,11 @@ def planned(arms=ARMS, *, seeds=12, ended=None, failed=(), points=(), race=0):
     return plans.table([plans.variant(arm) for arm in losses], []), frame
 
 
-def marked(table, frame, held=(), **experiment):
+def marked(table, frame, quantities=None, **experiment):
     experiment = plans.document(table, **{"seeds": LOOKS, **experiment}).experiment
-    stands = stages.stand(table, experiment, frame, None, held, {})
-    return stands, stages.mark(table, experiment, frame, stands, held), experiment
+    quantities = quantities or {}
+    stands = stages.stand(table, experiment, frame, None, quantities, {})
+    return stands, stages.mark(table, experiment, frame, stands, quantities), experiment
 
 
 def seeds_of(marks, mark):
@@ -119,34 +120,62 @@ def test_stated_shares_are_what_a_look_spends():
     assert stands["clear"].row.alpha == pytest.approx(0.05 * 0.2 / 3)
 
 
-def test_a_variant_that_a_hypothesis_on_another_quantity_names_takes_all_looks_at_once():
+def test_a_quantity_keeps_its_variants_going_until_it_is_decided_and_no_row_waits_for_it():
+    def of(decided_at, first=0):
+        shares = (0.25, 0.25, 0.5)
+        arms = frozenset({"clear", "null"})
+        return {"q": stages.Quantity(arms, first, lambda look: look >= decided_at, shares)}
+
     table, frame = planned(ended=dict.fromkeys(["base", *ARMS], 3))
-    stands, marks, _ = marked(table, frame, held={"clear"})
+    stands, marks, _ = marked(table, frame, of(1))
     assert seeds_of(marks, "needed")["clear"] == 6
-    assert stands["clear"].is_open
+    assert seeds_of(marks, "chosen")["clear"] == 3
+    assert stands["q"].is_open
+    assert not stands["clear"].is_open
+    stands, marks, _ = marked(table, frame, of(0))
+    assert seeds_of(marks, "needed")["clear"] == 3
+    assert (stands["q"].look, stands["q"].is_open) == (0, False)
     table, frame = planned()
-    stands, _, _ = marked(table, frame, held={"clear"})
-    assert (stands["clear"].row.n, stands["clear"].row.alpha) == (12, pytest.approx(0.05 / 3))
+    for quantity, look in ((of(1), 1), (of(9), 2), (of(0, first=2), 2)):
+        stands, marks, _ = marked(table, frame, quantity)
+        assert (stands["q"].look, stands["q"].is_open) == (look, False)
+        assert seeds_of(marks, "needed")["clear"] == (3, 6, 12)[look]
+        assert (stands["clear"].row.n, stands["clear"].row.alpha) == (
+            3,
+            pytest.approx(0.05 * 0.25 / 3),
+        )
 
 
-def test_which_hypotheses_hold_their_variants():
+def test_which_hypotheses_are_quantities_of_their_own():
     table, frame = planned(ended={})
     frame["train_loss_nats"] = 1.0
 
-    def held(**entry):
+    def arms(**entry):
         plan = plans.document(
-            table, hypotheses=[{"variant": "clear", "direction": "better", **entry}]
+            table,
+            seeds=LOOKS,
+            hypotheses=[{"variant": "clear", "direction": "better", **entry}],
         )
-        return stages.held(plan, table, frame)
+        frames = SimpleNamespace(
+            plan=table,
+            experiment=plan.experiment,
+            planned=frame,
+            loss="test_loss_nats",
+            metrics=frame.iloc[:0],
+        )
+        found = stated.quantities(frames, stated.asked(plan, table), lambda look: frames)
+        return set().union(*(quantity.arms for quantity in found.values()))
 
-    assert held(measure="test_loss_nats", direction="lower") == set()
-    assert held(against="clear", variant="base") == set()
-    assert held() == held(against="base") == held(direction="better", margin="0.1 nats") == set()
-    assert held(against="null") == {"clear", "null"}
-    assert held(measure="train_loss_nats", direction="lower") == {"clear", "base"}
-    assert held(margin="5%") == {"clear", "base"}
-    assert held(measure="train_tokens_per_s", direction="lower") == set()  # measured, and of no run
-    assert stages.is_of_row(Hypothesis(variant="clear", direction="better"), "base", "test")
+    assert arms(measure="test_loss_nats", direction="lower") == set()
+    assert arms(against="clear", variant="base") == set()
+    assert arms() == arms(against="base") == arms(direction="better", margin="0.1 nats") == set()
+    assert arms(against="null") == {"clear", "null"}
+    assert arms(measure="train_loss_nats", direction="lower") == {"clear", "base"}
+    assert arms(measure="train_loss_nats", direction="lower", value=2.0) == {"clear"}
+    assert arms(margin="5%") == {"clear", "base"}
+    assert arms(measure="train_tokens_per_s", direction="lower") == {"clear", "base"}
+    frame.loc[:, "outcome"] = "ok"
+    assert arms(measure="train_tokens_per_s", direction="lower") == set()  # measured, and of no run
 
 
 RACE = {"tune": {"lr": [0.1, 0.2, 0.3]}, "race": 2}

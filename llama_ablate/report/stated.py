@@ -1,0 +1,257 @@
+"""What hypotheses are about: their quantities, the intervals of those, and at which look."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any, Protocol
+
+import pandas as pd
+
+from llama_ablate import evidence
+from llama_ablate.config.experiment import Hypothesis
+from llama_ablate.evidence import Interval, StandardError, simultaneous
+from llama_ablate.evidence.rates import rate_difference
+from llama_ablate.evidence.sequential import is_futile, spending
+from llama_ablate.report import items, stages
+from llama_ablate.report.comparison import NO_BIAS
+from llama_ablate.report.controls import Bias, scaled
+from llama_ablate.report.samples import Samples, differences, samples
+from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.results import FINAL
+from llama_ablate.results.plan import PlanDocument, PlannedTable
+
+#: A hypothesis, and the labels of the variants of one table whose runs it needs.
+Asked = tuple[Hypothesis, frozenset[str]]
+
+
+class Table(items.Table, Protocol):
+    """What is measured of a table, and what its other comparisons say of its bias."""
+
+    @property
+    def planned(self) -> pd.DataFrame: ...  # noqa: D102
+    @property
+    def bias(self) -> Bias: ...  # noqa: D102
+    def text_errors(self, against: str | None = None) -> dict[str, StandardError]: ...  # noqa: D102
+
+
+#: Finds the table of a name; for None the first.
+Named = Callable[[str | None], Table]
+
+
+def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
+    """Return the hypotheses of a plan that need runs of one of its tables."""
+    base, first = table.baseline.label, plan.tables[0].name
+    arms = [
+        (
+            entry,
+            frozenset(
+                label
+                for part in entry.parts
+                if table.name == (part.table or first)
+                for label in (
+                    part.variant,
+                    *([] if part.value is not None else [part.against or base]),
+                )
+            ),
+        )
+        for entry in plan.experiment.hypotheses
+    ]
+    return [(entry, labels) for entry, labels in arms if labels]
+
+
+def quantities(
+    table: Table, stated: Sequence[Asked], until: Callable[[int], Table]
+) -> dict[str, stages.Quantity]:
+    """Return the quantities of a table's hypotheses that are no row of it, as looks judge them.
+
+    `until` returns the table with the seeds of a look alone. A difference of two differences may
+    need another table's runs, which have looks of their own: it is judged at the last look.
+    """
+    looks = table.experiment.looks
+    last, shares = len(looks) - 1, table.experiment.spend or spending(looks)
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    entries: dict[str, list[Asked]] = {}
+    for entry, labels in stated:
+        if not is_of_row(entry, table) and (entry.measure is None or _is_of_runs(entry, table)):
+            entries.setdefault(key_of(entry, table), []).append((entry, labels))
+
+    def judge(key: str, look: int) -> bool:
+        view, times = until(look), len(entries) / shares[look]
+
+        def stops(entry: Hypothesis) -> bool:
+            test, row = test_of(entry), interval(entry, lambda _: view, times)
+
+            def is_decided(one: Interval) -> bool:
+                return test.result(one) != "undecided"
+
+            return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
+
+        return all(stops(entry) for entry, _ in entries[key])
+
+    found = {}
+    for key, own in entries.items():
+        arms = frozenset(ids[label] for _, labels in own for label in labels)
+        at_last = any(entry.minus is not None for entry, _ in own)
+        first, spent = (last, [1.0] * len(looks)) if at_last else (0, shares)
+        found[key] = stages.Quantity(arms, first, partial(judge, key), spent)
+    return found
+
+
+def key_of(entry: Hypothesis, table: Table) -> str:
+    """Return what a hypothesis is about; alike for those that are about the same number."""
+    other = None if entry.value is not None else against(entry, table)
+    pair = sorted((entry.variant, other or ""))
+    return str((table.plan.name, entry.minus, entry.measure, entry.relative, pair))
+
+
+def is_of_row(entry: Hypothesis, table: Table) -> bool:
+    """Return whether a hypothesis is about a row of a table: its loss against the baseline's.
+
+    Any other quantity is one of two other variants, another number, in percent, or two differences.
+    """
+    base = table.plan.baseline.label
+    plain = entry.minus is None and entry.value is None and not entry.relative
+    return (
+        is_loss(entry, table)
+        and plain
+        and (entry.variant == base) != (against(entry, table) == base)
+    )
+
+
+def _is_of_runs(entry: Hypothesis, table: Table) -> bool:
+    """Return whether a number is one of runs, or may be: nothing has been measured."""
+    ended = table.planned[table.planned["outcome"] != "pending"].dropna(axis="columns", how="all")
+    return ended.empty or entry.measure in ended
+
+
+def is_loss(entry: Hypothesis, table: Table) -> bool:
+    """Return whether a hypothesis is about the loss that the table compares."""
+    return entry.measure in (None, table.loss)
+
+
+def against(entry: Hypothesis, table: Table) -> str:
+    """Return the label of the variant that a hypothesis compares with."""
+    return entry.against or table.plan.baseline.label
+
+
+def test_of(entry: Hypothesis) -> evidence.Hypothesis:
+    """Return what a hypothesis says of its quantity."""
+    word: Any = entry.direction.removeprefix("not ")
+    direction = {"lower": "better", "higher": "worse"}.get(word, word)
+    share, margin = entry.size / 100, entry.size
+    if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
+        margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
+    if entry.direction.startswith("not "):  # not worse by m: better than m worse
+        return evidence.Hypothesis("worse" if direction == "better" else "better", -margin)
+    return evidence.Hypothesis(direction, margin)
+
+
+def _differences(entry: Hypothesis, named: Named) -> Samples:
+    """Return a hypothesis' differences, less those of its `minus`."""
+    values, *others = (_differences_in(part, named(part.table)) for part in entry.parts)
+    for less in others:
+        values = {key: value - less[key] for key, value in values.items() if key in less}
+    return values
+
+
+def _differences_in(entry: Hypothesis, table: Table) -> Samples:
+    """Return the number minus what it is compared with; of shares, the logarithm of the ratio."""
+    own = samples(table, entry.variant, entry.measure)
+    if entry.value is not None:
+        return {key: value - entry.value for key, value in own.items()}
+    other = samples(table, against(entry, table), entry.measure)
+    return differences(own, other, relative=entry.relative)
+
+
+def interval(entry: Hypothesis, named: Named, times: float) -> Interval:
+    """Return the interval of a quantity that is no row of a table, at 5% / `times`."""
+    if entry.measure in UNSTABLE:
+        table = named(entry.table)
+        labels = (entry.variant, against(entry, table))
+        first, second = (_ended(table, label, entry.measure) for label in labels)
+        return rate_difference(first, second, family=times)
+    values = list(_differences(entry, named).values())
+    text_errors = {"": error} if (error := _text_error(entry, named)) else None
+    own = simultaneous({"": values}, text_errors=text_errors, family=times)[""]
+    return own.widened(_bias(entry, named))
+
+
+def _bias(entry: Hypothesis, named: Named) -> tuple[float, float]:
+    """Return the ends between which lies what controls leave possible of a quantity's bias.
+
+    Of a loss against the baseline's it is the table's. Of a speed it is how the same code differs
+    under another name, which tells of either variant.
+    """
+    table = named(entry.table)
+    if of_all := weight(entry, table):
+        return scaled(table.bias.ends or NO_BIAS, of_all)
+    again = [v.label for v in table.plan.variants if v.role == "aa"]
+    if entry.minus is not None or entry.value is not None or not again:
+        return NO_BIAS
+    base, to = table.plan.baseline.label, against(entry, table)
+    of_base, of_again, other = (
+        samples(table, label, entry.measure) for label in (base, again[0], to)
+    )
+    noise = simultaneous({"": list(differences(of_again, of_base, relative=True).values())})[""]
+    if not is_timed(entry, table) or math.isnan(noise.low):
+        return NO_BIAS
+    low, high = noise.low, noise.high
+    if base not in (entry.variant, to):
+        low, high = min(low, -high), max(high, -low)
+    scale = 1.0 if entry.relative else fmean(other.values())
+    return scaled((low, high), -scale if entry.variant == base else scale)
+
+
+def weight(entry: Hypothesis, table: Table) -> float:
+    """Return what a bias of all arms but the baseline weighs in a quantity; 0 where it cancels.
+
+    In percent it is over the loss.
+    """
+    base = table.plan.baseline.label
+    pair = (entry.variant, against(entry, table))
+    of_two = entry.minus is None and entry.value is None and (pair[0] == base) != (pair[1] == base)
+    if not (of_two and is_loss(entry, table)):
+        return 0.0
+    losses = samples(table, pair[1], entry.measure).values()
+    scale = fmean(losses) if entry.relative and losses else 1.0
+    return (-1 if pair[0] == base else 1) / scale
+
+
+def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
+    """Return the error from the held-out text, or of a task's items, of a difference if known.
+
+    Of two differences the errors are added as if their texts were different ones, which overstates
+    that of the same text; in percent it is the error of the logarithm.
+    """
+    errors = []
+    for part in entry.parts:
+        table = named(part.table)
+        ids = {variant.label: variant.id for variant in table.plan.variants}
+        other = part.against or table.plan.baseline.label
+        if part.value is not None:
+            return None
+        if is_loss(part, table):
+            error = table.text_errors(ids[other]).get(ids[part.variant])
+        else:
+            error = items.error(table.answers, part.measure or "", ids[part.variant], ids[other])
+        if error is not None and error.se > 0:
+            losses = samples(table, other, entry.measure).values()
+            scale = fmean(losses) if entry.relative and losses else 1.0
+            errors.append(StandardError(error.se / scale, error.df))
+    if not errors:
+        return None
+    se = math.hypot(*(error.se for error in errors))
+    return StandardError(se, se**4 / sum(error.se**4 / error.df for error in errors))
+
+
+def _ended(table: Table, label: str, outcome: str) -> tuple[int, int]:
+    """Return how many runs of a variant ended so, of all that finished at any tuned point."""
+    runs = table.runs[(table.runs["label"] == label) & table.runs["outcome"].isin(FINAL)]
+    return int((runs["outcome"] == outcome).sum()), len(runs)
+
+
+def is_timed(entry: Hypothesis, table: Table) -> bool:
+    """Return whether a number is a speed or a time, which several processes took."""
+    measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
+    return bool((measured.map(len) > 1).any())
