@@ -13,7 +13,8 @@ import numpy as np
 from llama_ablate.evidence.student import above, freedom, noncentral_above, quantile
 from llama_ablate.evidence.text import StandardError
 
-_FEWEST_SEEDS = 5  # that say enough of their spread to count seeds by
+#: Seeds that say enough of their spread to count seeds by.
+FEWEST_SEEDS = 5
 _MOST_SEEDS = 1000  # cap on the seeds worth suggesting
 #: Degrees of freedom of the variance that a row takes from the table's others.
 PRIOR_DF = 2.0
@@ -263,7 +264,7 @@ def seeds_needed(interval: Interval, distance: float) -> tuple[float, float] | N
     seeds, which say too little of it, and where no seeds would: the held-out text alone leaves
     more in doubt, or they would be more than a thousand.
     """
-    if interval.n < _FEWEST_SEEDS or not interval.seed_se > 0:
+    if interval.n < FEWEST_SEEDS or not interval.seed_se > 0:
         return None
     from scipy import special
 

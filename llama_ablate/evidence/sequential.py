@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.intervals import Interval, joined_df
+from llama_ablate.evidence.intervals import FEWEST_SEEDS, Interval, joined_df
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import StandardError
 
@@ -78,9 +78,10 @@ def is_futile(
 ) -> bool:
     """Return whether a row that is undecided at a look will hardly be decided at the last.
 
-    It is then left undecided: such a stop can only take from the chance of a false verdict.
+    It is then left undecided: such a stop can only take from the chance of a false verdict. Fewer
+    than five seeds say too little of their spread to tell.
     """
-    if look == len(looks) - 1 or not row.seed_se > 0:
+    if look == len(looks) - 1 or row.n < FEWEST_SEEDS or not row.seed_se > 0:
         return False
     level = row.alpha * shares[-1] / shares[look]
     return chance_to_decide(row, looks[-1], level, is_decided) < FUTILE

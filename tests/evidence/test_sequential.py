@@ -183,8 +183,12 @@ def test_the_chance_to_decide_is_the_share_of_futures_that_do():
         {"": np.r_[values, values]}, text_errors={"": StandardError(0.1, 30)}, family=3
     )[""]
     # The same variance over twelve seeds, of 11 degrees of freedom.
-    wide = (as_many.high - as_many.low) / 2 * np.sqrt(
-        (values.var(ddof=1) / 12 + 0.01) / (np.r_[values, values].var(ddof=1) / 12 + 0.01)
+    wide = (
+        (as_many.high - as_many.low)
+        / 2
+        * np.sqrt(
+            (values.var(ddof=1) / 12 + 0.01) / (np.r_[values, values].var(ddof=1) / 12 + 0.01)
+        )
     )
     chance = chance_to_decide(row, 12, row.alpha, decided)
     assert chance == pytest.approx((np.abs(later) > wide).mean(), abs=0.03)
@@ -198,8 +202,10 @@ def test_an_arm_that_will_hardly_be_decided_goes_on_no_further_but_within_a_marg
     assert is_futile(row, 1, LOOKS, shares, decided)
     assert not is_futile(row, 2, LOOKS, shares, decided)  # there is no later look
     assert not is_futile(row, 1, LOOKS, shares, lambda one: verdict(one, 0.1) != "inconclusive")
-    exact = simultaneous({"": [0.1, 0.1]})[""]
-    assert not is_futile(exact, 0, LOOKS, shares, decided)
+    exact = simultaneous({"": [0.1] * 6})[""]
+    assert not is_futile(exact, 1, LOOKS, shares, decided)
+    few = simultaneous({"": [0.1, -0.1, 0.0]}, family=3)[""]  # too few to tell
+    assert not is_futile(few, 0, LOOKS, shares, decided)
 
 
 def test_the_seeds_that_are_expected_are_those_of_the_power_at_each_look():

@@ -163,7 +163,7 @@ def test_which_hypotheses_are_quantities_of_their_own():
             loss="test_loss_nats",
             metrics=frame.iloc[:0],
         )
-        found = stated.quantities(frames, stated.asked(plan, table), lambda look: frames)
+        found = stated.quantities(frames, stated.asked(plan, table), lambda _: frames)
         return set().union(*(quantity.arms for quantity in found.values()))
 
     assert arms(measure="test_loss_nats", direction="lower") == set()
