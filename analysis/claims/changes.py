@@ -13,6 +13,9 @@ class Change(Section):
 
     before: str
     why: str = Field("", max_length=400)
+    #: The verdict under the rules before those of today, where that was another, and what made it.
+    last: str = ""
+    rule: str = Field("", max_length=400)
 
 
 def changed(rows: Sequence[Row], changes: Mapping[str, Change]) -> list[tuple[Row, Change]]:

@@ -8,6 +8,7 @@ A verdict is one of the following.
 - undecided: it was tested, and no part is decided;
 - undecidable: no arm learned what it was tested on;
 - no verdict: a control of the experiment failed;
+- not tested as stated: what was tested differs from what the claim says, in a way that may matter;
 - never run: nothing here tests it;
 - not tested at this scale: it speaks of models, texts or machines that nothing here has;
 - no evidence: a check could only repeat what this project was built with;
@@ -34,14 +35,18 @@ DOCUMENTS = {
     "003": "Llama 3 from scratch",
     "004": "LLM Foundry architecture guide",
 }
-NOT_AT_SCALE, NO_EVIDENCE, SETTLED = (
+NOT_AT_SCALE, NOT_AS_STATED, NO_EVIDENCE, SETTLED = (
     "not tested at this scale",
+    "not tested as stated",
     "no evidence",
     "settled by reading",
 )
 _DECIDED = ("supported", "refuted", "mixed", "supported in part", "refuted in part")
 #: Verdicts that decide nothing; of several parts' the first is the claim's.
-_OPEN = ("undecided", "undecidable", "no verdict", NOT_AT_SCALE, "never run", NO_EVIDENCE, SETTLED)
+_OPEN = (
+    *("undecided", "undecidable", "no verdict", NOT_AT_SCALE, NOT_AS_STATED),
+    *("never run", NO_EVIDENCE, SETTLED),
+)
 VERDICTS = (*_DECIDED, *_OPEN)
 
 
@@ -75,6 +80,8 @@ class Part(Section):
     says: str
     #: What it speaks of, where that is beyond what is measured here.
     scale: str = ""
+    #: What was tested in its place, where that is not what it says.
+    otherwise: str = ""
     #: Why a check of it says nothing.
     no_evidence: str = ""
     #: What no run decides: what reading says, and where.
@@ -88,7 +95,7 @@ class Part(Section):
             return SETTLED
         counting = [one.finding for one in evidence if one.at_scale or not self.scale]
         if counting:
-            return combined(counting)
+            return NOT_AS_STATED if self.otherwise else combined(counting)
         return NOT_AT_SCALE if self.scale else "never run"
 
 

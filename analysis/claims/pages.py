@@ -36,6 +36,7 @@ def claims_parts(reference: Path) -> dict[str, str]:
         "counts": _counts(rows),
         "ledger": "\n".join(lines),
         "changes": _changes(rows),
+        "rules": _rules(rows),
         "experiments": _experiments(trained, audits, scales),
     }
 
@@ -64,10 +65,35 @@ def beside(sources: dict[str, str], frames: Frames) -> pd.DataFrame:
 
 def _counts(rows: Sequence[Row]) -> str:
     empirical, every = counted(rows, "E"), counted(rows)
-    lines = ["| verdict | empirical claims | all claims |", "|---|---|---|"]
-    lines += [f"| {word} | {empirical.get(word, 0)} | {n} |" for word, n in every.items()]
-    lines += [f"| together | {sum(empirical.values())} | {sum(every.values())} |"]
+    behind = {
+        word: [r for r in rows if "E" in r.claim.kind and r.verdict == word] for word in every
+    }
+    lines = [
+        "| verdict | empirical claims | from experiments | with different findings | all claims |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {word} | {empirical.get(word, 0)} | {len(experiments_of(own))} | {_findings(own)} "
+        f"| {every[word]} |"
+        for word, own in behind.items()
+    ]
+    whole = [row for own in behind.values() for row in own]
+    lines += [
+        f"| together | {sum(empirical.values())} | {len(experiments_of(whole))} "
+        f"| {_findings(whole)} | {sum(every.values())} |"
+    ]
     return "\n".join(lines) + "\n"
+
+
+def experiments_of(rows: Sequence[Row]) -> set[str]:
+    """Return the experiments and audits that the verdicts of some claims rest on."""
+    return {name for row in rows for name in row.experiments}
+
+
+def _findings(rows: Sequence[Row]) -> int:
+    """Count what was found for some claims, each finding once whatever rests on it."""
+    every = (one for row in rows for of_part in row.evidence.values() for one in of_part)
+    return len({(one.experiment, one.statement) for one in every})
 
 
 def _claim(row: Row, scales: Mapping[str, str]) -> Iterator[str]:
@@ -94,6 +120,8 @@ def _untested(part: Any, found: Sequence[Evidence]) -> Iterator[str]:
         yield f"- {part.no_evidence}"
     elif part.settled:
         yield f"- {part.settled}"
+    elif part.otherwise and found:
+        yield f"- not tested as stated; instead, {part.otherwise}:"
     elif part.scale and not any(one.at_scale for one in found):
         yield f"- not tested: {part.scale}" + ("; at the small scale:" if found else "")
     elif not found:
@@ -141,9 +169,20 @@ def _changes(rows: Sequence[Row]) -> str:
     changes = {id_: Change.check(values) for id_, values in read("changes").items()}
     lines = ["| id | the source says | before | now | why |", "|---|---|---|---|---|"]
     lines += [
-        f"| {row.id} | {row.claim.says} | {change.before} | {row.verdict} | {change.why}"
-        f"{'; a control fails' if row.verdict == 'no verdict' else ''} |"
+        f"| {row.id} | {row.claim.says} | {change.before} | {row.verdict} | {change.why} |"
         for row, change in changed(rows, changes)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rules(rows: Sequence[Row]) -> str:
+    """Write the claims whose verdict the rules of this version changed, on the same numbers."""
+    changes = {id_: Change.check(values) for id_, values in read("changes").items()}
+    lines = ["| id | the source says | before | now | why |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {row.id} | {row.claim.says} | {change.last} | {row.verdict} | {change.rule} |"
+        for row in rows
+        if (change := changes[row.id]).last
     ]
     return "\n".join(lines) + "\n"
 

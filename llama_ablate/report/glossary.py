@@ -79,8 +79,9 @@ GLOSSARY: dict[str, str] = {
     "item": "A question of a task: all variants answer the same ones.",
     "chance": "The share of items that a guess answers right.",
     "control": (
-        "An arm whose result is known: an A/A arm repeats the baseline and must be equivalent, a "
-        "positive control harms it and must be worse."
+        "An arm whose result is known. The baseline repeated with nothing changed must be equal "
+        "bit for bit, else it bounds the bias; a positive control must be seen to harm; the "
+        "baseline with other draws (A/A) shows how far equal models differ."
     ),
     "factor": "A part that a design switches between two levels, in combination with others.",
     "interaction": "How much one factor's effect depends on the level of another.",
