@@ -16,7 +16,7 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
-from llama_ablate.report import comparison, guards, heldout, items, stages, stated, tuning
+from llama_ablate.report import comparison, estimands, guards, heldout, items, stages, tuning
 from llama_ablate.report.controls import Bias, Check, Kind, check
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
@@ -74,14 +74,14 @@ class TableFrames:
     #: Reads the learning curve of a run.
     curve: Curves
     #: The hypotheses that need runs of this table, with the labels of the variants that each does.
-    asked: Sequence[stated.Asked]
+    asked: Sequence[estimands.Asked]
 
     @cached_property
     def quantities(self) -> Mapping[str, stages.Quantity]:
         """What hypotheses are about that is no row, where looks decide how many seeds it takes."""
         if len(self.experiment.looks) == 1:
             return {}
-        return stated.quantities(self, self.asked, self.views.__getitem__)
+        return estimands.quantities(self, self.asked, self.views.__getitem__)
 
     @cached_property
     def _stands(self) -> dict[str, Standing[Interval]]:
@@ -491,7 +491,7 @@ def _table(
         owned.join(read.attempts, how="inner").reset_index(drop=True),
         pd.DataFrame([read.machines[run.id] for run in finished]),
         results.curve,
-        stated.asked(results.plan, table),
+        estimands.asked(results.plan, table),
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
-from llama_ablate.report import contrasts, controls, guards, stated, tuning
+from llama_ablate.report import contrasts, controls, estimands, guards, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.samples import of_training
 from llama_ablate.report.stability import UNSTABLE, sides
@@ -36,7 +36,7 @@ def results(frames: Frames) -> pd.DataFrame:
     """
     entries = frames.plan.experiment.hypotheses
     others = {
-        stated.key_of(entry, frames.named(entry.table))
+        estimands.key_of(entry, frames.named(entry.table))
         for entry in entries
         if _row_of(entry, frames) is None
     }
@@ -44,7 +44,7 @@ def results(frames: Frames) -> pd.DataFrame:
     for entry in entries:
         row = _row_of(entry, frames)
         interval = row.interval if row else _at_its_look(entry, frames, len(others))
-        test = stated.test_of(entry)
+        test = estimands.test_of(entry)
         result: str = test.result(interval)
         why = ""
         if missing := _missing(entry, frames, row, interval):
@@ -73,7 +73,7 @@ def results(frames: Frames) -> pd.DataFrame:
                 "high": scale(interval.high),
                 "result": result,
                 "why": why,
-                "bias": table.bias.beside(interval, test.result, stated.weight(entry, table))
+                "bias": table.bias.beside(interval, test.result, estimands.weight(entry, table))
                 if result == test.result(interval)
                 else "",
                 "remark": "; ".join(filter(None, remarks)),
@@ -109,7 +109,7 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     plain = entry.minus is None and entry.value is None and not entry.relative
     ids = {variant.label: variant.id for variant in table.plan.variants}
     lost = any(side.lost for side in sides(table.reported, *([ids[label]] for label in pair)))
-    if lost or not (plain and stated.is_loss(entry, table)):
+    if lost or not (plain and estimands.is_loss(entry, table)):
         return None
     for labels, row in _rows(table).items():
         if set(labels) == set(pair) and len(set(pair)) > 1:
@@ -120,12 +120,12 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
 def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
     """Return the interval of a quantity that is no row, at the look at which it stands."""
     table = frames.named(entry.table)
-    key = stated.key_of(entry, table)
+    key = estimands.key_of(entry, table)
     if key not in table.quantities:
-        return stated.interval(entry, frames.named, family)
+        return estimands.interval(entry, frames.named, family)
     look = max(table.stated[key].look, 0)
     view = frames.until(look) if entry.minus is None else frames
-    return stated.interval(entry, view.named, family / table.quantities[key].shares[look])
+    return estimands.interval(entry, view.named, family / table.quantities[key].shares[look])
 
 
 def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
@@ -153,7 +153,7 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     if row and row.verdict in ("pending", "failed"):
         return row.verdict
     table = frames.named(entry.table)
-    at = table.stated.get(stated.key_of(entry, table)) if row is None else None
+    at = table.stated.get(estimands.key_of(entry, table)) if row is None else None
     if not (at.is_open if at else math.isnan(interval.mean)):
         return ""
     ends = [
@@ -193,10 +193,10 @@ def _guarded(entry: Hypothesis, table: TableFrames) -> str:
 
 def _at_one_rate(entry: Hypothesis, table: TableFrames) -> str:
     """Say where a loss is compared with that of another optimizer at one rate."""
-    if entry.value is not None or not stated.is_loss(entry, table):
+    if entry.value is not None or not estimands.is_loss(entry, table):
         return ""
     variants = {variant.label: variant for variant in table.plan.variants}
-    against = variants[stated.against(entry, table)]
+    against = variants[estimands.against(entry, table)]
     return tuning.one_rate(table.plan, table.experiment, variants[entry.variant], against)
 
 
@@ -222,7 +222,7 @@ def _lost(entry: Hypothesis, table: TableFrames) -> str:
     name = entry.measure or table.loss
     if name == table.loss or name not in table.ranked or of_training(table, name):
         return ""
-    arms = (entry.variant, *([] if entry.value is not None else [stated.against(entry, table)]))
+    arms = (entry.variant, *([] if entry.value is not None else [estimands.against(entry, table)]))
     runs = table.reported[table.reported["label"].isin(arms)]
     for run in rows(runs[runs["outcome"].isin(UNSTABLE)]):
         return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
@@ -231,7 +231,7 @@ def _lost(entry: Hypothesis, table: TableFrames) -> str:
 
 def _too_short(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run of a hypothesis' arms was too short; nothing where none was."""
-    arms = (entry.variant, stated.against(entry, table))
+    arms = (entry.variant, estimands.against(entry, table))
     runs = table.reported[table.reported["label"].isin(arms) & table.reported["too_short"]]
     if runs.empty:
         return ""
@@ -278,7 +278,7 @@ def _failing_controls(entry: Hypothesis, frames: Frames, seen_to_differ: bool) -
     whys = (
         controls.failing(table.controls, seen_to_differ=seen_to_differ)
         for table in tables
-        if not stated.is_timed(entry, table)
+        if not estimands.is_timed(entry, table)
     )
     return next(filter(None, whys), "")
 
@@ -295,7 +295,7 @@ def _percent(logarithm: float) -> float:
 
 def _unit(entry: Hypothesis, table: TableFrames) -> str:
     """Return the unit of a hypothesis' number where it is a loss; else none."""
-    if stated.is_loss(entry, table):
+    if estimands.is_loss(entry, table):
         return table.unit.name
     return NATS.name if (entry.measure or "").endswith("_nats") else ""
 
