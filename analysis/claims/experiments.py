@@ -194,7 +194,7 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
     experiment = frames.plan.experiment
     stated = experiment.hypotheses
     results: list[dict[int, Any]] = [{} for _ in stated]
-    for tokens in sorted({t for table in frames.tables for t in _branches(table)}):
+    for tokens in sorted({t for table in frames.tables for t in table.branches}):
         shorter = {
             i: short
             for i, entry in enumerate(stated)
@@ -221,7 +221,7 @@ def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[Any]:
 
 def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, controls.Check]:
     """Return whether a table's positive control was seen after fewer tokens."""
-    loss = _branches(table).get(tokens)
+    loss = table.branches.get(tokens)
     harmed = [variant.label for variant in table.plan.variants if variant.role == "positive"]
     if loss is None or not harmed:
         return {}
@@ -245,19 +245,9 @@ def _component(frames: Frames) -> str:
     return ", ".join(names) or baseline.label
 
 
-def _branches(table: TableFrames) -> dict[int, str]:
-    """Return the names of the reported losses at the branches of a table's runs, by tokens."""
-    of_runs = table.metrics[table.metrics["quantity"] == "loss"]
-    return {
-        int(row.coordinates["tokens"]): row.name
-        for row in rows(of_runs.drop_duplicates("name"))
-        if row.coordinates.get("split") == table.split and {"share", "tokens"} <= {*row.coordinates}
-    }
-
-
 def _at_length(entry: Hypothesis, frames: Frames, tokens: int) -> Hypothesis | None:
     """Return a hypothesis on the reported loss as one on the loss after fewer tokens."""
-    names = [_branches(frames.named(name)) for name in {part.table for part in entry.parts}]
+    names = [frames.named(name).branches for name in {part.table for part in entry.parts}]
     own_loss = f"{frames.named(entry.table).split}_loss_nats"
     if entry.measure not in (None, own_loss) or any(tokens not in one for one in names):
         return None

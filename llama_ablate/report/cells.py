@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.report.frames import rows
+from llama_ablate.report.lengths import at_half
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
 from llama_ablate.report.units import BITS, NATS
@@ -196,6 +197,23 @@ def factors(frame: pd.DataFrame) -> pd.DataFrame:
     shown = shown.assign(**_beside_verdicts(frame))
     shown["in other words"] = [_interaction(row) if row.changed else "" for row in rows(frame)]
     shown["p, corrected"] = [p_value(v) for v in frame["p_corrected"]]
+    return shown
+
+
+def lengths(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return differences by length of training, a column a length, and what half of it says."""
+    order = list(dict.fromkeys(frame["name"]))
+    shown = pd.DataFrame({"row": order})
+    for tokens in map(int, sorted(set(frame["tokens"]))):
+        own = frame[frame["tokens"] == tokens].set_index("name").reindex(order)
+        shown[f"{plain(tokens / 1e6, 3)}M tokens"] = [
+            ""
+            if math.isnan(row.difference)
+            else f"{interval(row.difference, row.low, row.high)} {row.verdict}"
+            for row in rows(own)
+        ]
+    if half := at_half(frame):
+        shown["at half the length"] = [half.get(name, "") for name in order]
     return shown
 
 

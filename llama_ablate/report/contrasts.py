@@ -22,6 +22,7 @@ from llama_ablate.results.plan import PlannedVariant
 
 T = TypeVar("T")
 
+_ALPHA = 0.05
 _FACTORS = (
     "factor",
     "effect",
@@ -205,6 +206,7 @@ def _effects(table: TableFrames) -> list[Contrast]:
         names,
         {cell.id: [table.losses[cell.id][seed] for seed in seeds] for cell in cells},
         text_errors={factors: error for factors, error in errors.items() if error},
+        alpha=_ALPHA * (table.experiment.spend or (1.0,))[-1],
     )
     if not (ends := table.bias.ends):
         return found

@@ -14,10 +14,12 @@ import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.schema import Looks
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.report import comparison, estimands, guards, heldout, items, stages, tuning
 from llama_ablate.report.controls import Bias, Check, Kind, check
+from llama_ablate.report.heldout import OF_DOCUMENTS
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
@@ -33,6 +35,7 @@ _LOSS = "validation_loss_nats"
 _LADDER = ("perplexity", TRAINING)
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
+_NEAR = 0.02  # of a run, within which branches of runs of unlike length are one length
 _OWNER = ("table", "variant", "label", "run", "seed")
 _VALUE = ("metric", "name", "quantity", "unit", "value", "coordinates", "samples", "by_process")
 _ATTEMPT = ("metric", "error")
@@ -114,6 +117,46 @@ class TableFrames:
             )
             for seeds in experiment.looks
         ]
+
+    @property
+    def branches(self) -> dict[int, str]:
+        """The names of the reported losses at the branches of the runs, by training tokens."""
+        of_runs = self.metrics[self.metrics["quantity"] == "loss"]
+        return {
+            int(row.coordinates["tokens"]): row.name
+            for row in rows(of_runs.drop_duplicates("name"))
+            if row.coordinates.get("split") == self.split and {*row.coordinates} == _BRANCH
+        }
+
+    @cached_property
+    def lengths(self) -> "dict[int, TableFrames]":
+        """The table after fewer tokens: its reported runs, each with the loss at a branch of it.
+
+        The level of their intervals is divided by the number of branches. Empty where variants
+        differ in their tokens, of which branches tell nothing.
+        """
+        if self.unit == BITS:
+            return {}
+        names: dict[int, list[str]] = {}
+        whole = self.plan.tokens_per_run
+        for tokens, name in sorted(self.branches.items()):
+            # Where runs differ in length, so do their branches: all of one share are one length.
+            near = (of for of in names if abs(tokens - of) < _NEAR * whole)
+            names.setdefault(next(near, tokens), []).append(name)
+        if not names:
+            return {}
+        seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
+        ended = self.reported[self.planned.columns].assign(tuned="", point="", race=False)
+        return {
+            tokens: replace(
+                self,
+                experiment=self.experiment.model_copy(update={"seeds": seeds, "race": None}),
+                planned=ended.assign(**{self.loss: ended[of].bfill(axis="columns").iloc[:, 0]}),
+                metrics=self.metrics[~self.metrics["quantity"].isin(["loss", *OF_DOCUMENTS])],
+                asked=(),
+            )
+            for tokens, of in names.items()
+        }
 
     @cached_property
     def marked(self) -> pd.DataFrame:

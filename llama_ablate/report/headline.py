@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
-from llama_ablate.report import cells, contrasts, hypotheses, scaling, tables, transfer
+from llama_ablate.report import cells, contrasts, hypotheses, lengths, scaling, tables, transfer
 from llama_ablate.report.frames import Frames, TableFrames, rows
 
 #: Verdicts and test results in the order in which the answer names them.
@@ -64,7 +64,7 @@ def headline(frames: Frames) -> str:
     Of a factorial design the factors, of a path the steps, of several tables each variant over all
     of them. What decides is named with its number; of what does not, only a few.
     """
-    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends, _bias)
+    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends, _turned, _bias)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
@@ -165,6 +165,17 @@ def _controls(frames: Frames) -> Iterator[str]:
     if not stated and ended and (failing := _failing(frames)):
         what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
         yield f"{what} is sure: {failing}."
+
+
+def _turned(frames: Frames) -> Iterator[str]:
+    """Yield which verdicts were the contrary at a shorter length."""
+    told = [
+        f"{name} (up to {tokens / 1e6:.3g}M tokens)"
+        for table in frames.tables
+        for name, tokens in lengths.turned(lengths.by_length(table)).items()
+    ]
+    if told:
+        yield f"Turned with the length of training: {_listed(told, ', ', _FEW)}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:

@@ -14,12 +14,13 @@ from llama_ablate.results.plan import PlannedTable
 #: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
 #: differ in their tokens), (2, clusters), by variant's id and by seed.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
-_QUANTITIES = ("loss_by_document", "tokens_by_document")
+#: Quantities of the losses by document.
+OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
 
 
 def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocument:
     """Return the losses of some runs by document, but for those of records of older versions."""
-    kept = metrics[metrics["quantity"].isin(_QUANTITIES) & metrics["run"].isin(runs["id"])]
+    kept = metrics[metrics["quantity"].isin(OF_DOCUMENTS) & metrics["run"].isin(runs["id"])]
     columns = (kept[column] for column in ("run", "quantity", "coordinates", "samples"))
     rows: dict[tuple[str, str], Sequence[float]] = {
         (run, quantity): samples
@@ -28,7 +29,7 @@ def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocu
     }
     documents: dict[str, dict[int, NDArray[np.float64]]] = {}
     for run, variant, seed in zip(runs["id"], runs["variant"], runs["seed"], strict=True):
-        parts = [rows.get((run, quantity)) for quantity in _QUANTITIES]
+        parts = [rows.get((run, quantity)) for quantity in OF_DOCUMENTS]
         if all(parts):
             documents.setdefault(variant, {})[int(seed)] = np.array(parts, float)
     return documents
@@ -98,7 +99,7 @@ def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame)
     differences that are reported; NaN for a split that is not. Empty where no losses were stored by
     document: the intervals have no part of the text's then.
     """
-    kept = metrics[metrics["quantity"] == _QUANTITIES[0]]
+    kept = metrics[metrics["quantity"] == OF_DOCUMENTS[0]]
     clustered = {
         where["split"]: (len(samples), where["cluster"])
         for where, samples in zip(kept["coordinates"], kept["samples"], strict=True)

@@ -17,6 +17,7 @@ from llama_ablate.report import (
     heldout,
     hypotheses,
     items,
+    lengths,
     quantities,
     scaling,
     speed_up,
@@ -176,6 +177,19 @@ def _looks(frames: Frames) -> str:
     return f"""Seeds come in looks: a variant stops at the first that decides it, so n differs. Each
     look spends a share of the 5%, fixed before the first run ({planned} seeds); a row is pending
     until it is decided or has had its last look."""
+
+
+@SECTIONS.register("lengths", every_table=True)
+def _lengths(frames: Frames) -> Section | None:
+    return _section(
+        "By length of training",
+        lengths.by_length(frames.table),
+        cells.lengths,
+        """The same rows after fewer tokens: a branch is the run cooled down early. The intervals of
+        the branches hold at once over all rows and lengths (Bonferroni), without the error between
+        held-out texts; those of the last length are the table's. The last column says whether half
+        the length gave the same verdict; `turned` is better for worse.""",
+    )
 
 
 @SECTIONS.register("winners")

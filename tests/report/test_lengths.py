@@ -1,0 +1,106 @@
+"""Rows by length of training, and what half of the length says of a verdict."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import llama_ablate as la
+from llama_ablate.evidence import simultaneous
+from llama_ablate.report import headline, lengths
+from llama_ablate.report.lengths import at_half, by_length, turned
+from llama_ablate.report.sections import sections
+
+CLAIMS = Path(__file__).parents[2] / "results/reference/claims"
+
+
+@pytest.fixture(scope="module")
+def opened():
+    return {
+        name[:3]: la.open(CLAIMS / name)
+        for name in ("e16-leave-one-out-stack", "e07-ffn-activation", "e18-isotime-pareto")
+    }
+
+
+def long(**words):
+    """A frame by length: of each name the verdicts at a tenth, a half and the whole."""
+    return pd.DataFrame(
+        [
+            {"name": name, "tokens": tokens, "end": tokens == 100, "verdict": word}
+            for name, own in words.items()
+            for tokens, word in zip((10, 50, 100), own, strict=True)
+        ]
+    )
+
+
+def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
+    frame = long(
+        same=("worse", "better", "better"),
+        turned=("better", "better", "worse"),
+        new=("inconclusive", "inconclusive", "worse"),
+        gone=("better", "better", "equivalent"),
+    )
+    assert at_half(frame) == {
+        "same": "same",
+        "turned": "turned",
+        "new": "undecided",
+        "gone": "was better",
+    }
+    assert turned(frame) == {"same": 10, "turned": 50}
+    assert at_half(frame[frame["tokens"] != 50]) == {}
+    assert at_half(frame.iloc[:0]) == {} == turned(frame.iloc[:0])
+
+
+def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answer(opened):
+    frames = opened["e16"].frames
+    frame = by_length(frames.table)
+    rope = frame[frame["name"] == "rope instead of sinusoidal"]
+    assert rope["difference"].round(3).tolist() == [-0.340, -0.159, -0.028, 0.046]
+    assert "Turned with the length of training: rope instead of sinusoidal (up to 3M" in (
+        headline.headline(frames)
+    )
+    (section,) = [s for s in sections(frames) if s.key == "lengths"]
+    assert section.cells["at half the length"].iloc[0] == "was equivalent"
+
+
+def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
+    """e07 has nine arms in seven rows, at three branches: by hand for one of them."""
+    table = opened["e07"].frames.table
+    frame = by_length(table)
+    views = table.lengths
+    assert len(views) == 3
+    tokens, view = next(iter(views.items()))
+    row = frame[(frame["name"] == "linear") & (frame["tokens"] == tokens)].iloc[0]
+    ids = {v.label: v.id for v in table.plan.variants}
+    ranked = [v.label for v in table.plan.variants if not v.baseline and not v.role]
+    losses = view.losses
+    by_hand = simultaneous(
+        {
+            label: [
+                loss - losses[ids["baseline"]][seed]
+                for seed, loss in losses[ids[label]].items()
+                if seed in losses[ids["baseline"]]
+            ]
+            for label in ranked
+        },
+        family=len(ranked) * 3,
+    )["linear"]
+    assert (row["low"], row["high"]) == pytest.approx((by_hand.low, by_hand.high))
+    stored = table.reported[table.branches[tokens]]
+    assert losses[ids["baseline"]][0] == pytest.approx(
+        stored[(table.reported["label"] == "baseline") & (table.reported["seed"] == 0)].iloc[0]
+    )
+
+
+def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
+    for table in opened["e18"].frames.tables:
+        frame = by_length(table)
+        assert frame["difference"].notna().all()
+        assert len(frame) == 4
+        assert at_half(frame) == {"llama": "turned"}
+
+
+def test_without_branches_there_are_no_lengths():
+    frames = la.open(CLAIMS.parent / "first").frames
+    assert by_length(frames.table).empty
+    assert lengths.turned(by_length(frames.table)) == {}
