@@ -24,6 +24,7 @@ LEADING = (
     *(f"loss ({unit.name})" for unit in (NATS, BITS)),
     DIFFERENCE,
     "verdict",
+    "at half the length",
     "bias",
     "learning rate",
     "parameters",
@@ -81,8 +82,9 @@ def comparison(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _beside_verdicts(frame: pd.DataFrame) -> dict[str, "pd.Series[str]"]:
     """Return what limits verdicts, where anything does: a bias, and rates that were not tuned."""
-    titles = {"bias": "bias", "learning rate": "rate"}
-    return {title: frame[name] for title, name in titles.items() if frame[name].any()}
+    titles = {"at half the length": "half", "bias": "bias", "learning rate": "rate"}
+    known = {title: frame[name] for title, name in titles.items() if name in frame}
+    return {title: own for title, own in known.items() if own.any()}
 
 
 def _loss(row: Any, form: str) -> str:

@@ -108,6 +108,8 @@ COMPARISON: Columns = {
     "bias": "what is known of a bias of all arms but the baseline, beside a verdict on a "
     "difference: empty where a repeated baseline is equal bit for bit, `not bounded` where there "
     "is none (and whether the word stands after an A/A arm's interval), else `within` an interval",
+    "half": "what half the length of training said: `same`, `turned` (better for worse), "
+    "`was` with another verdict, `undecided`; only where runs have a branch there",
     "p_corrected": "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 "
     "just where the interval leaves out 0",
     "alpha": "error that the row's interval spends",

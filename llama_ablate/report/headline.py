@@ -9,6 +9,7 @@ import pandas as pd
 from llama_ablate.config.registry import entry_text
 from llama_ablate.report import cells, contrasts, hypotheses, lengths, scaling, tables, transfer
 from llama_ablate.report.frames import Frames, TableFrames, rows
+from llama_ablate.results.plan import PlanDocument
 
 #: Verdicts and test results in the order in which the answer names them.
 _VERDICTS = (
@@ -87,12 +88,18 @@ def facts(frames: Frames) -> str:
         + (f" and {arms} control{'s'[: arms > 1]}" if arms else ""),
         seeds + (f", {race} more to tune on" if race else ""),
         f"{tokens} tokens a run ({steps} step{plural} of {experiment.train.batch} x "
-        f"{experiment.model.context})",
+        f"{experiment.model.context}){_passes(plan)}",
         " or ".join(optimizers),
         "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
     ]
     return f"{', '.join(text)}. {computed(frames)}"
+
+
+def _passes(plan: PlanDocument) -> str:
+    """Say how often runs read their training text, where that is more than once."""
+    most = max(table.tokens_per_run / table.text.tokens["train"] for table in plan.tables)
+    return f" in {most:.3g} passes over the training text" if most > 1 else ""
 
 
 def computed(frames: Frames) -> str:

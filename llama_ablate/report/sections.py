@@ -93,9 +93,15 @@ def _section(
     return Section(title, shown, note, frame, printed=printed, folded=folded, short=short)
 
 
+def _with_half(frame: pd.DataFrame, name: str, table: TableFrames) -> pd.DataFrame:
+    """Return rows with what half the length said of each, where runs have a branch there."""
+    half = lengths.at_half(lengths.by_length(table))
+    return frame.assign(half=frame[name].map(half).fillna("")) if half else frame
+
+
 @SECTIONS.register("factors", every_table=True)
 def _factors(frames: Frames) -> Section | None:
-    frame = contrasts.factors(frames.table)
+    frame = _with_half(contrasts.factors(frames.table), "effect", frames.table)
     if frame.empty:
         return None
     return _section(
@@ -113,7 +119,7 @@ def _factors(frames: Frames) -> Section | None:
 
 @SECTIONS.register("comparison", every_table=True)
 def _comparison(frames: Frames) -> Section | None:
-    frame = frames.table.comparison
+    frame = _with_half(frames.table.comparison, "label", frames.table)
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
         numbers."""

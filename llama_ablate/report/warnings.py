@@ -7,6 +7,7 @@ import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.validation import shown
+from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import DOCUMENTS
 from llama_ablate.report import comparison, items, speeds, tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
@@ -15,6 +16,7 @@ from llama_ablate.results import protocol
 from llama_ablate.results.plan import PlannedTable, PlannedText
 from llama_ablate.results.protocol import Change, Replaced
 
+_FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
 UNPLANNED = (0.015, 0.034, 0.063, 0.088, 0.116, 0.146)
@@ -30,7 +32,21 @@ def warnings(frames: Frames) -> list[str]:
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
     sentences = _covered(table) + _lossy(table.text) + few_documents(table.text)
-    return sentences + _one_rate(table, experiment)
+    return sentences + _one_rate(table, experiment) + _two_seeds(table, experiment)
+
+
+def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:
+    """Return a warning where two seeds are to decide rows that each rest on those alone."""
+    ranked = sum(not variant.baseline and not variant.role for variant in table.variants)
+    is_factorial = any(variant.levels for variant in table.variants)
+    if experiment.looks[-1] != _FEWEST or is_factorial or not ranked:
+        return []
+    deviations = quantile(1 - 0.05 / ranked / 2, 1) / math.sqrt(2)
+    return [
+        f"Two seeds and one change at a time decide next to nothing: the interval of a row is "
+        f"{deviations:.0f} times the deviation of a difference over seeds to either side. Four "
+        "seeds, or a design that pools them (fraction, product), decide."
+    ]
 
 
 def _covered(table: PlannedTable) -> list[str]:
