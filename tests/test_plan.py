@@ -553,7 +553,8 @@ def test_a_long_list_of_what_is_allowed_names_the_nearest_and_counts_the_others(
 
 
 def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experiment_file, capsys):
-    words = ["plan", str(experiment_file("{axes: {train.optimizer: [muon, lion]}}")), "--json"]
+    file = experiment_file("{axes: {train.optimizer: [muon, lion]}}", seeds=3)
+    words = ["plan", str(file), "--json"]
     assert main([*words, "--device", "cpu"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["tables"][0]["warnings"]
     assert told == (
