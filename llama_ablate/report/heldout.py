@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from llama_ablate.evidence import Interval, verdict
+from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import StandardError, text_error
 from llama_ablate.report.comparison import Losses
 from llama_ablate.results.plan import PlannedTable
@@ -88,6 +91,19 @@ def text_error_of(
         return None
     nats = np.reshape([both[0] for both in every], (len(seeds), len(weights), len(tokens)))
     return text_error(np.einsum("v,svf->sf", list(weights.values()), nats), tokens)
+
+
+def by_text_alone(row: Interval, margin: float | None) -> float:
+    """Return the half width that a row has of the text alone, were there seeds without end.
+
+    NaN where it is decided, where seeds could still decide it, and where the text's part is unknown
+    or 0.
+    """
+    if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
+        return math.nan
+    half = quantile(1 - row.alpha / 2, row.text_df) * row.text_se
+    at_best = replace(row, low=row.mean - half, high=row.mean + half)
+    return half if verdict(at_best, margin) == "inconclusive" else math.nan
 
 
 def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import DOCUMENTS
-from llama_ablate.report import comparison, items, speeds, tables, tuning
+from llama_ablate.report import comparison, heldout, items, speeds, tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.hypotheses import undecidable
 from llama_ablate.results import protocol
@@ -117,7 +117,7 @@ def _of_table(table: TableFrames) -> list[str]:
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
         )
-    sentences += _by_the_last_loss(runs) + _shape(table)
+    sentences += _by_the_last_loss(runs) + _shape(table) + _short_of_text(table)
     sentences += planned(table.plan, table.experiment)
     if why := undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
@@ -144,6 +144,23 @@ def _shape(table: TableFrames) -> list[str]:
     return [
         f"The runs of '{table.plan.baseline.label}' and of its A/A are not normal (Shapiro-Wilk, p "
         f"= {p:.2g}): {listed}. Each row's interval holds its comparisons with either."
+    ]
+
+
+def _short_of_text(table: TableFrames) -> list[str]:
+    """Return a warning of rows that more seeds would leave undecided."""
+    half = {
+        variant.label: heldout.by_text_alone(table.intervals[variant.id], table.margin)
+        for variant in table.plan.variants
+        if not variant.baseline and not variant.role
+    }
+    named = [f"'{label}' (±{own:.3f})" for label, own in half.items() if not math.isnan(own)]
+    if not named:
+        return []
+    unit = table.unit.name
+    return [
+        f"More documents, not more seeds, would decide {tables.listed(named)}: in brackets, in "
+        f"{unit}, the error from the held-out text alone."
     ]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text import text_error
 from llama_ablate.report import heldout, warnings
 from llama_ablate.report.frames import Frames
@@ -95,6 +96,30 @@ def test_variants_that_were_measured_on_other_documents_have_no_text_error(nats)
     elsewhere = heldout.by_document(*frames_of({"other": nats["other"]}, FILES + 1), "test")
     errors = heldout.text_errors({**documents, **elsewhere}, losses_of(nats), "base")
     assert set(errors) == {"third"}
+
+
+def row_of(mean, seed_se, text_se):
+    total = math.hypot(seed_se, text_se)
+    half = 2.1 * total
+    return Interval(
+        mean, mean - half, mean + half, 5, 0.5, 0.05, 20.0, seed_se, 4.0, text_se, 40.0, pooled=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "margin", "half"),
+    [
+        (row_of(0.010, 0.001, 0.010), None, 2.0211),  # t of 40 degrees of freedom
+        (row_of(0.010, 0.010, 0.001), None, math.nan),  # the seeds are what limits it
+        (row_of(0.010, 0.001, 0.0), None, math.nan),  # without a text's part
+        (row_of(0.050, 0.001, 0.010), None, math.nan),  # it is decided
+        (row_of(0.000, 0.004, 0.010), 0.0215, math.nan),  # seeds would make it equivalent
+        (row_of(0.000, 0.004, 0.010), 0.0200, 2.0211),
+    ],
+)
+def test_a_row_that_no_number_of_seeds_decides_has_the_half_width_of_its_text(row, margin, half):
+    found = heldout.by_text_alone(row, margin)
+    assert found == pytest.approx(half * row.text_se, rel=1e-4, nan_ok=True)
 
 
 @pytest.fixture
