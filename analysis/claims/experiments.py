@@ -20,7 +20,7 @@ from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.files.slugs import slug
 from llama_ablate.report import cells, contrasts, controls, hypotheses, tables
 from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import differences, samples
+from llama_ablate.report.samples import differences, samples, split_of
 from llama_ablate.results import folders
 from llama_ablate.results.plan import PlannedTable
 
@@ -194,7 +194,7 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
     experiment = frames.plan.experiment
     stated = experiment.hypotheses
     results: list[dict[int, Any]] = [{} for _ in stated]
-    for tokens in sorted({t for table in frames.tables for t in table.branches}):
+    for tokens in sorted({t for table in frames.tables for t in table.branches()}):
         shorter = {
             i: short
             for i, entry in enumerate(stated)
@@ -221,7 +221,7 @@ def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[Any]:
 
 def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, controls.Check]:
     """Return whether a table's positive control was seen after fewer tokens."""
-    loss = table.branches.get(tokens)
+    loss = table.branches().get(tokens)
     harmed = [variant.label for variant in table.plan.variants if variant.role == "positive"]
     if loss is None or not harmed:
         return {}
@@ -246,10 +246,11 @@ def _component(frames: Frames) -> str:
 
 
 def _at_length(entry: Hypothesis, frames: Frames, tokens: int) -> Hypothesis | None:
-    """Return a hypothesis on the reported loss as one on the loss after fewer tokens."""
-    names = [frames.named(name).branches for name in {part.table for part in entry.parts}]
-    own_loss = f"{frames.named(entry.table).split}_loss_nats"
-    if entry.measure not in (None, own_loss) or any(tokens not in one for one in names):
+    """Return a hypothesis on a loss as one on the loss after fewer tokens."""
+    if not (split := split_of(frames.named(entry.table), entry.measure)):
+        return None
+    names = [frames.named(name).branches(split) for name in {part.table for part in entry.parts}]
+    if any(tokens not in one for one in names):
         return None
     negated, word = entry.direction.startswith("not "), entry.direction.removeprefix("not ")
     direction = ("not " if negated else "") + _OF_NUMBERS.get(word, word)

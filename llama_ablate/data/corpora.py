@@ -36,6 +36,9 @@ class Corpus:
     state: str | None = None
     #: How many bytes there are to read, about; None where that is not known.
     size: int | None = None
+    #: Bytes of a document of held-out text, of which the rest is left out: a text's error is that
+    #: of its documents, and a few long ones make it as large as if there were no others.
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for shares that are none."""
@@ -61,11 +64,12 @@ class Corpus:
 
 
 @CORPORA.register("python-stdlib")
-def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
+def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02), longest: Size = None) -> Corpus:
     """Read the running Python's own standard library: real, human-written, on every machine.
 
     Tests and generated tables are left out, paragraphs that an earlier file holds are dropped, and
-    whole files go to a split. Text and fingerprint differ between versions of Python.
+    whole files go to a split, of held-out ones the first `longest` bytes (`8kB`). Text and
+    fingerprint differ between versions of Python.
     """
     root = Path(sysconfig.get_path("stdlib"))
     left_out = {
@@ -94,6 +98,7 @@ def python_stdlib(*, splits: Sequence[float] = (0.96, 0.02, 0.02)) -> Corpus:
         ),
         splits,
         documents.state(root / name for name in names),
+        longest=size_of(longest),
     )
 
 
@@ -107,13 +112,15 @@ def files(
     splits: Sequence[float] = (0.8, 0.1, 0.1),
     column: str = "text",
     limit: Size = None,
+    longest: Size = None,
 ) -> Corpus:
     """Read local files: plain text, JSON lines, Parquet or Arrow, by `column`.
 
     With `train` and `validation` (and `test`), those are files inside `path`. Without, all that
     `path` names (a file, a folder, or a pattern such as `books/*.txt`) is split by `splits`: one
     document by position, several by the hash of their text. Of each split, or of all that is to be
-    split, the first `limit` bytes are taken (`200MB`).
+    split, the first `limit` bytes are taken (`200MB`), and of each document of held-out text, where
+    there are several, the first `longest`.
     """
     named = _named(path, train, validation, test)
     of_all = [file for of in named.values() for file in of]
@@ -126,7 +133,8 @@ def files(
                 yield replace(document, split=split)
 
     size = sum(documents.size(file, column) for file in of_all)
-    return Corpus(read, splits, documents.state(of_all), min(size, most or size))
+    size = min(size, most or size)
+    return Corpus(read, splits, documents.state(of_all), size, size_of(longest))
 
 
 def _named(

@@ -35,13 +35,15 @@ def hub(
     limit: Size = None,
     shuffle: int | None = None,
     splits: Sequence[float] = (0.9, 0.05, 0.05),
+    longest: Size = None,
 ) -> Corpus:
     """Load a data set of the Hugging Face hub by name, or a local folder in its layout.
 
     Its own train, validation and test splits are used; where it has only one, or `split` names
     one, that is split by `splits`. `limit` (`200MB`) takes the first bytes of each, after `shuffle`
     (a seed) has drawn an order. With `streaming` the text is read over the network, and no more of
-    it than `limit`; else the data set is downloaded whole, once.
+    it than `limit`; else the data set is downloaded whole, once. Of each document of held-out text
+    the first `longest` bytes are taken.
     """
     if not dataset:
         raise ConfigError("needs 'dataset': a name on the hub, or a local folder")
@@ -77,7 +79,7 @@ def hub(
             texts = _texts(rows, column, dataset, shuffle)
             yield from documents.limited((Document((text,), name) for text in texts), most)
 
-    return Corpus(read, splits, state, size)
+    return Corpus(read, splits, state, size, size_of(longest))
 
 
 def _refuse(error: ConfigError) -> Iterator[Document]:

@@ -124,11 +124,14 @@ def _placed(corpus: Corpus) -> Iterator[tuple[str, Iterable[str]]]:
         yield from _by_position(first[0], shares, end)
         return
     for document in chain(first, documents):
-        if document.split is not None:
-            yield document.split, document.pieces
-        elif (share := _share(document)) < end:
+        name = document.split
+        if name is None:
+            if (share := _share(document)) >= end:
+                continue
             name = SPLITS[(share >= shares[0]) + (share >= shares[0] + shares[1])]
-            yield name if shares[SPLITS.index(name)] else "train", document.pieces
+            name = name if shares[SPLITS.index(name)] else "train"
+        cut = corpus.longest if name != "train" else None
+        yield name, document.pieces if cut is None else document.cut(cut)[0].pieces
 
 
 def _share(document: Document) -> float:

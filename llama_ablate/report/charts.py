@@ -324,7 +324,7 @@ def sensitivity(frames: Frames) -> Chart | None:
         for row in rows(over_seeds(losses, ["label", "lr"], "loss"))
     ]
     x = logarithmic("rate", "learning rate", "~g")
-    spec = of_means(points, x, f"{table.split} loss ({table.unit.full})")
+    spec = of_means(points, x, f"{table.split_name} loss ({table.unit.full})")
     ring = layer("point", {"size": 190, "strokeWidth": 2}, [{"filter": "datum.chosen"}])
     spec["layer"].append(ring | {"encoding": spec["layer"][-1]["encoding"]})
     spec["description"] = "Loss by learning rate"

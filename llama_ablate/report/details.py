@@ -190,9 +190,9 @@ def _sentence(
     shown = tables.interval(interval.mean, interval.low, interval.high)
     of_text = ", with the error of the text" if b.id in errors else ""
     return (
-        f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on {table.split} loss, "
-        f"{shown}{of_text}, over {len(of_a)} paired seeds (this pair alone: a table corrects for "
-        "its number of rows)"
+        f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
+        f"{table.split_name} loss, {shown}{of_text}, over {len(of_a)} paired seeds (this pair "
+        "alone: a table corrects for its number of rows)"
     )
 
 

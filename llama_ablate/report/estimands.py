@@ -16,7 +16,7 @@ from llama_ablate.evidence.sequential import is_futile, spending
 from llama_ablate.report import items, stages
 from llama_ablate.report.comparison import NO_BIAS
 from llama_ablate.report.controls import Bias, scaled
-from llama_ablate.report.samples import Samples, differences, samples
+from llama_ablate.report.samples import Samples, differences, samples, split_of
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlanDocument, PlannedTable
@@ -32,7 +32,6 @@ class Table(items.Table, Protocol):
     def planned(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def bias(self) -> Bias: ...  # noqa: D102
-    def text_errors(self, against: str | None = None) -> dict[str, StandardError]: ...  # noqa: D102
 
 
 #: Finds the table of a name; for None the first.
@@ -113,7 +112,7 @@ def is_of_row(entry: Hypothesis, table: Table) -> bool:
     base = table.plan.baseline.label
     plain = entry.minus is None and entry.value is None and not entry.relative
     return (
-        is_loss(entry, table)
+        entry.measure in (None, table.loss)
         and plain
         and (entry.variant == base) != (against(entry, table) == base)
     )
@@ -126,8 +125,8 @@ def _is_of_runs(entry: Hypothesis, table: Table) -> bool:
 
 
 def is_loss(entry: Hypothesis, table: Table) -> bool:
-    """Return whether a hypothesis is about the loss that the table compares."""
-    return entry.measure in (None, table.loss)
+    """Return whether a hypothesis is about a loss in the unit in which the table compares them."""
+    return bool(split_of(table, entry.measure))
 
 
 def against(entry: Hypothesis, table: Table) -> str:
@@ -232,7 +231,8 @@ def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
         if part.value is not None:
             return None
         if is_loss(part, table):
-            error = table.text_errors(ids[other]).get(ids[part.variant])
+            errors_of = table.text_errors(ids[other], split_of(table, part.measure))
+            error = errors_of.get(ids[part.variant])
         else:
             error = items.error(table.answers, part.measure or "", ids[part.variant], ids[other])
         if error is not None and error.se > 0:

@@ -326,7 +326,7 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
         axes.axhline(0, color=BASELINE, lw=0.8, zorder=1)
         axes.set(xlabel=title)
     panels[0].set(
-        ylabel=f"{table.split} loss minus the baseline's ({table.unit.name}; below is better)"
+        ylabel=f"{table.split_name} loss minus the baseline's ({table.unit.name}; below is better)"
     )
     if reach is not None:
         panels[1].set_ylim(-_ROOM * reach, _ROOM * reach)
@@ -425,7 +425,7 @@ def sensitivity(frames: Frames) -> Figure | None:
     for row in rows(means[means["lr"] == means["label"].map(rate)]):
         if row.label in shown.named:
             axes.plot(row.lr, row.mean, "o", ms=11, mfc="none", color=shown[row.label].colour)
-    axes.set(xlabel="learning rate", ylabel=f"{table.split} loss ({table.unit.full})")
+    axes.set(xlabel="learning rate", ylabel=f"{table.split_name} loss ({table.unit.full})")
     remark(axes, shown.remark)
     legend(axes)
     note(figure, over(means["n"]))

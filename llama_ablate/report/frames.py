@@ -25,7 +25,7 @@ from llama_ablate.report.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.outcomes import Curves, milder_outcomes
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedText
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Record
 from llama_ablate.results.snapshot import Results
@@ -118,14 +118,17 @@ class TableFrames:
             for seeds in experiment.looks
         ]
 
-    @property
-    def branches(self) -> dict[int, str]:
-        """The names of the reported losses at the branches of the runs, by training tokens."""
+    def branches(self, split: str | None = None) -> dict[int, str]:
+        """Return the names of the losses at the branches of the runs, by training tokens.
+
+        They are those on a `split`, by default the reported one.
+        """
         of_runs = self.metrics[self.metrics["quantity"] == "loss"]
         return {
             int(row.coordinates["tokens"]): row.name
             for row in rows(of_runs.drop_duplicates("name"))
-            if row.coordinates.get("split") == self.split and {*row.coordinates} == _BRANCH
+            if row.coordinates.get("split") == (split or self.split)
+            and {*row.coordinates} == _BRANCH
         }
 
     @cached_property
@@ -139,7 +142,7 @@ class TableFrames:
             return {}
         names: dict[int, list[str]] = {}
         whole = self.plan.tokens_per_run
-        for tokens, name in sorted(self.branches.items()):
+        for tokens, name in sorted(self.branches().items()):
             # Where runs differ in length, so do their branches: all of one share are one length.
             near = (of for of in names if abs(tokens - of) < _NEAR * whole)
             names.setdefault(next(near, tokens), []).append(name)
@@ -180,8 +183,13 @@ class TableFrames:
 
     @cached_property
     def split(self) -> str:
-        """The split that is reported: test where there is one."""
+        """The split that is reported: all held-out text, or test where points were chosen."""
         return tuning.reported_split(self.planned)
+
+    @property
+    def split_name(self) -> str:
+        """What the reported split is called in words."""
+        return "held-out" if self.split == HELD_OUT else self.split
 
     @property
     def unit(self) -> Unit:
@@ -221,8 +229,11 @@ class TableFrames:
     @cached_property
     def by_document(self) -> heldout.ByDocument:
         """The reported losses by document, by variant's id and by seed: of all that has ended."""
+        return self.documents(self.split)
+
+    def documents(self, split: str) -> heldout.ByDocument:
+        """Return the losses on a split by document, by variant's id and by seed."""
         at_point = self.planned[self.planned["best"] & ~self.planned["race"]]
-        split = tuning.reported_split(self.planned)
         documents = heldout.by_document(self.metrics, at_point, split)
         if self.unit == BITS:
             return heldout.in_bits(documents, self.plan, split)
@@ -233,13 +244,16 @@ class TableFrames:
         """The scores of each item of a task in the ranked runs that ended ok."""
         return items.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
 
-    def text_errors(self, against: str | None = None) -> dict[str, StandardError]:
+    def text_errors(
+        self, against: str | None = None, split: str | None = None
+    ) -> dict[str, StandardError]:
         """Return the standard error of each difference over held-out texts, by variant's id.
 
         `against` is the id of the variant that the others are compared with, by default the
-        baseline's.
+        baseline's; the loss is that on a `split`, by default the reported one.
         """
-        return heldout.text_errors(self.by_document, self.losses, against or self.plan.baseline.id)
+        of = self.by_document if split in (None, self.split) else self.documents(str(split))
+        return heldout.text_errors(of, self.losses, against or self.plan.baseline.id)
 
     @property
     def intervals(self) -> dict[str, Interval]:
@@ -474,10 +488,14 @@ class _Read:
                     _append(values, (of, intern(metric), *_cells(value, known, turns=turns)))
 
         first, outcomes, machines = None, {}, {}
+        texts = _texts(results.plan)
         for id_ in results.finished:
             record = results.record(id_)
             first = first or record
-            add(id_, _metrics(record), turns=False)
+            metrics = _metrics(record)
+            if id_ in texts:
+                metrics = heldout.pooled(metrics, texts[id_])
+            add(id_, metrics, turns=False)
             outcomes[id_] = {key: getattr(record, key) for key in _ENDED}
             machine = _machine(record)
             machines[id_] = known.setdefault(tuple(machine.values()), machine)
@@ -491,6 +509,14 @@ class _Read:
             add(_of_variant(id_), results.variant_metrics(id_), turns=True)
         frames = (pd.DataFrame(columns).set_index("of") for columns in (values, attempts))
         return cls(first, outcomes, machines, *frames)
+
+
+def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
+    """Return the text of each run, by its id, where nothing is chosen by the validation loss."""
+    if plan.experiment.tune:
+        return {}
+    of_variant = {v.id: table.text_of(v) for table in plan.tables for v in table.variants}
+    return {run.id: of_variant[run.variant] for run in plan.runs.values()}
 
 
 def _of_variant(id_: str) -> str:

@@ -14,6 +14,7 @@ from llama_ablate.report import items
 from llama_ablate.report.items import Table
 from llama_ablate.report.samples import differences, of_training, samples
 from llama_ablate.report.stability import sides
+from llama_ablate.report.tuning import first_split
 from llama_ablate.results.plan import PlannedVariant
 
 COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
@@ -85,16 +86,20 @@ def broken(guarded: pd.DataFrame) -> dict[str, str]:
 
 
 def _names(table: Table, guard: Guard) -> list[str]:
-    """Return the numbers of a guard: all of its quantity on the reported split, without groups."""
+    """Return the numbers of a guard: all of its quantity on the reported split, without groups.
+
+    Of what was not measured there, those on the split that would be reported of the others.
+    """
     rows = table.metrics[
         (table.metrics["metric"] == guard.metric) & (table.metrics["quantity"] == guard.quantity)
     ]
+    split = first_split(where.get("split") for where in rows["coordinates"])
     named = zip(rows["name"], rows["coordinates"], strict=True)
     return [
         *dict.fromkeys(
             str(name)
             for name, where in named
-            if "group" not in where and where.get("split", table.split) == table.split
+            if "group" not in where and where.get("split", split) == split
         )
     ]
 

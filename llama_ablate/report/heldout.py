@@ -1,7 +1,7 @@
 """Held-out text: how much of it there is, and what it adds to the error of every difference."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,29 +12,90 @@ from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import StandardError, text_error
 from llama_ablate.report.comparison import Losses
-from llama_ablate.results.plan import PlannedTable
+from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedText
 
 #: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
 #: differ in their tokens), (2, clusters), by variant's id and by seed.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
 #: Quantities of the losses by document.
 OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
+_SPLIT = (
+    "split",
+    "documents",
+    "bytes",
+    "tokens",
+    "clusters",
+    "cluster",
+    "share_low",
+    "share_high",
+)
+#: The splits that are one text where nothing was chosen by the loss on one of them.
+_PARTS = ("validation", "test")
+#: What a mean over two texts weighs those of each by, and what makes its error.
+_OF_TOKENS = ("loss", "floor", "excess_loss", "skill_accuracy")
+_ERRORS = ("loss_se", "excess_loss_se")
+
+
+def pooled(metrics: Mapping[str, Measurement], text: PlannedText) -> dict[str, Measurement]:
+    """Return a run's metrics with its losses on validation and test text as on one split, too.
+
+    The two are disjoint texts of one distribution: where nothing was chosen by the loss on one, an
+    experiment has both to report.
+    """
+    if not text.tokens.keys() >= {*_PARTS}:
+        return dict(metrics)
+    return {
+        name: replace(measured, rows=(*measured.rows, *_pooled(measured.rows, text)))
+        for name, measured in metrics.items()
+    }
+
+
+def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
+    """Yield the means over both splits of what was measured on each, by tokens or by bytes."""
+    by_name = {row.name: row for row in rows}
+    tokens, size = (np.array([text.size(part)[i] for part in _PARTS], float) for i in (0, 1))
+    predicted = [by_name.get(f"{part}_predicted_tokens") for part in _PARTS]
+    if all(predicted):
+        tokens = np.array([row.value for row in predicted if row])
+    for test in rows:
+        own = by_name.get(test.name.replace("test", "validation", 1))
+        if test.coordinates.get("split") != "test" or own is None:
+            continue
+        values = np.array([own.value, test.value])
+        if test.quantity in _OF_TOKENS:
+            value = np.average(values, weights=tokens)
+        elif test.quantity == "bits_per_byte":
+            value = np.average(values, weights=size)
+        elif test.quantity == "perplexity":
+            value = np.exp(np.average(np.log(values), weights=tokens))
+        elif test.quantity in _ERRORS:
+            value = np.linalg.norm(values * tokens) / tokens.sum()
+        else:
+            continue
+        yield replace(
+            test,
+            name=test.name.replace("test", HELD_OUT, 1),
+            value=float(value),
+            coordinates=dict(test.coordinates) | {"split": HELD_OUT},
+        )
 
 
 def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocument:
     """Return the losses of some runs by document, but for those of records of older versions."""
     kept = metrics[metrics["quantity"].isin(OF_DOCUMENTS) & metrics["run"].isin(runs["id"])]
     columns = (kept[column] for column in ("run", "quantity", "coordinates", "samples"))
-    rows: dict[tuple[str, str], Sequence[float]] = {
-        (run, quantity): samples
+    rows: dict[tuple[str, str, str], Sequence[float]] = {
+        (run, quantity, where["split"]): samples
         for run, quantity, where, samples in zip(*columns, strict=True)
-        if where.get("split") == split
     }
+    splits = _PARTS if split == HELD_OUT else (split,)
     documents: dict[str, dict[int, NDArray[np.float64]]] = {}
     for run, variant, seed in zip(runs["id"], runs["variant"], runs["seed"], strict=True):
-        parts = [rows.get((run, quantity)) for quantity in OF_DOCUMENTS]
-        if all(parts):
-            documents.setdefault(variant, {})[int(seed)] = np.array(parts, float)
+        each = [[rows.get((run, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
+        if all(map(all, each)):
+            both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
+            documents.setdefault(variant, {})[int(seed)] = np.stack(both)
     return documents
 
 
@@ -47,7 +108,7 @@ def in_bits(documents: ByDocument, table: PlannedTable, split: str) -> ByDocumen
     base = next(iter(documents.get(table.baseline.id, {}).values()), None)
     if base is None:
         return {}
-    bytes_f = table.text.bytes[split] * base[1] / base[1].sum()
+    bytes_f = table.text.size(split)[1] * base[1] / base[1].sum()
     return {
         variant: {
             seed: np.stack([nats_F / math.log(2), bytes_f])
@@ -106,14 +167,16 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
     return half if verdict(at_best, margin) == "inconclusive" else math.nan
 
 
-def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame) -> pd.DataFrame:
+def splits(
+    table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame, split: str
+) -> pd.DataFrame:
     """Return one row for each held-out split of a table: its size and its part of the error.
 
     Columns: `split, documents, bytes, tokens, clusters, cluster, share_low, share_high`. Documents
     are 0 where the plan does not tell; a split has clusters where its losses were measured by
     document. The shares are the least and the most that the text has of the variance of the
-    differences that are reported; NaN for a split that is not. Empty where no losses were stored by
-    document: the intervals have no part of the text's then.
+    differences, for the `split` that is reported; NaN for others. Empty where no losses were stored
+    by document: the intervals have no part of the text's then.
     """
     kept = metrics[metrics["quantity"] == OF_DOCUMENTS[0]]
     clustered = {
@@ -123,22 +186,18 @@ def splits(table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame)
     }
     if not clustered:
         return pd.DataFrame()
-    reported = next((split for split in ("test", "validation") if split in table.text.tokens), "")
-    low, high = _shares(comparison)
-    rows = [
-        {
-            "split": split,
-            "documents": table.text.documents.get(split, 0),
-            "bytes": table.text.bytes[split],
-            "tokens": table.text.tokens[split],
-            **dict(zip(("clusters", "cluster"), clustered.get(split, (0, "")), strict=True)),
-            "share_low": low if split == reported else math.nan,
-            "share_high": high if split == reported else math.nan,
-        }
-        for split in table.text.tokens
-        if split != "train"
-    ]
-    return pd.DataFrame(rows)
+    if is_one := split == HELD_OUT:
+        parts = [clustered.get(part, (0, "")) for part in _PARTS]
+        kind = parts[0][1] if parts[0][1] == parts[1][1] else "clusters"
+        clustered[split] = (sum(count for count, _ in parts), kind)
+    shares = {split: _shares(comparison)}
+    rows = []
+    for name in [*(of for of in table.text.tokens if of != "train"), *[split] * is_one]:
+        tokens, size, documents = table.text.size(name)
+        of_variance = shares.get(name, (math.nan, math.nan))
+        row = (name, documents, size, tokens, *clustered.get(name, (0, "")), *of_variance)
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(_SPLIT))
 
 
 def _shares(comparison: pd.DataFrame) -> tuple[float, float]:

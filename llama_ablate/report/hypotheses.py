@@ -10,7 +10,7 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.report import contrasts, controls, estimands, guards, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import of_training
+from llama_ablate.report.samples import of_training, split_of
 from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
@@ -109,7 +109,7 @@ def _row_of(entry: Hypothesis, frames: Frames) -> _Row | None:
     plain = entry.minus is None and entry.value is None and not entry.relative
     ids = {variant.label: variant.id for variant in table.plan.variants}
     lost = any(side.lost for side in sides(table.reported, *([ids[label]] for label in pair)))
-    if lost or not (plain and estimands.is_loss(entry, table)):
+    if lost or not (plain and entry.measure in (None, table.loss)):
         return None
     for labels, row in _rows(table).items():
         if set(labels) == set(pair) and len(set(pair)) > 1:
@@ -220,7 +220,7 @@ def _undecidable(entry: Hypothesis, frames: Frames) -> str:
 def _lost(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run has no number, as it diverged or collapsed; a loss is then that of chance."""
     name = entry.measure or table.loss
-    if name == table.loss or name not in table.ranked or of_training(table, name):
+    if split_of(table, name) or name not in table.ranked or of_training(table, name):
         return ""
     arms = (entry.variant, *([] if entry.value is not None else [estimands.against(entry, table)]))
     runs = table.reported[table.reported["label"].isin(arms)]

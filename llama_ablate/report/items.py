@@ -13,6 +13,7 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
 from llama_ablate.evidence.items import item_error, least_error
 from llama_ablate.report.stability import sides
+from llama_ablate.report.units import Unit
 from llama_ablate.results.plan import PlannedTable
 
 _DECIDES = "accuracy"  # what a task's interval is about
@@ -45,6 +46,8 @@ class Table(Protocol):
     @property
     def loss(self) -> str: ...  # noqa: D102
     @property
+    def unit(self) -> Unit: ...  # noqa: D102
+    @property
     def chance(self) -> float: ...  # noqa: D102
     @property
     def runs(self) -> pd.DataFrame: ...  # noqa: D102
@@ -54,7 +57,9 @@ class Table(Protocol):
     def metrics(self) -> pd.DataFrame: ...  # noqa: D102
     @property
     def answers(self) -> ByItem: ...  # noqa: D102
-    def text_errors(self) -> dict[str, StandardError]: ...  # noqa: D102
+    def text_errors(  # noqa: D102
+        self, against: str | None = None, split: str | None = None
+    ) -> dict[str, StandardError]: ...
 
 
 def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:

@@ -30,6 +30,7 @@ from llama_ablate.report.drawing import (
 )
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.tables import listed
+from llama_ablate.report.tuning import first_split
 from llama_ablate.report.units import NATS
 from llama_ablate.terminal import visible
 
@@ -119,8 +120,8 @@ def _panels(table: TableFrames, metric: pd.DataFrame) -> Iterator[Panel]:
         if quantity.endswith(_OF_OTHERS):
             continue
         at = pd.DataFrame(list(own["coordinates"]), index=own.index)
-        if "split" in at and (at["split"] == table.split).any():
-            at = at[at["split"] == table.split]
+        if "split" in at and (split := first_split(at["split"])):
+            at = at[at["split"] == split]
         at = at[[c for c in at if len(set(at[c])) > 1]]
         along = _along(at)
         apart = [str(c) for c in at if c != along and not (along and _follows(at, str(c), along))]

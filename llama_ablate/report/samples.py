@@ -5,6 +5,7 @@ from statistics import median
 
 from llama_ablate.report.items import Table
 from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.report.tuning import SPLITS
 from llama_ablate.results.record import TRAINING
 
 #: Numbers by seed, or medians by process of an interleaved pass.
@@ -19,12 +20,11 @@ def samples(table: Table, label: str, name: str | None) -> Samples:
     one that collapsed no more than that: both count against their variant, and none that diverged
     is better than one that did not. Neither has any other number of what it learned.
     """
-    loss = table.loss
-    name = name or loss
+    name = name or table.loss
     if name in table.ranked:
         runs = table.ranked[table.ranked["label"] == label].copy()
         lost = runs["outcome"].isin(UNSTABLE)
-        if name == loss:
+        if split_of(table, name):
             runs.loc[lost, name] = (
                 runs.loc[lost, name].fillna(table.chance).clip(upper=table.chance)
             )
@@ -35,6 +35,11 @@ def samples(table: Table, label: str, name: str | None) -> Samples:
     metrics = table.metrics
     own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
     return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
+
+
+def split_of(table: Table, name: str | None) -> str:
+    """Return the split whose loss a number is; "" of any other number."""
+    return next((s for s in SPLITS if (name or table.loss) == f"{s}_{table.unit.number}"), "")
 
 
 def of_training(table: Table, name: str) -> bool:

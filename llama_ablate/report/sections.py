@@ -108,7 +108,7 @@ def _factors(frames: Frames) -> Section | None:
         "Factors",
         frame,
         cells.factors,
-        f"""What each change does to the {frames.table.split} loss ({frames.table.unit.full};
+        f"""What each change does to the {frames.table.split_name} loss ({frames.table.unit.full};
         below 0 is better), on average over all settings of the other factors: every run counts in
         every row. A row of two factors is half of what one changes about the other's effect. The
         intervals hold for all rows at once (Bonferroni); verdict and p are read off them.
@@ -120,6 +120,7 @@ def _factors(frames: Frames) -> Section | None:
 @SECTIONS.register("comparison", every_table=True)
 def _comparison(frames: Frames) -> Section | None:
     frame = _with_half(frames.table.comparison, "label", frames.table)
+    of_split = frames.table.split_name
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
         numbers."""
@@ -132,9 +133,9 @@ def _comparison(frames: Frames) -> Section | None:
             "Combinations",
             frame,
             cells.combinations,
-            f"""{frames.table.split.capitalize()} loss in {frames.table.unit.full}, mean over seeds,
-            and what each combination of the factors costs. Each rests on its own few runs: the
-            factors above rest on all of them, and are what is tested. {costs}""",
+            f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds, and
+            what each combination of the factors costs. Each rests on its own few runs: the factors
+            above rest on all of them, and are what is tested. {costs}""",
             leading=cells.LEADING,
         )
     margin = frames.plan.experiment.margin
@@ -143,10 +144,10 @@ def _comparison(frames: Frames) -> Section | None:
         "Comparison",
         frame,
         cells.comparison,
-        f"""{frames.table.split.capitalize()} loss in {frames.table.unit.full}, mean over seeds;
-        lower is better. The difference is variant minus baseline over the n seeds that both
-        finished: runs of one seed see the same batches and share the initial values of all weights
-        that they have in common. All intervals of the table hold at once in 95% of tables
+        f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds; lower is
+        better. The difference is variant minus baseline over the n seeds that both finished: runs
+        of one seed see the same batches and share the initial values of all weights that they have
+        in common. All intervals of the table hold at once in 95% of tables
         (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
         the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
         corrected p is below 0.05 just where the interval leaves out 0. {_ends(frame)}
@@ -291,7 +292,12 @@ def _heldout(frames: Frames) -> Section | None:
     for table in frames.tables:
         of_text.setdefault(table.plan.text.identity, []).append(table)
     splits = [
-        heldout.splits(of[0].plan, of[0].metrics, pd.concat([table.comparison for table in of]))
+        heldout.splits(
+            of[0].plan,
+            of[0].metrics,
+            pd.concat([table.comparison for table in of]),
+            of[0].split,
+        )
         for of in of_text.values()
     ]
     names = [of[0].plan.name if len(of_text) > 1 else "" for of in of_text.values()]

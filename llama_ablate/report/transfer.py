@@ -79,7 +79,7 @@ def figure(frames: Frames) -> "Figure | None":
             axes.plot(best.index, best, "o", ms=11, mfc="none", color=colour)
         axes.set_xscale("log", base=2)
         axes.set(xlabel="learning rate", title=label)
-    panels[0].set_ylabel(f"{frames.table.split} loss ({frames.table.unit.full})")
+    panels[0].set_ylabel(f"{frames.table.split_name} loss ({frames.table.unit.full})")
     legend(panels[-1])
     note(drawn, over(by_rate.groupby(["label", "rung", "lr"])["seed"].nunique()))
     return drawn

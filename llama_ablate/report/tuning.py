@@ -1,11 +1,12 @@
 """Tuning: the point at which each variant is reported, and what it took to choose it.
 
-Points are chosen on the validation loss and reported on the split that the tables report.
+Points are chosen on the validation loss and reported on test text. Where none are chosen,
+validation and test text are one split.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -18,16 +19,21 @@ from llama_ablate.evidence.student import not_negative
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.units import NATS
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import PlannedTable, PlannedVariant
+from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedVariant
 
 #: The remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
-SPLITS = ("test", "validation")  # the first that was measured is the one reported
+SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the one reported
 
 
 def reported_split(runs: pd.DataFrame) -> str:
-    """Return the split that is reported: test where there is one."""
-    return next((split for split in SPLITS if f"{split}_loss_nats" in runs.columns), "test")
+    """Return the split that is reported: all held-out text, or test where there is one."""
+    return first_split(s for s in SPLITS if f"{s}_loss_nats" in runs.columns) or "test"
+
+
+def first_split(measured: Iterable[object]) -> str:
+    """Return that split which is reported, of those on which a number was measured; "" for none."""
+    return min((str(s) for s in measured if s in SPLITS), key=SPLITS.index, default="")
 
 
 def point(tuned: dict[str, Any]) -> str:

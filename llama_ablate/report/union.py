@@ -78,12 +78,14 @@ class UnionTable(TableFrames):
     def _losses(self, variant: str) -> list[dict[int, float]]:
         return [part.losses.get(variant, {}) for part in self.parts]
 
-    def text_errors(self, against: str | None = None) -> dict[str, StandardError]:
+    def text_errors(
+        self, against: str | None = None, split: str | None = None
+    ) -> dict[str, StandardError]:
         """Return the text's part of each difference's error, in its own experiment where in one."""
-        errors = super().text_errors(against)
+        errors = super().text_errors(against, split)
         for part in self.parts:
             alone = {id_ for id_, names in self._parts_of.items() if names == [part]}
-            own = part.text_errors(against)
+            own = part.text_errors(against, split)
             errors |= {id_: own[id_] for id_ in alone if id_ in own}
         return errors
 

@@ -22,6 +22,10 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+#: Validation and test text as one split: what is reported where nothing was chosen by validation.
+HELD_OUT = "heldout"
+
+
 class PlannedText(_Part):
     """The text of a table, as tokens: enough to make them again elsewhere."""
 
@@ -35,6 +39,13 @@ class PlannedText(_Part):
     #: An example of text that the tokenizer loses; empty where it loses none.
     lost: str = ""
     source: Data
+
+    def size(self, split: str) -> tuple[int, int, int]:
+        """Return the tokens, bytes and documents of a split; 0 documents where none are known."""
+        of = [s for s in self.tokens if s != "train"] if split == HELD_OUT else [split]
+        each = ((self.tokens[s], self.bytes[s], self.documents.get(s, 0)) for s in of)
+        tokens, size, documents = map(sum, zip(*each, strict=True))
+        return tokens, size, documents
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -169,8 +180,8 @@ class PlannedTable(_Part):
         """Return what turns a variant's nats per token of a split into the unit of the table."""
         if not self.has_tokenizers:
             return 1.0
-        text = self.text_of(variant)
-        return text.tokens[split] / text.bytes[split] / math.log(2)
+        tokens, size, _ = self.text_of(variant).size(split)
+        return tokens / size / math.log(2)
 
     @property
     def matching(self) -> str:

@@ -89,7 +89,7 @@ def test_a_hypothesis_on_the_loss_is_told_at_every_branch_of_the_runs(frames):
     assert list(lengths) == [10 * 4 * 16]
     assert other == {}  # the perplexity is measured at the end alone
     runs = frames.table.runs.pivot_table(
-        index="seed", columns="label", values="test_loss_at_640_tokens_nats"
+        index="seed", columns="label", values="heldout_loss_at_640_tokens_nats"
     )
     by_hand = statistics.mean(runs["layernorm"] - runs["baseline"])
     assert lengths[640].difference == pytest.approx(by_hand)

@@ -9,7 +9,7 @@ import pytest
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text import text_error
-from llama_ablate.report import heldout, warnings
+from llama_ablate.report import estimands, heldout, warnings
 from llama_ablate.report.frames import Frames
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
@@ -88,7 +88,7 @@ def test_records_without_losses_by_document_have_no_text_error(nats):
     older = metrics[metrics["quantity"] == "loss"]
     assert not heldout.by_document(older, runs, "test")
     assert not heldout.text_errors({}, losses_of(nats), "base")
-    assert heldout.splits(None, older, None).empty
+    assert heldout.splits(None, older, None, "test").empty
 
 
 def test_variants_that_were_measured_on_other_documents_have_no_text_error(nats):
@@ -152,12 +152,12 @@ def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_t
     assert row["text_se"] == error.se > 0
     section = next(part for part in sections(frames) if part.key == "heldout")
     splits = section.frame.set_index("split")
-    assert splits["documents"].to_dict() == {"validation": 8, "test": 30}
+    assert splits["documents"].to_dict() == {"validation": 8, "test": 30, "heldout": 38}
     held_out = {split: n for split, n in frames.table.plan.text.bytes.items() if split != "train"}
-    assert splits["bytes"].to_dict() == held_out
+    assert splits["bytes"].to_dict() == held_out | {"heldout": sum(held_out.values())}
     share = error.se**2 / (error.se**2 + row["seed_se"] ** 2)
-    assert splits.loc["test", ["share_low", "share_high"]].tolist() == pytest.approx([share] * 2)
-    assert math.isnan(splits.loc["validation", "share_low"])
+    assert splits.loc["heldout", ["share_low", "share_high"]].tolist() == pytest.approx([share] * 2)
+    assert splits.loc[["validation", "test"], "share_low"].isna().all()
     shown = section.cells.set_index("split")
     assert shown.loc["test", "error between"] == "30 documents"
     assert shown.loc["validation", "error between"].endswith(" blocks")
@@ -200,3 +200,40 @@ def test_a_plan_is_the_same_with_and_without_the_number_of_documents():
         for documents in ({}, {"train": 3})
     )
     assert one.identity() == other.identity()
+
+
+def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(opened):
+    """Of a committed pack, by hand from its records: losses, documents and the text's error."""
+    frames = opened["e15"].frames
+    table = frames.table
+    assert table.split == "heldout"
+    runs = table.runs.set_index("id")
+    n = {split: runs[f"{split}_predicted_tokens"] for split in ("validation", "test")}
+    both = sum(runs[f"{split}_loss_nats"] * n[split] for split in n) / sum(n.values())
+    assert runs["heldout_loss_nats"].to_numpy() == pytest.approx(both.to_numpy())
+    assert runs["heldout_perplexity"].to_numpy() == pytest.approx(np.exp(both.to_numpy()))
+    whole = table.by_document[table.plan.baseline.id][0]
+    parts = [table.documents(split)[table.plan.baseline.id][0] for split in n]
+    assert whole.tolist() == np.concatenate(parts, axis=1).tolist()
+    alone, joined = table.text_errors(split="test"), table.text_errors()
+    ratios = [(joined[id_].se / alone[id_].se) ** 2 for id_ in joined if alone[id_].se]
+    assert np.median(ratios) < 0.8
+
+
+def test_a_text_that_chose_the_tuned_points_is_none_to_report(opened):
+    tuned = [one.frames for one in opened.values() if one.frames.plan.experiment.tune]
+    assert tuned
+    assert all(table.split == "test" for frames in tuned for table in frames.tables)
+    assert all("heldout_loss_nats" not in table.planned for f in tuned for table in f.tables)
+
+
+def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split(opened):
+    """e15 states hypotheses on the test loss, in percent: they stay what they were."""
+    frames = opened["e15"].frames
+    table = frames.table
+    entry = next(e for e in frames.plan.experiment.hypotheses if e.measure == "test_loss_nats")
+    found = estimands.interval(entry, frames.named, 1)
+    ids = {variant.label: variant.id for variant in table.plan.variants}
+    error = table.text_errors(split="test")[ids[entry.variant]]
+    base = table.runs[(table.runs["label"] == "baseline") & table.runs["chosen"]]
+    assert found.text_se == pytest.approx(error.se / base["test_loss_nats"].mean())

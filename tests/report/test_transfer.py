@@ -35,7 +35,7 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
         arms = [SimpleNamespace(label=label, role="") for label in BEST]
         arms.append(SimpleNamespace(label="A/A", role="aa"))
         plan = SimpleNamespace(name=size, variants=arms)
-        told = {"loss": "test_loss_nats", "chance": 9.0, "split": "test", "unit": NATS}
+        told = {"loss": "test_loss_nats", "chance": 9.0, "split_name": "test", "unit": NATS}
         return SimpleNamespace(plan=plan, runs=runs, **told)
 
     rungs = [table(i, size) for i, size in enumerate(sizes)]

@@ -60,8 +60,10 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
     bits = {}
     for record in map(results.record, results.finished):
         text = results.plan.tables[0].text_of(results.plan.tables[0].variant(record.variant))
-        nats = record.numbers["test_loss_nats"] * text.tokens["test"]
-        bits.setdefault(record.label, {})[record.seed] = nats / math.log(2) / text.bytes["test"]
+        both = ("validation", "test")
+        nats = sum(record.numbers[f"{split}_loss_nats"] * text.tokens[split] for split in both)
+        size = sum(text.bytes[split] for split in both)
+        bits.setdefault(record.label, {})[record.seed] = nats / math.log(2) / size
     base = bits["baseline"]
     for row in table.comparison.itertuples():
         own = bits[row.label]
@@ -73,14 +75,24 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
 
 def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
     table = frames.table
-    nats = table.metrics[table.metrics["name"] == "test_nats_by_document"]
-    bits = {
-        label: np.array([*own.sort_values("seed")["samples"]]) / math.log(2)
-        for label, own in nats.groupby("label")
-    }
-    counts = table.metrics[table.metrics["name"] == "test_tokens_by_document"]
-    tokens = np.array(counts[counts["label"] == "baseline"]["samples"].iloc[0])
-    size = table.plan.text.bytes["test"] * tokens / tokens.sum()
+
+    def of_both(quantity):
+        """Return samples by label, (seeds, documents), those of validation first."""
+        each = [
+            {
+                label: np.array([*own.sort_values("seed")["samples"]])
+                for label, own in table.metrics[
+                    table.metrics["name"] == f"{split}_{quantity}_by_document"
+                ].groupby("label")
+            }
+            for split in ("validation", "test")
+        ]
+        return {label: np.concatenate([of[label] for of in each], axis=1) for label in each[0]}
+
+    bits = {label: own / math.log(2) for label, own in of_both("nats").items()}
+    tokens = of_both("tokens")["baseline"][0]
+    held_out = table.plan.text.bytes["validation"] + table.plan.text.bytes["test"]
+    size = held_out * tokens / tokens.sum()
     expected = text_error(bits["bytes"] - bits["baseline"], size)
     bytes_ = next(v.id for v in table.plan.variants if v.label == "bytes")
     assert table.text_errors()[bytes_].se == pytest.approx(expected.se)
