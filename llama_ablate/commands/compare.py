@@ -12,7 +12,7 @@ from llama_ablate.errors import ConfigError
 if TYPE_CHECKING:
     from llama_ablate.report.frames import Frames
 
-HELP = "compare two variants, paired by seed, or experiments that share a baseline and a text"
+HELP = "compare two variants, experiments that share a baseline, or how lengths and sizes rank arms"
 EXAMPLE = "compare results/one_at_a_time baseline swiglu"
 _FOLDERS = "compare results/norms results/feedforward"
 
@@ -20,12 +20,27 @@ _FOLDERS = "compare results/norms results/feedforward"
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the results, and what of them is compared."""
     shared.add_results(parser)
-    parser.add_argument(
+    others = parser.add_argument(
         "others",
         metavar="WHAT",
-        nargs="+",
+        nargs="+",  # not "*", which takes nothing where an option stands behind DIR
+        default=[],
         help="two variants of DIR, labels or ids, the first the reference; or other results to put "
-        "into one table with DIR",
+        "into one table with DIR, or whose pairs of arms are counted with those of DIR",
+    )
+    others.required = False
+    parser.add_argument(
+        "--lengths",
+        action="store_true",
+        help="the share of pairs of arms that each branch of the runs ranks as their end does, as "
+        "in `compare results/norms results/positions --lengths`; and the cheapest length and "
+        "number of seeds that do so in 80%%",
+    )
+    parser.add_argument(
+        "--sizes",
+        action="store_true",
+        help="the same of the sizes of a ladder, against the largest; with --lengths of every "
+        "length of every size",
     )
     shared.add_table(parser)
     shared.add_wide(parser)
@@ -33,6 +48,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Compare two variants of an experiment, or the rows of several with their baseline."""
+    if options.lengths or options.sizes:
+        return _agreement(options)
     from llama_ablate.commands import selection
     from llama_ablate.report import details
     from llama_ablate.report.frames import Frames
@@ -45,7 +62,7 @@ def run(options: Namespace) -> Answer:
     frames = frames.only(selection.table(frames, options))
     variants = frames.table.plan.variants
     named = [any(name in (v.label, v.id) for v in variants) for name in options.others]
-    if not any(named) and all(Path(name).exists() for name in options.others):
+    if options.others and not any(named) and all(Path(name).exists() for name in options.others):
         return _experiments(frames, options.others)
     if len(options.others) != 2:
         raise ConfigError(
@@ -81,3 +98,49 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     frame = columns.comparison(joined)
     shown: list[str | DataFrame] = [cells, headline(joined), "\n".join(remarks)]
     return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})
+
+
+def _agreement(options: Namespace) -> Answer:
+    """Compare how the pairs of arms of one or several results are ranked at several settings."""
+    from llama_ablate.commands import selection
+    from llama_ablate.report import agreement
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.results import Results
+
+    if options.sizes and options.table is not None:
+        raise ConfigError(
+            f"--table {options.table}: --sizes compares the tables of a ladder; allowed with "
+            "--lengths alone"
+        )
+    folders = [options.folder, *map(Path, options.others)]
+    for place, folder in enumerate(folders):
+        if not folder.exists():
+            raise ConfigError(
+                f"'{folder}' is no folder: --lengths and --sizes are about all arms; allowed after "
+                "DIR: other results, and no variants"
+            )
+        if any(folder.samefile(other) for other in folders[:place]):
+            raise ConfigError(f"'{folder}' is given twice: its pairs would count twice")
+    names = [folder.resolve().name for folder in folders]
+    if len({*names}) < len(names):
+        names = [*map(str, folders)]
+    parts, turned = [], []
+    for name, folder in zip(names, folders, strict=True):
+        frames = Frames.of(Results.open(folder))
+        try:
+            table = selection.table(frames, options)
+        except ConfigError as error:
+            raise ConfigError(f"'{folder}': {error}") from None
+        found = agreement.settings(frames, table, by_length=options.lengths, by_size=options.sizes)
+        alone = options.sizes or len(frames.tables) == 1
+        title = name if alone else f"{name} ({table.plan.name})"
+        parts.append(agreement.pairs(title, found))
+        turned += agreement.turned(title, found)
+    frame = agreement.joined(parts)
+    ranked, seeds = agreement.ranked(frame), agreement.by_seeds(frame)
+    best = agreement.cheapest(seeds)
+    remarks = agreement.remarks(best, turned)
+    shown = [agreement.cells(ranked), *([agreement.cheapest_cells(best)] if len(best) else [])]
+    values = {"ranked": ranked, "seeds": seeds, "cheapest": best}
+    records = {key: own.to_dict("records") for key, own in values.items()}
+    return Answer([*shown, "\n".join(remarks)], {**records, "turned": turned, "remarks": remarks})

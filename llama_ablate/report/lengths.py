@@ -24,7 +24,7 @@ def by_length(table: TableFrames) -> pd.DataFrame:
         return pd.DataFrame()
     end = table.plan.tokens_per_run
     parts = [
-        _rows(view).assign(tokens=tokens, end=tokens == end)
+        effects(view).assign(tokens=tokens, end=tokens == end)
         for tokens, view in [*table.lengths.items(), (end, table)]
     ]
     columns = ["name", "tokens", "end", "difference", "low", "high", "verdict"]
@@ -68,11 +68,11 @@ def _word(now: str, then: str) -> str:
     return "turned" if {now, then} == {"better", "worse"} else f"was {then}"
 
 
-def _rows(table: TableFrames) -> pd.DataFrame:
+def effects(table: TableFrames) -> pd.DataFrame:
     """Return the effects of a factorial design, or the rows of a table's variants."""
-    effects = contrasts.factors(table)
-    if len(effects):
-        return effects.rename(columns={"effect": "name"})
+    factors = contrasts.factors(table)
+    if len(factors):
+        return factors.rename(columns={"effect": "name"})
     frame = table.comparison
     ranked = frame[~frame["baseline"] & (frame["role"] == "")]
     return ranked.rename(columns={"label": "name"})
