@@ -585,30 +585,45 @@ def test_1e_4_is_a_number(experiment_file, capsys):
     capsys.readouterr()
 
 
-def test_plan_says_how_many_seeds_a_difference_takes_from_a_pilots_noise(
+def test_plan_says_how_wide_intervals_will_be_and_what_a_difference_takes_by_a_pilots_noise(
     results, experiment_file, capsys
 ):
-    from llama_ablate.evidence.intervals import power
-    from llama_ablate.report.frames import Frames
-    from llama_ablate.results import Results
-
     file = experiment_file(seeds="4")
     command = ["plan", str(file), "--power", "0.01 nats", "--pilot", str(results)]
     assert main([*command, "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    pilot = Frames.of(Results.open(results)).table.differences()
-    assert [row["variant"] for row in values["power"]] == list(pilot)
-    for row in values["power"]:
-        a, b = pilot[row["variant"]]
-        sd = abs(a - b) / 2**0.5
-        assert row["sd"] == pytest.approx(sd)
-        n = row["seeds_needed"]
-        assert power(0.01, sd, n) >= 0.8
-        assert n == 2 or power(0.01, sd, n - 1) < 0.8
-        assert row["predicted_s"] == pytest.approx(values["predicted_s"] * n / 4)
-        assert power(row["detectable"], sd, 4) == pytest.approx(0.8, abs=1e-3)
+    assert values["noise"] == f"the noise of '{results}'"
+    (row,) = values["power"]
+    assert row["row"] == "layernorm"
+    assert 0 < row["half_low"] < row["half_width"] < row["half_high"]
+    assert row["half_width"] < row["detectable"]
+    seeds = row["seeds_needed"]
+    assert seeds is None or (seeds <= 4) == (row["power"] >= 0.8)
     assert main(command) == 0
-    assert "seeds for 0.01 nats" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "half width with 4 seeds [90%]" in said
+    assert "seeds for 0.01 nats" in said
+
+
+def test_plan_takes_the_noise_of_earlier_experiments_where_there_is_no_pilot(
+    experiment_file, capsys
+):
+    sizes = {"model": "{dim: 64, layers: 2, heads: 4, context: 16}", "margin": "0.05 nats"}
+    file = experiment_file(train="{tokens: 100_000, batch: 16}", seeds="3", **sizes)
+    assert main(["plan", str(file), "--json"]) == 0
+    glance = json.loads(capsys.readouterr().out)["expected"]
+    assert "earlier experiments" in glance["noise"]
+    assert 0 < glance["half_low"] <= glance["half_high"]
+    assert main(["plan", str(file), "--power", "0.05 nats", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["power"]
+    assert row["half_width"] == pytest.approx(glance["half_high"], rel=0.3)
+    assert main(["plan", str(file)]) == 0
+    assert "intervals of ±" in capsys.readouterr().out
+    far = experiment_file(margin="0.05 nats")
+    assert main(["plan", str(far), "--power", "0.05 nats"]) == 2
+    assert "earlier experiments are unlike this one" in capsys.readouterr().err
+    assert main(["plan", str(far), "--json"]) == 0
+    assert "expected" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_power_with_looks_says_how_many_runs_to_expect_and_two_seeds_are_enough_to_ask(
@@ -627,7 +642,7 @@ def test_a_power_with_looks_says_how_many_runs_to_expect_and_two_seeds_are_enoug
     many = "{axes: {attention: [" + axes + "], norm: [layernorm, none], feedforward: [relu, gelu]}}"
     command[1] = str(experiment_file(many, seeds="2"))
     assert main(command) == 0
-    assert "seen with 2 seeds" in capsys.readouterr().out
+    assert "half width with 2 seeds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ from llama_ablate.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llama_ablate.evidence.noise import Memory
     from llama_ablate.report.forecast import Forecast
+    from llama_ablate.report.power import Known
 
+_MOST_ARMS = 40  # whose tables are drawn in a second or two
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
 EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
@@ -33,7 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--pilot",
         type=Path,
         metavar="DIR",
-        help="with --power: whose noise to plan with (results/NAME)",
+        help="with --power: whose noise to plan with (default: results/NAME, else that of earlier "
+        "experiments)",
     )
 
 
@@ -49,12 +53,13 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
-    from llama_ablate.design import grid, memory
+    from llama_ablate.design import grid
+    from llama_ablate.design import memory as design_memory
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.model.memory import free_bytes
-    from llama_ablate.report import forecast, forecast_tables
+    from llama_ablate.report import forecast, forecast_tables, memory
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Work, choose, measured, pick_device
 
@@ -73,12 +78,15 @@ def run(options: Namespace) -> Answer:
     parallel = plan.experiment.parallel
     compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
     say("forecasting memory")
-    need = memory.needed(plan, compute)
+    need = design_memory.needed(plan, compute)
     if need:
         workers = min(
-            workers, memory.fitting(need, free_bytes(device), compute) * local.devices(device)
+            workers,
+            design_memory.fitting(need, free_bytes(device), compute) * local.devices(device),
         )
-    predicted = forecast.forecast(plan.document(compute, Settings()), compute, workers, need)
+    expected = memory.stated(source)
+    document = memory.expecting(plan.document(compute, Settings()), expected)
+    predicted = forecast.forecast(document, compute, workers, need)
     shown, values = forecast_tables.shown(predicted), predicted.to_dict()
     resets = [
         str(source.locate(error))
@@ -87,39 +95,84 @@ def run(options: Namespace) -> Answer:
     values["resets"] = resets
     if resets:
         shown.append("\n".join(f"note: {line}" for line in resets))
-    if options.power is not None:
-        of_power, said = _power(options, predicted)
-        values |= of_power
-        shown += said
+    of_power, said = (
+        _power(options, predicted, expected)
+        if options.power
+        else _margin(options, predicted, expected)
+    )
+    values |= of_power
+    shown += said
     return Answer(shown, values)
 
 
 def _power(
-    options: Namespace, predicted: "Forecast"
+    options: Namespace, predicted: "Forecast", expected: "Memory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Return what `--power` asks for, as values and for a terminal."""
     from llama_ablate.config import margins
-    from llama_ablate.report import forecast, forecast_tables
-    from llama_ablate.report.frames import Frames
-    from llama_ablate.results import Results
+    from llama_ablate.report import forecast_tables, power
+    from llama_ablate.report.units import unit_of
 
     effect, unit = margins.read(options.power)
-    pilot = options.pilot or Path("results") / predicted.plan.experiment.slug
-    try:
-        frames = Frames.of(Results.open(pilot))
-    except ConfigError as error:
-        raise ConfigError(
-            f"--power takes the noise of a finished pilot: {error}; give one with --pilot"
-        ) from None
-    if unit != frames.table.unit.name:
-        raise ConfigError(f"--power: losses of {pilot} compare in {frames.table.unit.name}")
-    values: dict[str, Any] = {"power": forecast.power(frames, effect, predicted)}
-    seeds = forecast_tables.power(values["power"], options.power, predicted.seeds)
-    shown: list[str | pd.DataFrame] = [f"from the noise of {pilot}, with a power of 0.8:", seeds]
-    if expected := forecast.expected_runs(frames, effect, predicted.plan):
-        values["expected_runs"] = expected
+    plan = predicted.plan
+    if unit != (own := unit_of(plan.tables[0])).name:
+        raise ConfigError(f"--power '{options.power}': losses compare in {own.name} here")
+    known, whose = _noise(options, predicted, expected)
+    rows = power.promise(plan, known, effect)
+    values: dict[str, Any] = {"power": rows, "noise": whose}
+    cells = forecast_tables.power(rows, options.power, predicted.seeds, predicted.most.predicted_s)
+    shown: list[str | pd.DataFrame] = [
+        f"from {whose}; simulated with the rules of the report, power 0.8:",
+        cells,
+    ]
+    if runs := power.expected_runs(plan, known, effect):
+        values["expected_runs"] = runs
         shown.append(
-            f"expected runs with these looks, without controls: {expected:.0f} of at most "
+            f"expected runs with these looks, without controls: {runs:.0f} of at most "
             f"{predicted.most.runs}"
         )
     return values, shown
+
+
+def _margin(
+    options: Namespace, predicted: "Forecast", expected: "Memory | None"
+) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
+    """Say how wide intervals will be beside the stated margin, where the noise is known."""
+    from llama_ablate.config import margins
+    from llama_ablate.report import forecast_tables, power
+
+    table, margin = predicted.plan.tables[0], margins.of_loss(predicted.plan.experiment.margin)
+    if margin is None or predicted.seeds < 2 or len(table.variants) > _MOST_ARMS:
+        return {}, []
+    try:
+        known, whose = _noise(options, predicted, expected)
+    except ConfigError:
+        return {}, []  # nothing is asked for, and nothing is known
+    found = {**power.glance(predicted.plan, known, margin), "noise": whose}
+    return {"expected": found}, [forecast_tables.expected(found, predicted)]
+
+
+def _noise(
+    options: Namespace, predicted: "Forecast", expected: "Memory | None"
+) -> "tuple[Known, str]":
+    """Return the noise to plan with, and whose it is: a pilot's, or without one the memory's."""
+    from llama_ablate.report.frames import Frames
+    from llama_ablate.report.power import Known
+    from llama_ablate.results import Results
+
+    pilot = options.pilot or Path("results") / predicted.plan.experiment.slug
+    table = predicted.plan.tables[0]
+    if options.pilot or pilot.exists():
+        frames = Frames.of(Results.open(pilot))
+        if frames.table.plan.has_tokenizers != table.has_tokenizers:
+            raise ConfigError(f"--pilot: losses of '{pilot}' compare in {frames.table.unit.name}")
+        return Known.of_pilot(frames.table, expected, pilot), f"the noise of '{pilot}'"
+    if known := expected and Known.of_memory(table, expected):
+        return known, (
+            f"the noise of {expected.experiments} earlier experiments, nearest in size, length and "
+            "kind of change"
+        )
+    raise ConfigError(
+        f"--power needs noise to plan with: there are no results at '{pilot}', and earlier "
+        "experiments are unlike this one; give finished results with --pilot"
+    )

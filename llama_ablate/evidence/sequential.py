@@ -130,24 +130,3 @@ def standings(
             stops = look == looks - 1 or decided(arm, look, rows[arm])
             stands[arm] = Standing(look, look if stops else look + 1, rows[arm], is_open=not stops)
     return stands
-
-
-def simulated_stops(
-    effect: float, sd: float, looks: Sequence[int], levels: Sequence[float], draws: int = 4_000
-) -> tuple[NDArray[np.int64], float]:
-    """Return at how many seeds an arm stops in each of some simulations, and how often it is shown.
-
-    The arm's paired differences are normal with this mean and deviation; at each look a two-sided t
-    test at its level decides. An arm that no look decides stops at the last.
-    """
-    noise = np.random.default_rng(0).standard_normal((draws, looks[-1]))
-    differences = effect + sd * noise
-    stops = np.full(draws, looks[-1])
-    shown = np.zeros(draws, bool)
-    for seeds, level in zip(looks, levels, strict=True):
-        taken = differences[:, :seeds]
-        error = taken.std(axis=1, ddof=1) / math.sqrt(seeds)
-        now = ~shown & (np.abs(taken.mean(axis=1)) > quantile(1 - level / 2, seeds - 1) * error)
-        stops[now] = seeds
-        shown |= now
-    return stops, float(shown.mean())

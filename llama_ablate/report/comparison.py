@@ -172,9 +172,17 @@ def intervals(
     controls = [variant.id for variant in others if variant.role]
     ranked = [variant.id for variant in others if not variant.role]
 
+    expected = {
+        variant.id: StandardError(variant.noise.sd, variant.noise.df)
+        for variant in others
+        if variant.noise and not variant.role
+    }
+
     def held_at_once(family: Iterable[str], of: Against) -> dict[str, Interval]:
         differences = {id_: [a - b for a, b in of.pairs.get(id_, ())] for id_ in family}
-        return simultaneous(differences, text_errors=of.text_errors, shares=shares)
+        return simultaneous(
+            differences, text_errors=of.text_errors, shares=shares, expected=expected
+        )
 
     first = Against(pairs, text_errors)
     known = held_at_once(ranked, first)

@@ -70,12 +70,12 @@ def factors(table: TableFrames) -> pd.DataFrame:
     what `changed` does with the other factor at level 1 (`present`) and at level 0 (`absent`).
     Empty for other designs, and until every variant has finished a seed that all have.
     """
-    effects = _effects(table)
+    found = effects(table)
     cells = _cells(table)
-    main = {one.factors[0]: one.interval.mean for one in effects if len(one.factors) == 1}
+    main = {one.factors[0]: one.interval.mean for one in found if len(one.factors) == 1}
     levels = {name: _levels(cells, name, table) for name in main}
     rate = next(filter(None, table.comparison["rate"]), "")
-    ordered = sorted(effects, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
+    ordered = sorted(found, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
     return pd.DataFrame(
         [
             {
@@ -93,12 +93,12 @@ def factors(table: TableFrames) -> pd.DataFrame:
 
 def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    effects, cells = _effects(table), _cells(table)
+    found, cells = effects(table), _cells(table)
     every = 2 ** len(cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
     main, pair = (
-        min(len(alias) for one in effects if len(one.factors) == order for alias in one.aliases)
+        min(len(alias) for one in found if len(one.factors) == order for alias in one.aliases)
         for order in (1, 2)
     )
     return (
@@ -186,7 +186,7 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 
 @_once_a_table
-def _effects(table: TableFrames) -> list[Contrast]:
+def effects(table: TableFrames) -> list[Contrast]:
     """Return the contrasts of a factorial design with two-level factors; of others none."""
     cells = _cells(table)
     names = list(cells[0].levels)

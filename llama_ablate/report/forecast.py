@@ -1,19 +1,11 @@
-"""The forecast of a plan: training FLOPs, predicted time, disk space, and seeds for an effect."""
+"""The forecast of a plan: training FLOPs, predicted time, and disk space."""
 
-import statistics
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.intervals import detectable, seeds_for
-from llama_ablate.evidence.sequential import simulated_stops, spending
 from llama_ablate.report import stages, warnings
-from llama_ablate.report.frames import Frames
 from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 
@@ -146,87 +138,6 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
         "best": working + sum(weights[variant] for _table, variant in best),
         "all": working + sum(weights[run.variant] for run in runs.values()),
     }
-
-
-def power(pilot: Frames, effect: float, forecast: Forecast) -> list[dict[str, Any]]:
-    """Return for each variant of a pilot how many seeds show an effect, and what they cost.
-
-    The noise is that of the pilot's paired differences; the level is that of a row of the
-    plan's table, the power 0.8. Seconds are the plan's own, scaled to so many seeds for all its
-    variants. Of a plan with looks also the seeds at which it stops on average, and its power.
-    Raises ConfigError where the pilot has no variant with two paired seeds.
-    """
-    alpha = _level(forecast.plan)
-    rows = []
-    for label, sd in _deviations(pilot).items():
-        needed = seeds_for(effect, sd, alpha=alpha)
-        row = {
-            "variant": label,
-            "pilot_seeds": len(pilot.table.differences()[label]),
-            "sd": sd,
-            "seeds_needed": needed,
-            "detectable": detectable(sd, forecast.seeds, alpha=alpha),
-            "predicted_s": forecast.most.predicted_s * needed / forecast.seeds,
-        }
-        if len(forecast.plan.experiment.looks) > 1:
-            stops, shown = _stops(forecast.plan, effect, sd)
-            row |= {"expected_seeds": float(stops.mean()), "power": shown}
-        rows.append(row)
-    return rows
-
-
-def expected_runs(pilot: Frames, effect: float, plan: PlanDocument) -> float | None:
-    """Return how many runs a plan with looks takes on average, where all variants differ so much.
-
-    Of the race, the variants and the baseline, which goes on as far as any of them; without
-    controls. None for a plan without looks.
-    """
-    experiment = plan.experiment
-    if len(experiment.looks) == 1:
-        return None
-    sds = list(_deviations(pilot).values())
-    # Each variant of the plan is as noisy as one of the pilot's, taken in turn.
-    arms = sum(not (v.baseline or v.role) for v in plan.tables[0].variants)
-    stops = np.stack(
-        [
-            np.roll(_stops(plan, effect, sds[i % len(sds)])[0], 101 * i)  # apart from others
-            for i in range(arms)
-        ]
-    )
-    runs = float(stops.sum(axis=0).mean() + stops.max(axis=0).mean())
-    race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
-    return runs * len(plan.tables) + race
-
-
-def _level(plan: PlanDocument) -> float:
-    """Return the level of a row of a plan's first table: 5% over its rows."""
-    return 0.05 / max(1, sum(not (v.baseline or v.role) for v in plan.tables[0].variants))
-
-
-def _stops(plan: PlanDocument, effect: float, sd: float) -> tuple[NDArray[np.int64], float]:
-    looks = plan.experiment.looks
-    shares = plan.experiment.spend or spending(looks)
-    levels = [share * _level(plan) for share in shares]
-    return simulated_stops(effect, sd, looks, levels)
-
-
-def _deviations(pilot: Frames) -> dict[str, float]:
-    """Return the deviation of each variant's paired differences in a pilot, without controls.
-
-    Raises ConfigError where no variant has two paired seeds.
-    """
-    controls = {variant.label for variant in pilot.table.plan.variants if variant.role}
-    deviations = {
-        label: statistics.stdev(differences)
-        for label, differences in pilot.table.differences().items()
-        if len(differences) > 1 and label not in controls
-    }
-    if not deviations:
-        raise ConfigError(
-            f"'{pilot.root}' has no variant with two seeds that its baseline "
-            "has too: no noise to plan with"
-        )
-    return deviations
 
 
 def _values(table: PlannedTable, experiment: Experiment) -> dict[str, Any]:

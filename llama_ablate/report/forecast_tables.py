@@ -63,19 +63,50 @@ def _text(text: PlannedText) -> str:
     return "; ".join(parts)
 
 
-def power(rows: Sequence[Mapping[str, Any]], effect: str, seeds: int) -> pd.DataFrame:
-    """Return the seeds that show an effect, as people read them."""
+def power(
+    rows: Sequence[Mapping[str, Any]], effect: str, seeds: int, predicted_s: float
+) -> pd.DataFrame:
+    """Return how well rows will be known, and what shows an effect, as people read them.
+
+    `predicted_s` is what the plan takes with its own number of seeds.
+    """
     frame = pd.DataFrame(rows)
-    cells = pd.DataFrame({"variant": frame["variant"]})
-    cells["pilot seeds"] = frame["pilot_seeds"].astype(str)
-    cells["sd of difference"] = [f"{v:.4f}" for v in frame["sd"]]
-    cells[f"seeds for {effect}"] = [f"{v:,}" for v in frame["seeds_needed"]]
-    cells[f"seen with {seeds} seeds"] = [tables.number(v, ".4f") for v in frame["detectable"]]
+    cells = pd.DataFrame({"row": frame["row"]})
+    cells[f"half width with {seeds} seeds [90%]"] = [
+        f"{row.half_width:.4f} [{row.half_low:.4f}, {row.half_high:.4f}]"
+        for row in frame.itertuples()
+    ]
+    cells["seen with power 0.8"] = [tables.number(v, ".4f") for v in frame["detectable"]]
+    cells[f"power for {effect}"] = [f"{v:.2f}" for v in frame["power"]]
     if "expected_seeds" in frame:
         cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]
-        cells["power"] = [f"{v:.2f}" for v in frame["power"]]
-    cells["time for all"] = [_duration(v) for v in frame["predicted_s"]]
+    wanted = [row.get("seeds_needed") for row in rows]
+    cells[f"seeds for {effect}"] = [str(n or "not by seeds") for n in wanted]
+    cells["or documents"] = [_or_documents(row) for row in rows]
+    cells["time for all"] = ["-" if not n else _duration(predicted_s * n / seeds) for n in wanted]
     return cells
+
+
+def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
+    """Say how wide intervals will be, and how many documents the margin needs."""
+    ends = dict.fromkeys(tables.plain(found[end], 2) for end in ("half_low", "half_high"))
+    margin = forecast.plan.experiment.margin
+    line = (
+        f"expected from {found['noise']}: intervals of ±{' to ±'.join(ends)} with "
+        f"{forecast.seeds} seeds, for a margin of {margin}"
+    )
+    if not found["documents"]:
+        return line
+    need = found["documents_needed"]
+    what = f"takes {need:,}" if need else "takes more seeds, whatever the documents"
+    return f"{line}; {found['documents']:,} held-out documents, and to see the margin {what}"
+
+
+def _or_documents(row: Mapping[str, Any]) -> str:
+    """Write how many documents show an effect; where neither they nor seeds do alone, both."""
+    if both := row["together"]:
+        return f"{both['documents']:,} and {both['seeds']} seeds"
+    return f"{row['documents_needed']:,}" if row["documents_needed"] else "not by documents"
 
 
 def _cells(table: PlannedTable) -> pd.DataFrame:

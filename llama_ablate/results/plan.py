@@ -1,12 +1,14 @@
 """The plan of an experiment: one typed document, which its writer and all its readers share."""
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.results.record import ComputeSettings, Settings
 
@@ -53,6 +55,14 @@ class PlannedText(_Part):
         return self.fingerprint, self.source.documents
 
 
+class PlannedNoise(_Part):
+    """What is expected of the noise of a row before it runs; an experiment's never changes."""
+
+    #: Of paired differences over seeds, in nats per token, and what that is worth.
+    sd: Number = Field(gt=0)
+    df: Number = Field(gt=0)
+
+
 class PlannedVariant(_Part):
     """A variant of a table: its architecture with every default filled in, and its exact sizes."""
 
@@ -84,6 +94,8 @@ class PlannedVariant(_Part):
     #: Unknown in plans of older versions.
     state_bytes: Count | None = None
     active_parameters: Count | None = None
+    #: Where earlier experiments tell of it.
+    noise: PlannedNoise | None = None
     #: Bytes of the state of one sequence, in a 16-bit format, by the length of the context.
     state_growth: dict[Count, Count] = Field(default_factory=dict)
 
@@ -188,6 +200,27 @@ class PlannedTable(_Part):
         """What of the baseline's the variants have as much of, in words."""
         return "not matched" if self.match == "none" else f"matched on {self.match}"
 
+    def kind(self, variant: PlannedVariant) -> str:
+        """Return what a variant changes of the baseline: a slot, `train`, `draws`, or `other`.
+
+        What matching changed with it does not count.
+        """
+        if variant.reseed:
+            return "draws"
+        changed = {key for key in variant.model if variant.model[key] != self._of_base(key)}
+        if variant.solved and len(changed) > 1 and "feedforward" in changed:
+            changed -= {"feedforward"} if self._only_width(variant) else set()
+        kinds = [*changed, *["train"] * bool(variant.train)]
+        return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
+
+    def _of_base(self, key: str) -> Any:
+        return self.baseline.model.get(key)
+
+    def _only_width(self, variant: PlannedVariant) -> bool:
+        """Return whether a variant's feed-forward network is the baseline's of another width."""
+        own, base = (dict(v.model["feedforward"]) for v in (variant, self.baseline))
+        return own | {"width": None} == base | {"width": None}
+
     def variant(self, id_: str) -> PlannedVariant:
         """Return the variant of an id."""
         return next(variant for variant in self.variants if variant.id == id_)
@@ -238,7 +271,9 @@ class PlanDocument(_Part):
         fingerprint of a text for its documents.
         """
         known: dict[str, Any] = {
-            "variants": {"__all__": {"model", "state_bytes", "active_parameters", "state_growth"}},
+            "variants": {
+                "__all__": {"model", "noise", "state_bytes", "active_parameters", "state_growth"}
+            },
             "runs": {"__all__": {"optimizer_bytes"}},
             "text": {"documents"},
         }
@@ -247,6 +282,27 @@ class PlanDocument(_Part):
         )
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
         return {**values, "experiment": experiment}
+
+    def with_noise_of(self, other: "PlanDocument") -> "PlanDocument":
+        """Return the plan with what another expects of the noise: that of its own for new arms."""
+        kept = {(t.name, v.id): v.noise for t in other.tables for v in t.variants}
+        return self.expecting(lambda table, v: kept.get((table.name, v.id), v.noise))
+
+    def expecting(
+        self, noise: Callable[[PlannedTable, PlannedVariant], PlannedNoise | None]
+    ) -> "PlanDocument":
+        """Return the plan with what is expected of each variant's noise."""
+        tables = [
+            table.model_copy(
+                update={
+                    "variants": [
+                        v.model_copy(update={"noise": noise(table, v)}) for v in table.variants
+                    ]
+                }
+            )
+            for table in self.tables
+        ]
+        return self.model_copy(update={"tables": tables})
 
     def table_of(self, run: str) -> PlannedTable:
         """Return the first table that has a run. Raises KeyError where none has."""

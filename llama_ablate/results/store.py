@@ -96,6 +96,8 @@ class Store:
                 if same:
                     return
                 self._keep_protocol(lease, plan)
+                if current and self.runs.folders():
+                    plan = plan.with_noise_of(current)
                 if current:
                     plans.keep(self.plan_file, current, plan, self.runs.final_ids(), lease)
                 elif exists:

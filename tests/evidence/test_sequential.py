@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import StandardError, simultaneous, verdict
-from llama_ablate.evidence.intervals import power
 from llama_ablate.evidence.sequential import (
     chance_to_decide,
     is_futile,
-    simulated_stops,
     spending,
     standings,
 )
@@ -206,11 +204,3 @@ def test_an_arm_that_will_hardly_be_decided_goes_on_no_further_but_within_a_marg
     assert not is_futile(exact, 1, LOOKS, shares, decided)
     few = simultaneous({"": [0.1, -0.1, 0.0]}, family=3)[""]  # too few to tell
     assert not is_futile(few, 0, LOOKS, shares, decided)
-
-
-def test_the_seeds_that_are_expected_are_those_of_the_power_at_each_look():
-    stops, shown = simulated_stops(1.0, 0.5, (4, 8), (0.01, 0.01), draws=20_000)
-    assert np.mean(stops == 4) == pytest.approx(power(1.0, 0.5, 4, 0.01), abs=0.01)
-    assert power(1.0, 0.5, 8, 0.01) - 0.01 < shown <= 1
-    assert simulated_stops(0.0, 1.0, (4, 8), (0.01, 0.01))[1] < 0.025
-    assert set(simulated_stops(100.0, 1.0, (4, 8), (0.01, 0.01))[0]) == {4}

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.in_process import run_in_process
 
+REFERENCE = Path(__file__).parents[2] / "results/reference"
 FILES = np.array([200.0, 350.0, 100.0, 900.0])
 SEEDS = [0, 1, 2]
 
@@ -202,10 +204,13 @@ def test_a_plan_is_the_same_with_and_without_the_number_of_documents():
     assert one.identity() == other.identity()
 
 
-def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(opened):
+def opened(name):
+    return Frames.of(Results.open(REFERENCE / name))
+
+
+def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation():
     """Of a committed pack, by hand from its records: losses, documents and the text's error."""
-    frames = opened["e15"].frames
-    table = frames.table
+    table = opened("claims/e15-kv-heads-quality").table
     assert table.split == "heldout"
     runs = table.runs.set_index("id")
     n = {split: runs[f"{split}_predicted_tokens"] for split in ("validation", "test")}
@@ -220,16 +225,16 @@ def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(
     assert np.median(ratios) < 0.8
 
 
-def test_a_text_that_chose_the_tuned_points_is_none_to_report(opened):
-    tuned = [one.frames for one in opened.values() if one.frames.plan.experiment.tune]
-    assert tuned
-    assert all(table.split == "test" for frames in tuned for table in frames.tables)
-    assert all("heldout_loss_nats" not in table.planned for f in tuned for table in f.tables)
+def test_a_text_that_chose_the_tuned_points_is_none_to_report():
+    frames = opened("claims/e07-ffn-activation")
+    assert frames.plan.experiment.tune
+    assert frames.table.split == "test"
+    assert "heldout_loss_nats" not in frames.table.planned
 
 
-def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split(opened):
+def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split():
     """e15 states hypotheses on the test loss, in percent: they stay what they were."""
-    frames = opened["e15"].frames
+    frames = opened("claims/e15-kv-heads-quality")
     table = frames.table
     entry = next(e for e in frames.plan.experiment.hypotheses if e.measure == "test_loss_nats")
     found = estimands.interval(entry, frames.named, 1)

@@ -1,0 +1,101 @@
+"""The memory of noise: what finished experiments show of it, and what a plan is to expect."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from llama_ablate.config.experiment import Source
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence.noise import FEWEST, Memory, Seen
+from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.results import Results
+from llama_ablate.results.layout import experiments_in
+from llama_ablate.results.plan import PlanDocument, PlannedNoise, PlannedTable, PlannedVariant
+
+OFF = "none"
+#: Corpora whose text is drawn, and whose noise is of another kind.
+MADE = ("counting", "hmm", "induction", "lag-copy", "markov", "recall")
+
+
+def seen(frames: Frames) -> list[Seen]:
+    """Return the noise of an experiment's rows, those of one kind in one table as one."""
+    return [one for table in frames.tables for one in _seen(table)]
+
+
+def _seen(table: TableFrames) -> Iterator[Seen]:
+    if not _is_of_text(table.plan):
+        return
+    plan, errors, found = table.plan, table.text_errors(), table.differences()
+    documents = plan.text.size(table.split)[2]
+    kinds: dict[str, list[PlannedVariant]] = {}
+    for variant in plan.variants:
+        if len(found.get(variant.label, ())) > 1 and np.var(found[variant.label]) > 0:
+            kinds.setdefault(plan.kind(variant), []).append(variant)
+    for kind, variants in kinds.items():
+        each = [found[variant.label] for variant in variants]
+        dfs = [len(own) - 1 for own in each]
+        texts = [errors[v.id].se ** 2 for v in variants if v.id in errors]
+        yield Seen(
+            table.experiment.name,
+            corpus(plan),
+            kind,
+            plan.baseline.non_embedding,
+            plan.tokens_per_run,
+            math.sqrt(np.average([np.var(own, ddof=1) for own in each], weights=dfs)),
+            sum(dfs),
+            math.sqrt(np.mean(texts) * documents) if texts and documents else math.nan,
+        )
+
+
+def _is_of_text(table: PlannedTable) -> bool:
+    """Return whether losses are in nats, and of text that somebody wrote."""
+    return not table.has_tokenizers and corpus(table) not in MADE
+
+
+def corpus(table: PlannedTable) -> str:
+    """Return the name of a table's corpus."""
+    entry = table.text.source.corpus
+    return entry if isinstance(entry, str) else str(entry["name"])
+
+
+def stated(source: Source) -> Memory | None:
+    """Return the memory that an experiment states: the shipped one, none, or that of a folder.
+
+    A folder has results or packs in its folders. Raises ConfigError where those are fewer than
+    five, or where one is damaged.
+    """
+    name = source.experiment.noise
+    if name is None:
+        return Memory.shipped()
+    if name == OFF:
+        return None
+    folders = experiments_in(Path(name).expanduser())
+    rows = [one for folder in folders for one in seen(Frames.of(Results.open(folder)))]
+    memory = Memory(tuple(rows))
+    if memory.experiments < FEWEST:
+        error = ConfigError(
+            f"'{name}' has {memory.experiments} finished experiments with two seeds or more, and a "
+            f"memory of noise needs {FEWEST}; allowed: a folder of results or packs, or '{OFF}'",
+            ("noise",),
+        )
+        raise source.locate(error)
+    return memory
+
+
+def expecting(plan: PlanDocument, memory: Memory | None) -> PlanDocument:
+    """Return a plan with what a memory expects of the noise of each row in nats.
+
+    What an experiment of the same name has seen does not count.
+    """
+    memory = memory and memory.without(plan.experiment.name)
+
+    def noise(table: PlannedTable, variant: PlannedVariant) -> PlannedNoise | None:
+        if memory is None or variant.baseline or variant.role or not _is_of_text(table):
+            return None
+        base = table.baseline.non_embedding
+        found = memory.expected(table.kind(variant), base, table.tokens_per_run)
+        return PlannedNoise(sd=found.se, df=found.df) if found else None
+
+    return plan.expecting(noise)

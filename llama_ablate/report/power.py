@@ -1,0 +1,275 @@
+"""What a plan will be able to tell: half widths, seeds and documents for a difference.
+
+The noise is that of a pilot's runs and documents; without a pilot, that of the memory of noise.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from llama_ablate.config import margins
+from llama_ablate.errors import ConfigError
+from llama_ablate.evidence import Interval, StandardError
+from llama_ablate.evidence.factorial import Factors, weights
+from llama_ablate.evidence.noise import Memory
+from llama_ablate.evidence.power import (
+    DOCUMENTS,
+    SEEDS,
+    TABLES,
+    Drawn,
+    Noise,
+    OfText,
+    fewest,
+    of_factors,
+    of_rows,
+    with_looks,
+)
+from llama_ablate.evidence.sequential import spending
+from llama_ablate.report import contrasts, memory
+from llama_ablate.report.frames import TableFrames
+from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
+
+#: Least degrees of freedom of a text's error: where they are fewer, two mean squares nearly cancel
+#: in it (`text.text_error`), and it is small rather than uncertain.
+_TEXT_DF = 4.0
+_FEW_TABLES = 100
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the noise of a table's rows before they run."""
+
+    #: By label; of any other row, `rest`.
+    rows: Mapping[str, Noise]
+    rest: Noise
+    #: Of a cell of a factorial design, and of the text's error of its effects: those known, others.
+    residual: StandardError
+    texts: Mapping[Factors, OfText]
+    text: OfText
+    #: Documents of the held-out text that the text's errors are of; 0 where that is not known.
+    documents: int
+
+    @classmethod
+    def of_pilot(cls, pilot: TableFrames, kept: Memory | None, root: object) -> "Known":
+        """Read it off the runs and documents of finished results.
+
+        The text's error of an effect that the pilot has not measured is that of a memory: it
+        depends on what is changed. Raises ConfigError where no variant has two seeds that the
+        baseline has too.
+        """
+        rows = {}
+        for variant in pilot.plan.variants:
+            row = None if variant.baseline or variant.role else pilot.intervals[variant.id]
+            if row is not None and row.n > 1 and row.seed_se > 0:
+                seeds = StandardError(row.seed_se * math.sqrt(row.n), row.seed_df)
+                rows[variant.label] = Noise(seeds, _of_text(row))
+        if not rows:
+            raise ConfigError(
+                f"'{root}' has no variant with two seeds that its baseline "
+                "has too: no noise to plan with"
+            )
+        effects = [one for one in contrasts.effects(pilot) if one.interval.seed_se > 0]
+        texts = {one.factors: _of_text(one.interval) for one in effects}
+        text = _mean([noise.text.may_be for noise in rows.values()])
+        rest = Noise(_mean([noise.seeds for noise in rows.values()]), OfText(text, text.df))
+        residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
+        if effects:  # a contrast weighs each cell by 2 / cells
+            cells = sum(not variant.role for variant in pilot.plan.variants)
+            every = [one.interval for one in effects if one.interval.pooled] or [
+                one.interval for one in effects
+            ]
+            variance = np.median([row.seed_se**2 * row.n * cells / 4 for row in every])
+            residual = StandardError(
+                math.sqrt(variance), float(np.median([r.seed_df for r in every]))
+            )
+        documents = _documents(pilot.plan, pilot.split)
+        other = _remembered(pilot.plan, documents, kept) or rest.text
+        return cls(rows, rest, residual, texts, other, documents)
+
+    @classmethod
+    def of_memory(cls, plan: PlannedTable, kept: Memory) -> "Known | None":
+        """Take what a memory of noise expects of a table's rows; None where it says nothing."""
+        documents = _documents(plan, HELD_OUT)
+        text = _remembered(plan, documents, kept) or OfText()
+        rows = {}
+        for variant in _rows(plan):
+            if variant.noise is None:
+                return None
+            seeds = StandardError(variant.noise.sd, variant.noise.df)
+            rows[variant.label] = Noise(seeds, text, alike=True)
+        rest = Noise(_mean([noise.seeds for noise in rows.values()]), text, alike=True)
+        residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
+        return cls(rows, rest, residual, {}, text, documents)
+
+
+def promise(plan: PlanDocument, known: Known, effect: float) -> list[dict[str, Any]]:
+    """Return for each row of a plan's first table how well it will be known, and what it takes.
+
+    Of a row: `half_width` with the 5 and 95% ends `half_low` and `half_high`, `detectable`, which
+    is seen with a power of 0.8, `power`, the chance to see the effect, `seeds_needed` and
+    `documents_needed` (with the other as planned; None where no number tried is enough), and
+    `together`, seeds and documents where neither alone is enough. With looks also
+    `expected_seeds`, at which it stops; `seeds_needed` are then those of the last look.
+    """
+    table, experiment = plan.tables[0], plan.experiment
+    documents, held = _text_of(plan, known)
+    count = len(experiment.seed_list)
+    names, draw = _design(plan, known)
+    planned = draw(count, held)
+    low, middle, high = planned.half_widths()
+    found = []
+    stopped = None
+    if len(experiment.looks) > 1:
+        shares = experiment.spend or spending(experiment.looks)
+        noises = _noises(table, known, held)
+        margin = margins.of_loss(experiment.margin)
+        stopped = with_looks(noises, effect, experiment.looks, shares, margin)
+        low, middle, high = stopped.half_widths()
+    for i, name in enumerate(names):
+        seeds = fewest(lambda n: draw(int(n), held), effect, SEEDS, i)
+        more = fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
+        together = None
+        if math.isinf(seeds) and math.isinf(more):
+            together = _together(lambda n, k: draw(n, held * k), effect, i, documents)
+        found.append(
+            {
+                "row": name,
+                "half_width": float(middle[i]),
+                "half_low": float(low[i]),
+                "half_high": float(high[i]),
+                "detectable": float(planned.detectable()[i]),
+                "power": float((stopped.power if stopped else planned.power(effect))[i]),
+                "seeds_needed": None if math.isinf(seeds) else int(seeds),
+                "documents_needed": _count(documents * more),
+                "together": together,
+                **({"expected_seeds": float(stopped.seeds[:, i].mean())} if stopped else {}),
+            }
+        )
+    return found
+
+
+def expected_runs(plan: PlanDocument, known: Known, effect: float) -> float | None:
+    """Return how many runs a plan with looks takes on average, where all variants differ so much.
+
+    Of the race, the variants and the baseline, which goes on as far as any of them; without
+    controls. None for a plan without looks.
+    """
+    experiment, table = plan.experiment, plan.tables[0]
+    if len(experiment.looks) == 1:
+        return None
+    shares = experiment.spend or spending(experiment.looks)
+    margin = margins.of_loss(experiment.margin)
+    stops = with_looks(_noises(table, known, 1.0), effect, experiment.looks, shares, margin).seeds
+    runs = float((stops.sum(1) + stops.max(1)).mean())
+    race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
+    return runs * len(plan.tables) + race
+
+
+def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:
+    """Return how wide rows will be, at least and at most, and how many documents an effect needs.
+
+    `half_low` and `half_high` are the least and the most median half width of a row;
+    `documents_needed` are for every row, None where no number tried is enough. From fewer tables
+    than `promise` draws.
+    """
+    documents, held = _text_of(plan, known)
+    names, draw = _design(plan, known, tables=_FEW_TABLES)
+    count = len(plan.experiment.seed_list)
+    middle = draw(count, held).half_widths()[1]
+    more = max(
+        fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
+        for i in range(len(names))
+    )
+    return {
+        "half_low": float(middle.min()),
+        "half_high": float(middle.max()),
+        "documents": documents,
+        "documents_needed": _count(documents * more),
+    }
+
+
+def _text_of(plan: PlanDocument, known: Known) -> tuple[int, float]:
+    """Return the documents of the text that is reported, and how many times those that are known.
+
+    Where something is chosen by validation, test text is reported.
+    """
+    table = plan.tables[0]
+    is_chosen = plan.experiment.tune and "test" in table.text.tokens
+    documents = _documents(table, "test" if is_chosen else HELD_OUT)
+    return documents, documents / known.documents if documents and known.documents else 1.0
+
+
+def _design(
+    plan: PlanDocument, known: Known, tables: int = TABLES
+) -> tuple[list[str], Callable[[int, float], Drawn]]:
+    """Return the names of a plan's rows, and what draws its tables: by seeds and documents."""
+    table = plan.tables[0]
+    cells = [variant for variant in table.variants if not variant.role]
+    factors = list(table.baseline.levels)
+    if factors and all({cell.levels[name] for cell in cells} == {0, 1} for name in factors):
+        levels = {cell.id: [cell.levels[name] for name in factors] for cell in cells}
+        effects = list(weights(levels, factors))
+        texts = {of: known.texts.get(of, known.text) for of in effects}
+
+        @cache
+        def factorial(seeds: int, held: float) -> Drawn:
+            own = {of: text.with_documents(held) for of, text in texts.items()}
+            return of_factors(levels, factors, known.residual, own, seeds, tables=tables)
+
+        return [" x ".join(of) for of in effects], factorial
+
+    @cache
+    def rows(seeds: int, held: float) -> Drawn:
+        return of_rows(_noises(table, known, held), seeds, tables=tables)
+
+    return [variant.label for variant in _rows(table)], rows
+
+
+def _noises(table: PlannedTable, known: Known, held: float) -> list[Noise]:
+    noises = []
+    for variant in _rows(table):
+        noise = known.rows.get(variant.label, known.rest).with_documents(held)
+        prior = variant.noise and StandardError(variant.noise.sd, variant.noise.df)
+        noises.append(Noise(noise.seeds, noise.text, prior or None, noise.alike))
+    return noises
+
+
+def _together(draw: Any, effect: float, row: int, documents: int) -> dict[str, int | None] | None:
+    """Return the least of more documents with which some number of seeds is enough."""
+    for factor in DOCUMENTS[1:]:
+        seeds = fewest(lambda n, factor=factor: draw(int(n), factor), effect, SEEDS, row)  # type: ignore[misc]
+        if math.isfinite(seeds):
+            return {"seeds": int(seeds), "documents": _count(documents * factor)}
+    return None
+
+
+def _documents(table: PlannedTable, split: str) -> int:
+    return table.text.size(split)[2]
+
+
+def _remembered(table: PlannedTable, documents: int, kept: Memory | None) -> OfText | None:
+    found = kept.text(memory.corpus(table), documents) if kept else None
+    return OfText(found, max(_TEXT_DF, documents / 2)) if found else None
+
+
+def _of_text(row: Interval) -> OfText:
+    df = max(row.text_df, _TEXT_DF)
+    return OfText(StandardError(row.text_se, df), df)
+
+
+def _count(documents: float) -> int | None:
+    return math.ceil(documents) if documents and math.isfinite(documents) else None
+
+
+def _rows(table: PlannedTable) -> list[PlannedVariant]:
+    return [v for v in table.variants if not (v.baseline or v.role)]
+
+
+def _mean(errors: Sequence[StandardError]) -> StandardError:
+    """Return the root mean square of errors, with the median of their degrees of freedom."""
+    square = np.mean([error.se**2 for error in errors])
+    return StandardError(math.sqrt(square), float(np.median([error.df for error in errors])))
