@@ -146,22 +146,19 @@ def _moderated(
     struck a row of two tables in three by chance and left it with an interval several times as
     wide (tests/evidence/test_intervals.py).
     """
-    variances = {
-        name: float(np.var(values, ddof=1)) if len(values) > 1 else math.nan
-        for name, values in differences.items()
-    }
+    variances = _variances(differences)
     lent = {
         name: variance
         for name, variance in variances.items()
         if variance > 0 and len(differences[name]) >= _PRIOR_SEEDS
     }
     total = sum(lent.values())
-    believed = _believed(variances, differences, expected)
+    kept = believed(differences, expected)
     rows = {}
     for name, variance in variances.items():
         df = math.nan if math.isnan(variance) else len(differences[name]) - 1.0
         rows[name] = (variance, df, False)
-        priors = [(one.se**2, one.df) for one in [believed.get(name)] if one and variance > 0]
+        priors = [(one.se**2, one.df) for one in [kept.get(name)] if one and variance > 0]
         if name in lent and len(lent) > _PRIOR_ROWS:
             priors.append(((total - variance) / (len(lent) - 1), PRIOR_DF))
         if priors:
@@ -173,10 +170,15 @@ def _moderated(
     return rows
 
 
-def _believed(
-    variances: Mapping[str, float],
-    differences: Mapping[str, Sequence[float]],
-    expected: Mapping[str, StandardError],
+def _variances(differences: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {
+        name: float(np.var(values, ddof=1)) if len(values) > 1 else math.nan
+        for name, values in differences.items()
+    }
+
+
+def believed(
+    differences: Mapping[str, Sequence[float]], expected: Mapping[str, StandardError]
 ) -> Mapping[str, StandardError]:
     """Return what was expected of the rows; nothing where the table is noisier than that allows.
 
@@ -185,6 +187,7 @@ def _believed(
     others (tests/evidence/test_noise.py). A table that is less noisy keeps what was expected: else
     two seeds that happen to agree would again have an interval of their own.
     """
+    variances = _variances(differences)
     known = [name for name, one in expected.items() if one.se > 0 and variances.get(name, 0.0) > 0]
     if not known:
         return {}

@@ -172,17 +172,11 @@ def intervals(
     controls = [variant.id for variant in others if variant.role]
     ranked = [variant.id for variant in others if not variant.role]
 
-    expected = {
-        variant.id: StandardError(variant.noise.sd, variant.noise.df)
-        for variant in others
-        if variant.noise and not variant.role
-    }
+    prior = expected(table)
 
     def held_at_once(family: Iterable[str], of: Against) -> dict[str, Interval]:
         differences = {id_: [a - b for a, b in of.pairs.get(id_, ())] for id_ in family}
-        return simultaneous(
-            differences, text_errors=of.text_errors, shares=shares, expected=expected
-        )
+        return simultaneous(differences, text_errors=of.text_errors, shares=shares, expected=prior)
 
     first = Against(pairs, text_errors)
     known = held_at_once(ranked, first)
@@ -196,6 +190,15 @@ def intervals(
         if id_ in table.repeated
         else interval.widened(shift or NO_BIAS)
         for id_, interval in known.items()
+    }
+
+
+def expected(table: PlannedTable) -> dict[str, StandardError]:
+    """Return what was expected of the noise of each row before it ran, by its variant's id."""
+    return {
+        variant.id: StandardError(variant.noise.sd, variant.noise.df)
+        for variant in table.variants
+        if variant.noise
     }
 
 

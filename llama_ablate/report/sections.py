@@ -151,8 +151,22 @@ def _comparison(frames: Frames) -> Section | None:
         (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
         the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
         corrected p is below 0.05 just where the interval leaves out 0. {_ends(frame)}
-        {_looks(frames)} {costs}""",
+        {_looks(frames)} {_expected(frames.table)} {costs}""",
         leading=cells.LEADING,
+    )
+
+
+def _expected(table: TableFrames) -> str:
+    """Say what of the noise was expected before any run, where that is part of the intervals."""
+    expected = comparison.expected(table.plan).values()
+    if not expected:
+        return ""
+    sds = sorted({f"{one.se:.2g}" for one in expected}, key=float)
+    between = " to ".join(dict.fromkeys((sds[0], sds[-1])))
+    return (
+        "Before the first run, earlier experiments led to expect a deviation over seeds of "
+        f"{between} nats; that counts like {next(iter(expected)).df:.1f} degrees of freedom of "
+        "each row."
     )
 
 

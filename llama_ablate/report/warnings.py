@@ -7,6 +7,7 @@ import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.validation import shown
+from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import DOCUMENTS
 from llama_ablate.report import comparison, heldout, items, speeds, tables, tuning
@@ -37,11 +38,12 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
 
 def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return a warning where two seeds are to decide rows that each rest on those alone."""
-    ranked = sum(not variant.baseline and not variant.role for variant in table.variants)
+    ranked = [variant for variant in table.variants if not (variant.baseline or variant.role)]
     is_factorial = any(variant.levels for variant in table.variants)
-    if experiment.looks[-1] != _FEWEST or is_factorial or not ranked:
+    is_expected = all(variant.noise for variant in ranked)
+    if experiment.looks[-1] != _FEWEST or is_factorial or is_expected:
         return []
-    deviations = quantile(1 - 0.05 / ranked / 2, 1) / math.sqrt(2)
+    deviations = quantile(1 - 0.05 / len(ranked) / 2, 1) / math.sqrt(2)
     return [
         f"Two seeds and one change at a time decide next to nothing: the interval of a row is "
         f"{deviations:.0f} times the deviation of a difference over seeds to either side. Four "
@@ -118,7 +120,7 @@ def _of_table(table: TableFrames) -> list[str]:
             f"seed {first.seed}: {first.reason}."
         )
     sentences += _by_the_last_loss(runs) + _shape(table) + _short_of_text(table)
-    sentences += planned(table.plan, table.experiment)
+    sentences += planned(table.plan, table.experiment) + _unexpected(table)
     if why := undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
         sentences.append(f"Differences of losses{where} cannot be decided: {why}.")
@@ -130,6 +132,18 @@ def _of_table(table: TableFrames) -> list[str]:
     if len(table.experiment.seed_list) == 1:
         sentences.append("There is one seed: differences have no interval.")
     return sentences
+
+
+def _unexpected(table: TableFrames) -> list[str]:
+    """Say what was expected of the noise, where the runs are noisier than that allows."""
+    expected, found = comparison.expected(table.plan), table.differences()
+    own = {v.id: found[v.label] for v in table.plan.variants if v.id in expected}
+    if not any(len(values) > 1 for values in own.values()) or believed(own, expected):
+        return []
+    return [
+        "The runs are noisier over seeds than earlier experiments led to expect of changes of this "
+        "kind at this size and length: the intervals rest on these runs alone."
+    ]
 
 
 def _shape(table: TableFrames) -> list[str]:

@@ -1,3 +1,4 @@
+import json
 import random
 
 import pytest
@@ -113,3 +114,42 @@ def test_a_document_that_cannot_be_read_again_is_not_needed_twice_where_its_spli
 
     text = texts.write(Corpus(once), tmp_path)
     assert (text.read("train"), text.read("validation")) == ("ab", "c")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_of_a_long_held_out_document_the_first_bytes_are_read_and_training_text_stays(
+    tmp_path, named
+):
+    drawn = random.Random(1)
+    documents = ["".join(drawn.choices("aé\n", k=drawn.randrange(500, 5000))) for _ in range(60)]
+    names = ("train", "validation", "test")
+    if named:
+        keys = dict.fromkeys(names)
+        for i, name in enumerate(names):
+            keys[name] = f"{name}.jsonl"
+            rows = [json.dumps({"text": text}) for text in documents[i::3]]
+            (tmp_path / keys[name]).write_text("\n".join(rows))
+        options = {"path": str(tmp_path), **keys}
+    else:
+        (tmp_path / "texts").mkdir()
+        for i, text in enumerate(documents):
+            (tmp_path / "texts" / f"{i:02}.txt").write_text(text, "utf-8")
+        options = {"path": str(tmp_path / "texts"), "splits": [0.6, 0.2, 0.2]}
+    whole, cut = (
+        {name: read(files(**options, **more)).splits[name].split(SEPARATOR) for name in names}
+        for more in ({}, {"longest": "1kB"})
+    )
+    assert cut["train"] == whole["train"]
+    for name in ("validation", "test"):
+        short = [text.encode()[:1000].decode("utf-8", "ignore") for text in whole[name]]
+        assert len(short) > 5
+        assert cut[name] == short != whole[name]
+
+
+def test_a_text_that_is_split_by_position_is_not_cut_and_a_length_needs_a_unit(tmp_path):
+    (tmp_path / "one.txt").write_text("a line\n" * 1000)
+    path = str(tmp_path / "one.txt")
+    assert read(files(path=path, longest="1kB")) == read(files(path=path))
+    for wrong in ("8", "8 bytes", "-1kB", "0kB"):
+        with pytest.raises(ConfigError, match="no amount of text"):
+            files(path=path, longest=wrong)

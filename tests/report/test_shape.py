@@ -71,7 +71,12 @@ def test_of_e07s_runs_resampled_with_all_arms_equal_few_tables_have_a_false_verd
     assert shape_alarm(list(runs)) < 0.001
     roles = {"base": {}, "again": {"role": "aa", "reseed": "both"}}
     variants = [
-        SimpleNamespace(id=name, baseline=name == "base", role=roles.get(name, {}).get("role", ""))
+        SimpleNamespace(
+            id=name,
+            baseline=name == "base",
+            role=roles.get(name, {}).get("role", ""),
+            noise=None,
+        )
         for name in (*roles, *arms)
     ]
     table = SimpleNamespace(
