@@ -616,7 +616,7 @@ WINGS = (
         "create",
         "plan.with_noise_of(current)",
         "plan",
-        ("tests/report/test_memory.py",),
+        ("tests/report/test_noise.py",),
     ),
     Mutant(
         "earlier experiments count as if they had been this one",
@@ -624,7 +624,7 @@ WINGS = (
         "expected",
         "StandardError(math.exp(log / 2), self.df)",
         "StandardError(math.exp(log / 2), 500.0)",
-        ("tests/report/test_memory.py",),
+        ("tests/report/test_noise.py",),
     ),
     Mutant(
         "a table that is far noisier than expected keeps what was expected",

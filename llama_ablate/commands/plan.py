@@ -53,13 +53,12 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
-    from llama_ablate.design import grid
-    from llama_ablate.design import memory as design_memory
+    from llama_ablate.design import grid, memory
     from llama_ablate.design.plan import make
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.model.memory import free_bytes
-    from llama_ablate.report import forecast, forecast_tables, memory
+    from llama_ablate.report import forecast, forecast_tables, noise
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Work, choose, measured, pick_device
 
@@ -78,14 +77,14 @@ def run(options: Namespace) -> Answer:
     parallel = plan.experiment.parallel
     compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
     say("forecasting memory")
-    need = design_memory.needed(plan, compute)
+    need = memory.needed(plan, compute)
     if need:
         workers = min(
             workers,
-            design_memory.fitting(need, free_bytes(device), compute) * local.devices(device),
+            memory.fitting(need, free_bytes(device), compute) * local.devices(device),
         )
-    expected = memory.stated(source)
-    document = memory.expecting(plan.document(compute, Settings()), expected)
+    expected = noise.stated(source)
+    document = noise.expecting(plan.document(compute, Settings()), expected)
     predicted = forecast.forecast(document, compute, workers, need)
     shown, values = forecast_tables.shown(predicted), predicted.to_dict()
     resets = [
@@ -118,17 +117,19 @@ def _power(
     if unit != (own := unit_of(plan.tables[0])).name:
         raise ConfigError(f"--power '{options.power}': losses compare in {own.name} here")
     known, whose = _noise(options, predicted, expected)
-    rows = power.promise(plan, known, effect)
-    values: dict[str, Any] = {"power": rows, "noise": whose}
-    cells = forecast_tables.power(rows, options.power, predicted.seeds, predicted.most.predicted_s)
+    found = power.promise(plan, known, effect)
+    values: dict[str, Any] = {"power": found.rows, "noise": whose}
+    cells = forecast_tables.power(
+        found.rows, options.power, predicted.seeds, predicted.most.predicted_s
+    )
     shown: list[str | pd.DataFrame] = [
         f"from {whose}; simulated with the rules of the report, power 0.8:",
         cells,
     ]
-    if runs := power.expected_runs(plan, known, effect):
-        values["expected_runs"] = runs
+    if found.runs:
+        values["expected_runs"] = found.runs
         shown.append(
-            f"expected runs with these looks, without controls: {runs:.0f} of at most "
+            f"expected runs with these looks, without controls: {found.runs:.0f} of at most "
             f"{predicted.most.runs}"
         )
     return values, shown

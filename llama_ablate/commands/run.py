@@ -312,7 +312,7 @@ def _write_plan(
     from llama_ablate.commands import notes
     from llama_ablate.config import plugins
     from llama_ablate.launch import local, measurement
-    from llama_ablate.report import memory
+    from llama_ablate.report import noise
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Compute
 
@@ -336,7 +336,7 @@ def _write_plan(
     compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))
     settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
-    document = memory.expecting(plan.document(compute, settings), memory.stated(source))
+    document = noise.expecting(plan.document(compute, settings), noise.stated(source))
     # How many a cluster will take at a time is not known before: perhaps all.
     elsewhere = options.launcher == "slurm" or options.ray_address
     most = len(plan.runs) if elsewhere else local.default_workers(device, compute.ranks)

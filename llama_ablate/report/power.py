@@ -29,7 +29,7 @@ from llama_ablate.evidence.power import (
     with_looks,
 )
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.report import contrasts, memory
+from llama_ablate.report import contrasts, noise
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
@@ -106,29 +106,41 @@ class Known:
         return cls(rows, rest, residual, {}, text, documents)
 
 
-def promise(plan: PlanDocument, known: Known, effect: float) -> list[dict[str, Any]]:
-    """Return for each row of a plan's first table how well it will be known, and what it takes.
+@dataclass(frozen=True)
+class Promise:
+    """How well the rows of a plan's first table will be known, and what it takes."""
 
-    Of a row: `half_width` with the 5 and 95% ends `half_low` and `half_high`, `detectable`, which
-    is seen with a power of 0.8, `power`, the chance to see the effect, `seeds_needed` and
-    `documents_needed` (with the other as planned; None where no number tried is enough), and
-    `together`, seeds and documents where neither alone is enough. With looks also
-    `expected_seeds`, at which it stops; `seeds_needed` are then those of the last look.
-    """
+    #: Of each: `row`, its name; `half_width` with the 5 and 95% ends `half_low` and `half_high`;
+    #: `detectable`, what is seen with a power of 0.8; `power`, the chance to see the effect;
+    #: `seeds_needed` and `documents_needed`, with the other as planned, None where no number tried
+    #: is enough; `together`, seeds and documents where neither alone is. With looks also
+    #: `expected_seeds`, at which it stops; `seeds_needed` are then without looks.
+    rows: list[dict[str, Any]]
+    #: With looks: how many runs the plan takes on average, without controls.
+    runs: float | None
+
+
+def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
+    """Return what a plan promises of its rows, were all of them to differ by an effect."""
     table, experiment = plan.tables[0], plan.experiment
     documents, held = _text_of(plan, known)
     count = len(experiment.seed_list)
     names, draw = _design(plan, known)
     planned = draw(count, held)
-    low, middle, high = planned.half_widths()
-    found = []
-    stopped = None
+    (low, middle, high), power = planned.half_widths(), planned.power(effect)
+    stops = runs = None
     if len(experiment.looks) > 1:
         shares = experiment.spend or spending(experiment.looks)
-        noises = _noises(table, known, held)
         margin = margins.of_loss(experiment.margin)
+        noises = _noises(table, known, held)
         stopped = with_looks(noises, effect, experiment.looks, shares, margin)
-        low, middle, high = stopped.half_widths()
+        (low, middle, high), power = stopped.half_widths(), stopped.power
+        stops = stopped.seeds.mean(0)
+        # The baseline goes on as far as any other arm.
+        own = float((stopped.seeds.sum(1) + stopped.seeds.max(1)).mean())
+        race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
+        runs = own * len(plan.tables) + race
+    found = []
     for i, name in enumerate(names):
         seeds = fewest(lambda n: draw(int(n), held), effect, SEEDS, i)
         more = fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
@@ -142,31 +154,14 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> list[dict[str, A
                 "half_low": float(low[i]),
                 "half_high": float(high[i]),
                 "detectable": float(planned.detectable()[i]),
-                "power": float((stopped.power if stopped else planned.power(effect))[i]),
+                "power": float(power[i]),
                 "seeds_needed": None if math.isinf(seeds) else int(seeds),
                 "documents_needed": _count(documents * more),
                 "together": together,
-                **({"expected_seeds": float(stopped.seeds[:, i].mean())} if stopped else {}),
+                **({} if stops is None else {"expected_seeds": float(stops[i])}),
             }
         )
-    return found
-
-
-def expected_runs(plan: PlanDocument, known: Known, effect: float) -> float | None:
-    """Return how many runs a plan with looks takes on average, where all variants differ so much.
-
-    Of the race, the variants and the baseline, which goes on as far as any of them; without
-    controls. None for a plan without looks.
-    """
-    experiment, table = plan.experiment, plan.tables[0]
-    if len(experiment.looks) == 1:
-        return None
-    shares = experiment.spend or spending(experiment.looks)
-    margin = margins.of_loss(experiment.margin)
-    stops = with_looks(_noises(table, known, 1.0), effect, experiment.looks, shares, margin).seeds
-    runs = float((stops.sum(1) + stops.max(1)).mean())
-    race = sum(run.seed in experiment.race_seeds for run in plan.runs.values())
-    return runs * len(plan.tables) + race
+    return Promise(found, runs)
 
 
 def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:
@@ -252,7 +247,7 @@ def _documents(table: PlannedTable, split: str) -> int:
 
 
 def _remembered(table: PlannedTable, documents: int, kept: Memory | None) -> OfText | None:
-    found = kept.text(memory.corpus(table), documents) if kept else None
+    found = kept.text(noise.corpus(table), documents) if kept else None
     return OfText(found, max(_TEXT_DF, documents / 2)) if found else None
 
 

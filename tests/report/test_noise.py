@@ -12,7 +12,7 @@ from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import StandardError, simultaneous
 from llama_ablate.evidence.noise import Memory
-from llama_ablate.report import contrasts, memory, power
+from llama_ablate.report import contrasts, noise, power
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
@@ -27,7 +27,7 @@ def packs():
 
 
 def test_the_shipped_table_is_what_the_packs_show(packs):
-    rows = tuple(one for frames in packs for one in memory.seen(frames))
+    rows = tuple(one for frames in packs for one in noise.seen(frames))
     assert Memory(rows).written() == Memory.shipped().written()
 
 
@@ -75,7 +75,7 @@ def test_of_each_experiment_left_out_93_of_100_intervals_of_few_seeds_hold_the_o
 
 def _differences(table):
     """Return the paired differences of each row with four seeds or more, in nats, of real text."""
-    if table.unit.name != "nats" or memory.corpus(table.plan) in memory.MADE:
+    if table.unit.name != "nats" or noise.corpus(table.plan) in noise.MADE:
         return {}
     base = table.losses[table.plan.baseline.id]
     rows = {}
@@ -109,7 +109,7 @@ def _within(known, plan, table):
     halves = _halves(table)
     return [
         row["half_low"] <= halves[row["row"]] <= row["half_high"]
-        for row in promised
+        for row in promised.rows
         if row["row"] in halves
     ]
 
@@ -121,7 +121,7 @@ def test_8_of_10_half_widths_lie_in_the_range_that_earlier_experiments_promise(p
         if len(frames.plan.experiment.looks) > 1:
             continue
         kept = Memory.shipped().without(frames.plan.experiment.name)
-        plan = memory.expecting(frames.plan, Memory.shipped())
+        plan = noise.expecting(frames.plan, Memory.shipped())
         for table, planned in zip(frames.tables, plan.tables, strict=True):
             if known := power.Known.of_memory(planned, kept):
                 within += _within(known, plan, replace(table, plan=planned))
@@ -170,29 +170,29 @@ def planned(experiment_file, results, **keys):
 def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
     experiment_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(memory.Memory, "expected", lambda *_: StandardError(0.01, 2.5))
+    monkeypatch.setattr(noise.Memory, "expected", lambda *_: StandardError(0.01, 2.5))
     first = planned(experiment_file, tmp_path)
-    noise = {v.label: v.noise for v in first.plan.tables[0].variants}
-    assert noise["baseline"] is None is noise["A/A"]
-    assert (noise["layernorm"].sd, noise["layernorm"].df) == (0.01, 2.5)
+    told = {v.label: v.noise for v in first.plan.tables[0].variants}
+    assert told["baseline"] is None is told["A/A"]
+    assert (told["layernorm"].sd, told["layernorm"].df) == (0.01, 2.5)
     row = Frames.of(Results(first)).table.comparison.set_index("label").loc["layernorm"]
     assert row["pooled"]
-    monkeypatch.setattr(memory.Memory, "expected", lambda *_: StandardError(9.0, 50.0))
+    monkeypatch.setattr(noise.Memory, "expected", lambda *_: StandardError(9.0, 50.0))
     later = planned(experiment_file, tmp_path, seeds="3", margin="0.1 nats")
-    assert {v.label: v.noise for v in later.plan.tables[0].variants} == noise
+    assert {v.label: v.noise for v in later.plan.tables[0].variants} == told
     off = planned(experiment_file, tmp_path / "off", noise="none")
     assert not any(v.noise for v in off.plan.tables[0].variants)
 
 
 def test_a_folder_of_results_is_a_memory_and_too_few_are_refused(experiment_file, tmp_path):
     source = experiment.load(experiment_file(noise=str(REFERENCE)))
-    kept = memory.stated(source)
+    kept = noise.stated(source)
     assert 5 <= kept.experiments < Memory.shipped().experiments
     for name, count in ((REFERENCE / "claims" / "e07-init", 0), (tmp_path / "nowhere", 0)):
         source = experiment.load(experiment_file(noise=str(name)))
         with pytest.raises(ConfigError, match=f"has {count} finished experiments") as told:
-            memory.stated(source)
+            noise.stated(source)
         assert "noise" in str(told.value)
-    assert memory.stated(experiment.load(experiment_file(noise="none"))) is None
-    shipped = memory.stated(experiment.load(experiment_file()))
+    assert noise.stated(experiment.load(experiment_file(noise="none"))) is None
+    shipped = noise.stated(experiment.load(experiment_file()))
     assert shipped.written() == Memory.shipped().written()
