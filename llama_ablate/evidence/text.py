@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 DOCUMENTS = 20
 #: Clusters of a split at most: more say little more of the error, and every run's record has them.
 CLUSTERS = 64
+#: Least degrees of freedom of a text's error by itself: where its estimate has fewer, two mean
+#: squares nearly cancel in it, and it is small rather than uncertain.
+LEAST_DF = 4.0
 _FALL = 0.5  # of the variance of a document's effect, as a power of its length
 
 

@@ -10,6 +10,7 @@ from llama_ablate.report.lengths import at_half
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
 from llama_ablate.report.units import BITS, NATS
+from llama_ablate.results.plan import HELD_OUT
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
@@ -338,7 +339,7 @@ def tuning(frame: pd.DataFrame) -> pd.DataFrame:
 
 def heldout(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the size of each held-out split, and the text's part of the differences' variance."""
-    shown = pd.DataFrame({"split": frame["split"]})
+    shown = pd.DataFrame({"split": frame["split"].replace(HELD_OUT, "held-out")})
     if frame["text"].any():
         shown.insert(0, "text", frame["text"])
     shown["documents"] = [f"{v:,}" if v else "-" for v in frame["documents"]]

@@ -10,7 +10,10 @@ GLOSSARY: dict[str, str] = {
     "n": "The number of pairs (seeds that variant and baseline share) behind a difference.",
     "loss": "Mean cross-entropy per token of held-out text, in nats; lower is better.",
     "nat": "The unit of a loss: 0.01 nats are about 1% of perplexity; 1 nat is 1.44 bits.",
-    "held-out text": "Text that no run trains on: validation to choose by, test to report.",
+    "held-out text": (
+        "Text that no run trains on: validation and test text as one, or test text alone where "
+        "something is chosen by the loss on validation text."
+    ),
     "perplexity": "The exponential of the loss in nats.",
     "bits per byte": "The loss per byte of text in bits: comparable between tokenizers.",
     "floor": "The lowest loss that any model can reach, known for synthetic texts only.",
@@ -35,8 +38,9 @@ GLOSSARY: dict[str, str] = {
         "number of rows (Bonferroni): below 0.05 just where the interval leaves out 0."
     ),
     "pooled": (
-        "The row's variance over seeds is estimated together with the other rows', which narrows "
-        "its interval; 'own': from its own seeds only."
+        "The row's variance over seeds is estimated together with the other rows', and with what "
+        "earlier experiments led to expect of it, which narrows its interval; 'own': from its own "
+        "seeds only."
     ),
     "correlation over seeds": (
         "How alike variant and baseline vary from seed to seed: near 1, pairing removes most of "

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text import StandardError, text_error
+from llama_ablate.evidence.text import LEAST_DF, StandardError, text_error
 from llama_ablate.report.comparison import Losses
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedText
@@ -162,7 +162,7 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
     """
     if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
         return math.nan
-    half = quantile(1 - row.alpha / 2, row.text_df) * row.text_se
+    half = quantile(1 - row.alpha / 2, max(row.text_df, LEAST_DF)) * row.text_se
     at_best = replace(row, low=row.mean - half, high=row.mean + half)
     return half if verdict(at_best, margin) == "inconclusive" else math.nan
 

@@ -29,13 +29,11 @@ from llama_ablate.evidence.power import (
     with_looks,
 )
 from llama_ablate.evidence.sequential import spending
+from llama_ablate.evidence.text import LEAST_DF
 from llama_ablate.report import contrasts, noise
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
-#: Least degrees of freedom of a text's error: where they are fewer, two mean squares nearly cancel
-#: in it (`text.text_error`), and it is small rather than uncertain.
-_TEXT_DF = 4.0
 _FEW_TABLES = 100
 
 
@@ -248,11 +246,11 @@ def _documents(table: PlannedTable, split: str) -> int:
 
 def _remembered(table: PlannedTable, documents: int, kept: Memory | None) -> OfText | None:
     found = kept.text(noise.corpus(table), documents) if kept else None
-    return OfText(found, max(_TEXT_DF, documents / 2)) if found else None
+    return OfText(found, max(LEAST_DF, documents / 2)) if found else None
 
 
 def _of_text(row: Interval) -> OfText:
-    df = max(row.text_df, _TEXT_DF)
+    df = max(row.text_df, LEAST_DF)
     return OfText(StandardError(row.text_se, df), df)
 
 

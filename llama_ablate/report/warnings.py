@@ -10,7 +10,7 @@ from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import DOCUMENTS
-from llama_ablate.report import comparison, heldout, items, speeds, tables, tuning
+from llama_ablate.report import comparison, contrasts, heldout, items, speeds, tables, tuning
 from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.hypotheses import undecidable
 from llama_ablate.results import protocol
@@ -162,12 +162,13 @@ def _shape(table: TableFrames) -> list[str]:
 
 
 def _short_of_text(table: TableFrames) -> list[str]:
-    """Return a warning of rows that more seeds would leave undecided."""
-    half = {
-        variant.label: heldout.by_text_alone(table.intervals[variant.id], table.margin)
+    """Return a warning of rows, or of effects, that more seeds would leave undecided."""
+    tested = {" x ".join(one.factors): one.interval for one in contrasts.effects(table)} or {
+        variant.label: table.intervals[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role
     }
+    half = {name: heldout.by_text_alone(row, table.margin) for name, row in tested.items()}
     named = [f"'{label}' (±{own:.3f})" for label, own in half.items() if not math.isnan(own)]
     if not named:
         return []
