@@ -48,7 +48,9 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.terminal import say
 
     if options.pilot is not None and options.power is None:
-        raise ConfigError("--pilot: its noise is for --power: give one, such as --power 0.02")
+        raise ConfigError(
+            "--pilot: its noise is for --power: give one, such as --power '0.02 nats'"
+        )
     say(f"reading {options.file}")
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
@@ -168,12 +170,16 @@ def _noise(
         if frames.table.plan.has_tokenizers != table.has_tokenizers:
             raise ConfigError(f"--pilot: losses of '{pilot}' compare in {frames.table.unit.name}")
         return Known.of_pilot(frames.table, expected, pilot), f"the noise of '{pilot}'"
-    if known := expected and Known.of_memory(table, expected):
+    kept = expected and expected.without(predicted.plan.experiment.name)
+    if known := kept and Known.of_memory(table, kept):
         return known, (
-            f"the noise of {expected.experiments} earlier experiments, nearest in size, length and "
+            f"the noise of {kept.experiments} earlier experiments, nearest in size, length and "
             "kind of change"
         )
+    why = (
+        "earlier experiments are unlike this one" if expected else "`noise: none` leaves out others"
+    )
     raise ConfigError(
-        f"--power needs noise to plan with: there are no results at '{pilot}', and earlier "
-        "experiments are unlike this one; give finished results with --pilot"
+        f"--power needs noise to plan with: there are no results at '{pilot}', and {why}; give "
+        "finished results with --pilot"
     )

@@ -73,8 +73,9 @@ def contrasts(
 
     Where seeds change what a factor does, its effect is noisier than the residual says. An effect
     whose variance over seeds is larger than that of all others together (F test, 5%) has its own,
-    moderated as a row's is (`intervals.simultaneous`): with two degrees of freedom at that of the
-    others, and never less than the pooled one. Raises ValueError as `weights` does.
+    moderated: with two degrees of freedom at that of the others, as rows are
+    (`intervals.simultaneous`), but at full weight, and never less than the pooled one. Raises
+    ValueError as `weights` does.
     """
     weighed = weights(levels, factors)
     values = np.array([losses[cell] for cell in levels], float)

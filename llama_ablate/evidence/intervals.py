@@ -234,8 +234,9 @@ def joined_df(seeds: StandardError, text: StandardError, level: float) -> float:
     happen to agree is near 0, and theirs is a verdict in 12 to 59% of tables without a difference
     (1 to 15 rows). The root of the sum of the squared half widths of both (Graybill & Wang 1980,
     JASA 75) holds for two seeds, and is up to a fifth too wide for five. The squared half width is
-    between the two; the latter's weight is 5 / (2 f + 3), f the seeds' degrees of freedom. Chosen
-    by simulation (tests/evidence/test_few_seeds.py).
+    between the two; the latter's weight is 5 / (2 f + 3), f the seeds' degrees of freedom. It is
+    never less than the seeds' own: a further error makes nothing surer. Chosen by simulation
+    (tests/evidence/test_few_seeds.py).
     """
     if seeds.se == 0 or text.se == 0:
         return text.df if seeds.se == 0 else seeds.df
@@ -246,6 +247,7 @@ def joined_df(seeds: StandardError, text: StandardError, level: float) -> float:
     summed = sum((se * quantile(share, df)) ** 2 for se, df in each)
     weight = 5 / (2 * seeds.df + 3)  # 1 for two seeds
     squared = weight * summed + (1 - weight) * total * quantile(share, satterthwaite) ** 2
+    squared = max(squared, (seeds.se * quantile(share, seeds.df)) ** 2)
     return freedom(share, math.sqrt(squared / total))
 
 

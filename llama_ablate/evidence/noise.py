@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence.text import StandardError
 
-#: What a variant changes: a slot of the model, the training, the random draws, or anything else.
-KINDS = ("norm", "position", "attention", "feedforward", "block", "train", "draws", "other")
+#: What a variant changes: a slot of the model, the training, or anything else.
+KINDS = ("norm", "position", "attention", "feedforward", "block", "train", "other")
 #: Experiments that say enough of how unlike another may be.
 FEWEST = 5
 #: Times the least and the most that was seen, beyond which nothing is predicted.
@@ -101,7 +101,7 @@ class Memory:
 
     def text(self, corpus: str, documents: int) -> StandardError | None:
         """Return the standard error that so many held-out documents will leave in a difference."""
-        known = [row for row in self.rows if row.text > 0 and row.kind not in ("draws", "train")]
+        known = [row for row in self.rows if row.text > 0]
         own = [row.text for row in known if row.corpus == corpus] or [row.text for row in known]
         if not own or documents < 1:
             return None

@@ -62,21 +62,23 @@ class Noise:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tables of rows that differ by nothing: how far means are off, and how wide intervals are.
+    """Tables of rows that differ by nothing: what stands in the way of seeing an effect.
 
     Both are (tables, rows).
     """
 
-    errors: NDArray[np.float64]
+    #: The least effect that leaves out 0 on its own side, at one of the looks.
+    needed: NDArray[np.float64]
+    #: Half widths of the intervals, at the last look.
     halves: NDArray[np.float64]
 
     def power(self, effect: float) -> NDArray[np.float64]:
         """Return the chance of each row to leave out 0 on the side of a true effect, (rows,)."""
-        return np.asarray((abs(effect) + self.errors > self.halves).mean(0), float)
+        return np.asarray((abs(effect) > self.needed).mean(0), float)
 
     def detectable(self, wanted: float = WANTED) -> NDArray[np.float64]:
         """Return the true effect that each row shows with a power, (rows,)."""
-        return np.quantile(self.halves - self.errors, wanted, axis=0)
+        return np.quantile(self.needed, wanted, axis=0)
 
     def half_widths(self) -> NDArray[np.float64]:
         """Return the 5, 50 and 95% quantiles of each row's half width, (3, rows)."""
@@ -84,14 +86,31 @@ class Drawn:
 
 
 def of_rows(
-    noise: Sequence[Noise], seeds: int, *, known: bool = False, tables: int = TABLES
+    noise: Sequence[Noise],
+    looks: Sequence[int],
+    shares: Sequence[float] = (1.0,),
+    *,
+    known: bool = False,
+    tables: int = TABLES,
 ) -> Drawn:
-    """Draw tables of variants against a baseline: rows share its seeds, and so half their noise."""
+    """Draw tables of variants against a baseline: rows share its seeds, and so half their noise.
 
-    def judged(generator: np.random.Generator) -> Sequence[tuple[float, Interval]]:
-        values, errors = _values(noise, seeds, 0.0, generator, known=known)
-        rows = simultaneous(values, text_errors=errors, expected=_prior(noise))
-        return [(row.mean, row) for row in rows.values()]
+    `looks` are the numbers of seeds at which they are judged, once or at each look with its share
+    of the error. What stops an arm that will hardly be decided is left out.
+    """
+
+    def judged(generator: np.random.Generator) -> tuple[list[float], list[float]]:
+        values, errors = _values(noise, looks[-1], 0.0, generator, known=known)
+        needed = np.full(len(noise), math.inf)
+        for seeds, share in zip(looks, shares, strict=True):
+            rows = simultaneous(
+                {row: own[:seeds] for row, own in values.items()},
+                text_errors=errors,
+                shares=dict.fromkeys(values, share),
+                expected=_prior(noise),
+            ).values()
+            needed = np.minimum(needed, [row.high - 2 * row.mean for row in rows])
+        return list(needed), [(row.high - row.low) / 2 for row in rows]
 
     return _drawn(judged, tables)
 
@@ -111,7 +130,7 @@ def of_factors(
     `residual` is the standard deviation of a cell over seeds, less what a seed shifts in all cells.
     """
 
-    def judged(generator: np.random.Generator) -> Sequence[tuple[float, Interval]]:
+    def judged(generator: np.random.Generator) -> tuple[list[float], list[float]]:
         (sd,) = _true([residual], generator, known=known)
         losses = {cell: sd * generator.standard_normal(seeds) for cell in levels}
         of_texts = _true([text.may_be for text in texts.values()], generator, known=known)
@@ -121,7 +140,9 @@ def of_factors(
         }
         found = contrasts(levels, factors, losses, text_errors=errors)
         shifts = {names: se * generator.standard_normal() for names, se in true.items()}
-        return [(one.interval.mean + shifts.get(one.factors, 0.0), one.interval) for one in found]
+        halves = [(one.interval.high - one.interval.low) / 2 for one in found]
+        means = [one.interval.mean + shifts.get(one.factors, 0.0) for one in found]
+        return [half - mean for half, mean in zip(halves, means, strict=True)], halves
 
     return _drawn(judged, tables)
 
@@ -198,14 +219,11 @@ def fewest(
 
 
 def _drawn(
-    judged: Callable[[np.random.Generator], Sequence[tuple[float, Interval]]], tables: int
+    judged: Callable[[np.random.Generator], tuple[list[float], list[float]]], tables: int
 ) -> Drawn:
     generator = np.random.default_rng(0)
-    every = [judged(generator) for _ in range(tables)]
-    return Drawn(
-        np.array([[mean for mean, _ in rows] for rows in every]),
-        np.array([[(row.high - row.low) / 2 for _, row in rows] for rows in every]),
-    )
+    needed, halves = zip(*(judged(generator) for _ in range(tables)), strict=True)
+    return Drawn(np.array(needed), np.array(halves))
 
 
 def _values(

@@ -162,7 +162,7 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
     """
     if verdict(row, margin) != "inconclusive" or not row.text_se > 0:
         return math.nan
-    half = quantile(1 - row.alpha / 2, max(row.text_df, LEAST_DF)) * row.text_se
+    half = quantile(1 - row.alpha / 2, max(row.text_df, row.seed_df, LEAST_DF)) * row.text_se
     at_best = replace(row, low=row.mean - half, high=row.mean + half)
     return half if verdict(at_best, margin) == "inconclusive" else math.nan
 

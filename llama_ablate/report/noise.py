@@ -1,7 +1,7 @@
 """The memory of noise: what finished experiments show of it, and what a plan is to expect."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +19,47 @@ OFF = "none"
 MADE = ("counting", "hmm", "induction", "lag-copy", "markov", "recall")
 
 
-def seen(frames: Frames) -> list[Seen]:
-    """Return the noise of an experiment's rows, those of one kind in one table as one."""
-    return [one for table in frames.tables for one in _seen(table)]
+def seen(experiments: Iterable[Frames]) -> Memory:
+    """Return the noise of the rows of experiments, those of one kind in one table as one.
+
+    Controls have none, as nothing is expected of them. Experiments that share runs of a baseline
+    are one, and so are tables of an experiment that share text and baseline.
+    """
+    rows: list[Seen] = []
+    groups: dict[str, str] = {}
+    for frames in experiments:
+        bases = {
+            run.id
+            for table in frames.plan.tables
+            for run in table.runs
+            if run.variant == table.baseline.id
+        }
+        known = (groups[run] for run in bases if run in groups)
+        name = next(known, frames.plan.experiment.name)
+        groups |= dict.fromkeys(bases, name)
+        tables: dict[tuple[str, str], TableFrames] = {}
+        for table in frames.tables:
+            tables.setdefault((table.plan.text.fingerprint, table.plan.baseline.id), table)
+        rows += [one for table in tables.values() for one in _seen(name, table)]
+    return Memory(tuple(rows))
 
 
-def _seen(table: TableFrames) -> Iterator[Seen]:
+def _seen(name: str, table: TableFrames) -> Iterator[Seen]:
     if not _is_of_text(table.plan):
         return
     plan, errors, found = table.plan, table.text_errors(), table.differences()
     documents = plan.text.size(table.split)[2]
     kinds: dict[str, list[PlannedVariant]] = {}
     for variant in plan.variants:
-        if len(found.get(variant.label, ())) > 1 and np.var(found[variant.label]) > 0:
+        own = found.get(variant.label, ())
+        if not variant.role and len(own) > 1 and np.var(own) > 0:
             kinds.setdefault(plan.kind(variant), []).append(variant)
     for kind, variants in kinds.items():
         each = [found[variant.label] for variant in variants]
         dfs = [len(own) - 1 for own in each]
         texts = [errors[v.id].se ** 2 for v in variants if v.id in errors]
         yield Seen(
-            table.experiment.name,
+            name,
             corpus(plan),
             kind,
             plan.baseline.non_embedding,
@@ -72,8 +93,7 @@ def stated(source: Source) -> Memory | None:
     if name == OFF:
         return None
     folders = experiments_in(Path(name).expanduser())
-    rows = [one for folder in folders for one in seen(Frames.of(Results.open(folder)))]
-    memory = Memory(tuple(rows))
+    memory = seen(Frames.of(Results.open(folder)) for folder in folders)
     if memory.experiments < FEWEST:
         error = ConfigError(
             f"'{name}' has {memory.experiments} finished experiments with two seeds or more, and a "

@@ -5,7 +5,7 @@ The noise is that of a pilot's runs and documents; without a pilot, that of the 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -30,11 +30,12 @@ from llama_ablate.evidence.power import (
 )
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.text import LEAST_DF
-from llama_ablate.report import contrasts, noise
+from llama_ablate.report import comparison, contrasts, noise
 from llama_ablate.report.frames import TableFrames
 from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
 _FEW_TABLES = 100
+_FEW_DF = 4.0  # of a deviation, below which the other rows' are joined with it
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,21 @@ class Known:
         depends on what is changed. Raises ConfigError where no variant has two seeds that the
         baseline has too.
         """
-        rows = {}
-        for variant in pilot.plan.variants:
-            row = None if variant.baseline or variant.role else pilot.intervals[variant.id]
-            if row is not None and row.n > 1 and row.seed_se > 0:
-                seeds = StandardError(row.seed_se * math.sqrt(row.n), row.seed_df)
-                rows[variant.label] = Noise(seeds, _of_text(row))
-        if not rows:
+        found = {
+            variant.label: row
+            for variant in _rows(pilot.plan)
+            if (row := pilot.intervals[variant.id]).n > 1 and row.seed_se > 0
+        }
+        if not found:
             raise ConfigError(
-                f"'{root}' has no variant with two seeds that its baseline "
-                "has too: no noise to plan with"
+                f"'{root}' has no variant that differs from its baseline over two seeds or more of "
+                "its first table: no noise to plan with"
             )
+        seeds = _joined([_over_seeds(row) for row in found.values()])
+        rows = {
+            label: Noise(own, _of_text(row))
+            for (label, row), own in zip(found.items(), seeds, strict=True)
+        }
         effects = [one for one in contrasts.effects(pilot) if one.interval.seed_se > 0]
         texts = {one.factors: _of_text(one.interval) for one in effects}
         text = _mean([noise.text.may_be for noise in rows.values()])
@@ -112,7 +117,8 @@ class Promise:
     #: `detectable`, what is seen with a power of 0.8; `power`, the chance to see the effect;
     #: `seeds_needed` and `documents_needed`, with the other as planned, None where no number tried
     #: is enough; `together`, seeds and documents where neither alone is. With looks also
-    #: `expected_seeds`, at which it stops; `seeds_needed` are then without looks.
+    #: `expected_seeds`, at which it stops; `seeds_needed` are those of the last look, the others
+    #: in proportion.
     rows: list[dict[str, Any]]
     #: With looks: how many runs the plan takes on average, without controls.
     runs: float | None
@@ -120,7 +126,7 @@ class Promise:
 
 def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     """Return what a plan promises of its rows, were all of them to differ by an effect."""
-    table, experiment = plan.tables[0], plan.experiment
+    experiment = plan.experiment
     documents, held = _text_of(plan, known)
     count = len(experiment.seed_list)
     names, draw = _design(plan, known)
@@ -130,7 +136,7 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     if len(experiment.looks) > 1:
         shares = experiment.spend or spending(experiment.looks)
         margin = margins.of_loss(experiment.margin)
-        noises = _noises(table, known, held)
+        noises = _noises(plan, known, held)
         stopped = with_looks(noises, effect, experiment.looks, shares, margin)
         (low, middle, high), power = stopped.half_widths(), stopped.power
         stops = stopped.seeds.mean(0)
@@ -215,20 +221,39 @@ def _design(
 
         return [" x ".join(of) for of in effects], factorial
 
+    looks = plan.experiment.looks
+    shares = plan.experiment.spend or spending(looks)
+
     @cache
     def rows(seeds: int, held: float) -> Drawn:
-        return of_rows(_noises(table, known, held), seeds, tables=tables)
+        at, of = _scaled(looks, shares, seeds)
+        return of_rows(_noises(plan, known, held), at, of, tables=tables)
 
     return [variant.label for variant in _rows(table)], rows
 
 
-def _noises(table: PlannedTable, known: Known, held: float) -> list[Noise]:
-    noises = []
-    for variant in _rows(table):
-        noise = known.rows.get(variant.label, known.rest).with_documents(held)
-        prior = variant.noise and StandardError(variant.noise.sd, variant.noise.df)
-        noises.append(Noise(noise.seeds, noise.text, prior or None, noise.alike))
-    return noises
+def _scaled(
+    looks: Sequence[int], shares: Sequence[float], last: int
+) -> tuple[list[int], list[float]]:
+    """Return looks with another last number of seeds, and what each spends."""
+    spent: dict[int, float] = {}
+    for look, share in zip(looks, shares, strict=True):
+        seeds = max(2, round(look * last / looks[-1]))
+        spent[seeds] = spent.get(seeds, 0.0) + share
+    return list(spent), list(spent.values())
+
+
+def _noises(plan: PlanDocument, known: Known, held: float) -> list[Noise]:
+    """Return the noise of each row; what is expected of it is no part of a step's interval."""
+    table, is_path = plan.tables[0], plan.experiment.variants.design == "path"
+    expected = {} if is_path else comparison.expected(table)
+    return [
+        replace(
+            known.rows.get(variant.label, known.rest).with_documents(held),
+            expected=expected.get(variant.id),
+        )
+        for variant in _rows(table)
+    ]
 
 
 def _together(draw: Any, effect: float, row: int, documents: int) -> dict[str, int | None] | None:
@@ -260,6 +285,28 @@ def _count(documents: float) -> int | None:
 
 def _rows(table: PlannedTable) -> list[PlannedVariant]:
     return [v for v in table.variants if not (v.baseline or v.role)]
+
+
+def _over_seeds(row: Interval) -> StandardError:
+    return StandardError(row.seed_se * math.sqrt(row.n), row.seed_df)
+
+
+def _joined(own: Sequence[StandardError]) -> list[StandardError]:
+    """Return deviations of few degrees of freedom joined with those of the other rows.
+
+    One degree of freedom alone may be of any deviation; the rows of a table are alike enough to
+    say more of each other than that.
+    """
+    joined = []
+    for i, one in enumerate(own):
+        others = [*own[:i], *own[i + 1 :]]
+        if not others or one.df >= _FEW_DF:
+            joined.append(one)
+            continue
+        df = min(sum(other.df for other in others), _FEW_DF)
+        square = (one.df * one.se**2 + df * _mean(others).se ** 2) / (one.df + df)
+        joined.append(StandardError(math.sqrt(square), one.df + df))
+    return joined
 
 
 def _mean(errors: Sequence[StandardError]) -> StandardError:

@@ -119,7 +119,7 @@ def _of_table(table: TableFrames) -> list[str]:
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
         )
-    sentences += _by_the_last_loss(runs) + _shape(table) + _short_of_text(table)
+    sentences += _by_the_last_loss(runs) + _shape(table) + _short_of_text(table) + _no_text(table)
     sentences += planned(table.plan, table.experiment) + _unexpected(table)
     if why := undecidable(table):
         where = f" in '{table.plan.name}'" if table.plan.name else ""
@@ -176,6 +176,16 @@ def _short_of_text(table: TableFrames) -> list[str]:
     return [
         f"More documents, not more seeds, would decide {tables.listed(named)}: in brackets, in "
         f"{unit}, the error from the held-out text alone."
+    ]
+
+
+def _no_text(table: TableFrames) -> list[str]:
+    """Say where intervals have no part of the held-out text's error."""
+    if table.by_document or not any(len(own) > 1 for own in table.differences().values()):
+        return []
+    return [
+        "The losses were not stored by document: the intervals cover seeds, and not what another "
+        "held-out text would show."
     ]
 
 

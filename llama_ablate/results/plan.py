@@ -201,12 +201,10 @@ class PlannedTable(_Part):
         return "not matched" if self.match == "none" else f"matched on {self.match}"
 
     def kind(self, variant: PlannedVariant) -> str:
-        """Return what a variant changes of the baseline: a slot, `train`, `draws`, or `other`.
+        """Return what a variant changes of the baseline: a slot, `train`, or `other`.
 
         What matching changed with it does not count.
         """
-        if variant.reseed:
-            return "draws"
         changed = {key for key in variant.model if variant.model[key] != self._of_base(key)}
         if variant.solved and len(changed) > 1 and "feedforward" in changed:
             changed -= {"feedforward"} if self._only_width(variant) else set()

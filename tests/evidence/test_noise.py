@@ -90,7 +90,7 @@ def false_tables(scale, seeds, rows, count, generator, expected):
 def test_in_the_population_that_is_expected_at_most_5_percent_of_equal_tables_have_a_verdict(
     seeds, rows, volume
 ):
-    expected, count = StandardError(1.0, 2.6), volume(400, 10_000, 10_000)
+    expected, count = StandardError(1.0, 2.16), volume(400, 10_000, 10_000)
 
     def scale(generator):
         return math.sqrt(expected.df / generator.chisquare(expected.df))
@@ -105,20 +105,20 @@ def test_a_table_that_is_noisier_than_expected_is_wrong_more_often_and_this_ofte
     """What a prior costs where it is wrong, beside 5%; docs/evidence.md says so."""
     for seeds, rows in ((2, 1), (2, 7), (3, 3), (5, 3)):
         share = false_tables(
-            lambda _: times, seeds, rows, 4_000, np.random.default_rng(1), StandardError(1.0, 2.6)
+            lambda _: times, seeds, rows, 4_000, np.random.default_rng(1), StandardError(1.0, 2.16)
         )
         assert share <= worst, (seeds, rows)
 
 
 def test_a_table_that_is_far_noisier_than_expected_keeps_its_own_variance():
     values = {"a": [10.0, -10.0, 9.0], "b": [8.0, -11.0, 10.0]}
-    expected = dict.fromkeys(values, StandardError(0.01, 2.6))
+    expected = dict.fromkeys(values, StandardError(0.01, 2.16))
     assert simultaneous(values, expected=expected) == simultaneous(values)
     quiet = {"a": [0.1, -0.1], "b": [0.11, -0.12]}
-    with_prior = simultaneous(quiet, expected=dict.fromkeys(quiet, StandardError(1.0, 2.6)))
-    assert all(row.pooled and row.df == pytest.approx(3.6) for row in with_prior.values())
+    with_prior = simultaneous(quiet, expected=dict.fromkeys(quiet, StandardError(1.0, 2.16)))
+    assert all(row.pooled and row.df == pytest.approx(3.16) for row in with_prior.values())
 
 
 def test_a_row_of_no_variance_takes_nothing_of_what_was_expected():
-    found = simultaneous({"a": [0.5, 0.5]}, expected={"a": StandardError(1.0, 2.6)})["a"]
+    found = simultaneous({"a": [0.5, 0.5]}, expected={"a": StandardError(1.0, 2.16)})["a"]
     assert (found.low, found.high) == (0.5, 0.5)

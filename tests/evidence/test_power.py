@@ -43,7 +43,7 @@ def test_a_promised_power_of_8_in_10_is_found_in_tables_of_single_changes(
     seeds, rows, text, volume
 ):
     tables, generator = volume(300, 1_000, 1_000), np.random.default_rng(seeds)
-    promised = of_rows([noise(text=text)] * rows, seeds, known=True, tables=1_000)
+    promised = of_rows([noise(text=text)] * rows, [seeds], known=True, tables=1_000)
     effect = float(promised.detectable().mean())
     found = 0
     for _ in range(tables):
@@ -123,8 +123,8 @@ def test_a_promised_power_of_8_in_10_is_found_with_looks(volume):
 def test_half_widths_range_as_far_as_a_pilots_few_seeds_leave_open():
     """A deviation known to two degrees of freedom may be a third, or four times what it seems."""
     few = Noise(StandardError(1.0, 2.0), alike=True)
-    low, middle, high = of_rows([few] * 3, 5).half_widths()
-    known = of_rows([few] * 3, 5, known=True).half_widths()
+    low, middle, high = of_rows([few] * 3, [5]).half_widths()
+    known = of_rows([few] * 3, [5], known=True).half_widths()
     assert (low < known[0]).all()
     assert (high > known[2]).all()
     assert (low < middle).all()
@@ -134,11 +134,11 @@ def test_a_row_that_the_text_limits_needs_documents_and_one_that_seeds_limit_nee
     by_text, by_seeds = noise(seeds=0.1, text=1.0), noise(seeds=1.0, text=0.05)
 
     def more_seeds(n):
-        return of_rows([by_text, by_seeds], int(n), known=True, tables=100)
+        return of_rows([by_text, by_seeds], [int(n)], known=True, tables=100)
 
     def more_documents(factor):
         return of_rows(
-            [one.with_documents(factor) for one in (by_text, by_seeds)], 4, known=True, tables=100
+            [one.with_documents(factor) for one in (by_text, by_seeds)], [4], known=True, tables=100
         )
 
     assert fewest(more_seeds, 1.0, SEEDS, 0) == math.inf
@@ -151,13 +151,22 @@ def test_what_a_plan_expects_narrows_two_seeds():
     plain = Noise(StandardError(1.0, math.inf))
     prior = Noise(StandardError(1.0, math.inf), expected=StandardError(1.0, 2.6))
     widths = [
-        of_rows([one] * 5, 2, known=True, tables=100).half_widths()[1] for one in (plain, prior)
+        of_rows([one] * 5, [2], known=True, tables=100).half_widths()[1] for one in (plain, prior)
     ]
     assert (widths[1] < widths[0] / 4).all()
 
 
 def test_the_effect_that_is_seen_is_the_quantile_of_what_stands_in_its_way():
-    drawn = Drawn(np.zeros((5, 1)), np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]))
+    drawn = Drawn(np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]), np.zeros((5, 1)))
     assert drawn.power(3.5)[0] == 0.6
     assert drawn.power(-3.5)[0] == 0.6
     assert drawn.detectable(0.5)[0] == 3.0
+
+
+def test_what_is_seen_with_looks_pays_for_their_shares_and_is_seen_with_that_power():
+    noises, shares = [noise(text=0.2)] * 4, spending(LOOKS)
+    drawn = of_rows(noises, LOOKS, shares, known=True, tables=300)
+    effect = float(drawn.detectable().mean())
+    assert effect > of_rows(noises, [12], known=True, tables=300).detectable().mean()
+    real = with_looks(noises, effect, LOOKS, shares, known=True, tables=300)
+    assert real.power.mean() == pytest.approx(0.8, abs=0.04)
