@@ -1,13 +1,14 @@
 """Scaling laws: power laws of loss against size, and the trend of a gap with scale."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llama_ablate.evidence.intervals import Interval, simultaneous
 from llama_ablate.evidence.pairing import Effect, paired_effect
 from llama_ablate.evidence.student import quantile
 
@@ -16,7 +17,8 @@ _STEEPEST = 5.0  # an exponent beyond is a step, not a law
 _FLATTEST = 1e-3  # a law below falls as the logarithm does
 _ZOOMS = 6  # of the grid of exponents, each four times finer
 _OFFSETS = np.geomspace(1e-5, 1.0, 40)  # from an estimate to its bound, as shares of the way
-Trend = Literal["grows", "holds", "closes", "undecided"]
+Trend = Literal["grows", "closes", "reverses", "moves", "holds", "undecided"]
+_WEIGHT_DF = 12.0  # of the mean variance of all sizes, that the variance of a size is joined with
 Constant = Literal["floor", "exponent", "projected"]
 
 
@@ -61,10 +63,10 @@ class Gap:
     """How the difference from the baseline moves with the logarithm of size."""
 
     trend: Trend
-    #: Nats per tenfold size, over seeds.
-    slope: Effect
+    #: Nats per tenfold size.
+    slope: Interval
     #: The difference at the projected size, if the line goes on.
-    projected: Effect
+    projected: Interval
 
 
 def sizes_for_law(floor: float | None) -> int:
@@ -324,33 +326,80 @@ def _crossing(held: Array, excess: Array) -> float | None:
     return float(held[inside] + (held[inside + 1] - held[inside]) * (-a / (b - a)))
 
 
-def gap(
-    x: Sequence[float],
-    differences: Sequence[Sequence[float]],
+def gaps(
+    differences: Mapping[str, Mapping[float, Sequence[float]]],
     *,
     at: float,
     margin: float | None = None,
-) -> Gap:
-    """Return whether the gap to the baseline grows, holds or closes with size.
+) -> dict[str, Gap]:
+    """Return how each variant's gap to the baseline moves with size.
 
-    `differences[i]` holds a size's paired differences by seed. Each seed gives a line in log10 of
-    size, and the lines are the independent repetitions: Student's t over their slopes, and over
-    their values at the projected size. `grows` and `closes` where the slope's interval leaves out
-    zero (away from no gap, or towards it, as seen at the middle size); `holds` where it lies within
-    the margin per tenfold size; else `undecided`. Raises ValueError for fewer than two sizes.
+    `differences` are a variant's paired differences by size, one for each seed, the same seeds at
+    all sizes. Each seed gives a line in log10 of size, and the lines are the independent
+    repetitions: of slopes, and of the lines' values at the smallest, the largest and the projected
+    size, `at`, intervals hold at once over all variants (`simultaneous`). A size weighs as little
+    as the other variants' variance over seeds has it (`_weights`).
+
+    Where the slope leaves out 0 the gap `reverses` if both ends leave it out, on opposite sides.
+    Where both means are on one side it `grows` if the largest size leaves out 0, away from which
+    the slope goes, and `closes` if the smallest does, towards which it goes; else it `moves`. It
+    `holds` where the slope lies within the margin per tenfold size, and else is `undecided`. Raises
+    ValueError for fewer than two sizes.
     """
-    logs = np.log10(np.asarray(x, float))
-    values = np.asarray(differences, float)
-    if len(set(x)) < 2:
+    if any(len(own) < 2 for own in differences.values()):
         raise ValueError("a trend needs two sizes or more")
-    centred = logs - logs.mean()
-    slopes = centred @ values / (centred @ centred)
-    ends = values.mean(0) + slopes * (math.log10(at) - logs.mean())
-    slope = paired_effect(list(slopes), [0.0] * len(slopes))
-    projected = paired_effect(list(ends), [0.0] * len(ends))
-    trend: Trend = "undecided"
-    if slope.low > 0 or slope.high < 0:
-        trend = "grows" if slope.mean * float(values.mean()) > 0 else "closes"
-    elif margin and slope.low > -margin and slope.high < margin:
-        trend = "holds"
-    return Gap(trend, slope, projected)
+    lines: list[dict[str, list[float]]] = [{}, {}, {}, {}]
+    for name, own in differences.items():
+        weights = _weights({key: other for key, other in differences.items() if key != name})
+        logs, values = np.log10(np.asarray([*own], float)), np.asarray([*own.values()], float)
+        weight = np.array([weights.get(x, 1.0) for x in own])
+        middle = weight @ logs / weight.sum()
+        leverage = weight * (logs - middle)
+        slope = leverage @ values / (leverage @ logs)
+        centre = weight @ values / weight.sum()
+        ends = (centre + slope * (to - middle) for to in (logs.min(), logs.max(), math.log10(at)))
+        for held, found in zip(lines, (slope, *ends), strict=True):
+            held[name] = list(map(float, found))
+    slopes, firsts, lasts, further = map(simultaneous, lines)
+    return {
+        name: Gap(
+            _trend(slopes[name], firsts[name], lasts[name], margin),
+            slopes[name],
+            further[name],
+        )
+        for name in differences
+    }
+
+
+def _trend(slope: Interval, first: Interval, last: Interval, margin: float | None) -> Trend:
+    """Return the word for a line's slope and its values at the smallest and the largest size."""
+    if margin and slope.inside(-margin, margin):
+        return "holds"
+    if slope.low <= 0 <= slope.high:
+        return "undecided"
+    if slope.high < 0:  # seen from the other side it is the same
+        first, last = -first, -last
+    if first.high < 0 < last.low:
+        return "reverses"
+    if first.mean > 0 and last.low > 0:
+        return "grows"
+    return "closes" if first.high < 0 and last.mean < 0 else "moves"
+
+
+def _weights(differences: Mapping[str, Mapping[float, Sequence[float]]]) -> dict[float, float]:
+    """Return what each size weighs by some variants: their mean variance over that at the size.
+
+    The variance at a size is joined with twelve degrees of freedom of the mean of all sizes. A
+    variant's own would favour the sizes at which its seeds happen to agree.
+    """
+    squares: dict[float, float] = {}
+    counts: dict[float, float] = {}
+    for x, values in (one for own in differences.values() for one in own.items()):
+        df = len(values) - 1
+        squares[x] = squares.get(x, 0.0) + df * float(np.var(values, ddof=1) if df else 0.0)
+        counts[x] = counts.get(x, 0.0) + df
+    mean = sum(squares.values()) / max(1.0, sum(counts.values()))
+    if not mean > 0:
+        return {}
+    joined = {x: (squares[x] + _WEIGHT_DF * mean) / (counts[x] + _WEIGHT_DF) for x in squares}
+    return {x: mean / variance for x, variance in joined.items()}

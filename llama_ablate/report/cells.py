@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.report.frames import rows
-from llama_ablate.report.lengths import at_half
+from llama_ablate.report.lengths import at_half, turned
 from llama_ablate.report.stability import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
 from llama_ablate.report.units import BITS, NATS
@@ -217,6 +217,8 @@ def lengths(frame: pd.DataFrame) -> pd.DataFrame:
         ]
     if half := at_half(frame):
         shown["at half the length"] = [half.get(name, "") for name in order]
+    if contrary := turned(frame):
+        shown["with length"] = ["reverses" if name in contrary else "" for name in order]
     return shown
 
 

@@ -38,6 +38,8 @@ _OPEN = ("equivalent", "inconclusive", "too short", "undecided")
 _TRENDS = {
     "grows": "grows for",
     "closes": "closes for",
+    "reverses": "reverses for",
+    "moves": "moves for",
     "holds": "holds for",
     "undecided": "is undecided for",
 }
@@ -182,7 +184,7 @@ def _turned(frames: Frames) -> Iterator[str]:
         for name, tokens in lengths.turned(lengths.by_length(table)).items()
     ]
     if told:
-        yield f"Turned with the length of training: {_listed(told, ', ', _FEW)}."
+        yield f"Reverses with the length of training: {_listed(told, ', ', _FEW)}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llama_ablate.evidence.scaling import Law, fit, fit_law, gap, local_exponent, sizes_for_law
+from llama_ablate.evidence import Interval
+from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
 from llama_ablate.evidence.surface import over_seeds
 from llama_ablate.report.frames import Frames, TableFrames
 
@@ -34,13 +35,14 @@ def laws(frames: Frames) -> pd.DataFrame:
         return pd.DataFrame()
     ends = at_end(frames.ladder)
     floor = floor_of(frames.table)
+    trends = _trends(ends, frames.table.margin)
     rows: list[dict[str, Any]] = []
     for label, own in ends.groupby("label", sort=False):
         for axis in _AXES:
             grid = own.pivot_table(index=axis, columns="seed", values="loss").dropna(axis=1)
             row = {**_UNKNOWN, "label": label, "axis": axis, "n": len(grid), **_law(grid, floor)}
-            if axis == "parameters" and not own["baseline"].any():
-                row |= _gap(ends, own, frames.table.margin)
+            if axis == "parameters":
+                row |= trends.get(str(label), {})
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -126,24 +128,38 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
     return values
 
 
-def _gap(ends: pd.DataFrame, own: pd.DataFrame, margin: float | None) -> dict[str, Any]:
-    """Return the trend of a variant's difference from the baseline along parameters."""
+def _trends(ends: pd.DataFrame, margin: float | None) -> dict[str, dict[str, Any]]:
+    """Return the trend of each variant's difference from the baseline along parameters."""
     base = ends[ends["baseline"]].set_index(["rung", "seed"])
-    paired = (own.set_index(["rung", "seed"])[["loss"]] - base[["loss"]]).dropna()
-    difference = paired.reset_index().pivot_table(index="rung", columns="seed", values="loss")
-    difference = difference.dropna(axis=1)
     sizes = base.groupby("rung")["parameters"].first().sort_values()
-    difference = difference.loc[[rung for rung in sizes.index if rung in difference.index]]
-    if len(difference) < 2 or difference.shape[1] < 2:
+    found: dict[str, dict[float, list[float]]] = {}
+    for label, own in ends[~ends["baseline"]].groupby("label", sort=False):
+        paired = (own.set_index(["rung", "seed"])[["loss"]] - base[["loss"]]).dropna()
+        grid = paired.reset_index().pivot_table(index="rung", columns="seed", values="loss")
+        grid = grid.dropna(axis=1)
+        grid = grid.loc[[rung for rung in sizes.index if rung in grid.index]]
+        if len(grid) > 1 and grid.shape[1] > 1:
+            each = zip((float(sizes[rung]) for rung in grid.index), grid.to_numpy(), strict=True)
+            found[str(label)] = {x: list(map(float, values)) for x, values in each}
+    if not found:
         return {}
-    x, values = [float(sizes[rung]) for rung in difference.index], difference.to_numpy().tolist()
-    trend = gap(x, values, at=x[-1] * _FURTHER, margin=margin)
-    row: dict[str, Any] = {"trend": trend.trend}
-    row |= _columns("slope", trend.slope.mean, trend.slope.low, trend.slope.high)
-    if len(x) > 2:  # a line through all sizes but the largest can be checked there
-        check = gap(x[:-1], values[:-1], at=x[-1]).projected
-        row |= _columns("gap_predicted", check.mean, check.low, check.high)
-        end = trend.projected
-        row |= {"gap_measured": float(np.mean(values[-1])), "gap_at": end.mean}
-        row |= {"gap_low": end.low, "gap_high": end.high}
-    return row
+    largest = max(x for own in found.values() for x in own)
+    # A line through all sizes but the largest can be checked there.
+    smaller = {
+        label: {x: values for x, values in own.items() if x < largest}
+        for label, own in found.items()
+    }
+    checks = gaps({k: own for k, own in smaller.items() if len(own) > 1}, at=largest)
+    rows = {}
+    for label, gap in gaps(found, at=largest * _FURTHER, margin=margin).items():
+        rows[label] = {"trend": gap.trend, **_of("slope", gap.slope)}
+        if label in checks and largest in found[label]:
+            end = gap.projected
+            rows[label] |= _of("gap_predicted", checks[label].projected)
+            rows[label] |= {"gap_measured": float(np.mean(found[label][largest]))}
+            rows[label] |= {"gap_at": end.mean, "gap_low": end.low, "gap_high": end.high}
+    return rows
+
+
+def _of(name: str, row: Interval) -> dict[str, float]:
+    return _columns(name, row.mean, row.low, row.high)

@@ -208,8 +208,9 @@ def _lengths(frames: Frames) -> Section | None:
         cells.lengths,
         """The same rows after fewer tokens: a branch is the run cooled down early. The intervals of
         the branches hold at once over all rows and lengths (Bonferroni), without the error between
-        held-out texts; those of the last length are the table's. The last column says whether half
-        the length gave the same verdict; `turned` is better for worse.""",
+        held-out texts; those of the last length are the table's. Beside them stands whether half
+        the length gave the same verdict (`turned` is better for worse), and which rows were surely
+        the contrary at some length: they reverse.""",
     )
 
 
@@ -426,9 +427,11 @@ def _ladder(frames: Frames) -> Section | None:
         four sizes, or three where the floor is known; with fewer the exponent is that of a power
         law without a floor over these sizes alone. As a check, the law through all other sizes
         predicts the largest; where that cannot be done, nothing is projected. The trend is that of
-        the paired gap to the baseline per tenfold parameters: it grows or closes where its interval
-        leaves out 0, holds where it lies within the margin, else undecided. What is projected
-        beyond the largest size was not measured.""",
+        the paired gap to the baseline per tenfold parameters, in intervals that hold for all
+        variants at once. Where its slope leaves out 0, the gap reverses if it is surely on opposite
+        sides of 0 at the smallest and the largest size, grows or closes if it is surely other than
+        0 at the far end from 0, and else moves; it holds where the slope lies within the margin,
+        else undecided. What is projected beyond the largest size was not measured.""",
         leading=("exponent",),
     )
 

@@ -57,11 +57,13 @@ def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answ
     frame = by_length(frames.table)
     rope = frame[frame["name"] == "rope instead of sinusoidal"]
     assert rope["difference"].round(3).tolist() == [-0.329, -0.155, -0.027, 0.046]
-    assert "Turned with the length of training: rope instead of sinusoidal (up to 3M" in (
+    assert "Reverses with the length of training: rope instead of sinusoidal (up to 3M" in (
         headline.headline(frames)
     )
     (section,) = [s for s in sections(frames) if s.key == "lengths"]
     assert section.cells["at half the length"].iloc[0] == "was equivalent"
+    assert section.cells["with length"].iloc[0] == "reverses"
+    assert set(section.cells["with length"].iloc[1:]) <= {"", "reverses"}
 
 
 def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
