@@ -65,8 +65,6 @@ class Gap:
     trend: Trend
     #: Nats per tenfold size.
     slope: Interval
-    #: The difference at the projected size, if the line goes on.
-    projected: Interval
 
 
 def sizes_for_law(floor: float | None) -> int:
@@ -327,18 +325,16 @@ def _crossing(held: Array, excess: Array) -> float | None:
 
 
 def gaps(
-    differences: Mapping[str, Mapping[float, Sequence[float]]],
-    *,
-    at: float,
-    margin: float | None = None,
+    differences: Mapping[str, Mapping[float, Sequence[float]]], margin: float | None = None
 ) -> dict[str, Gap]:
     """Return how each variant's gap to the baseline moves with size.
 
     `differences` are a variant's paired differences by size, one for each seed, the same seeds at
     all sizes. Each seed gives a line in log10 of size, and the lines are the independent
-    repetitions: of slopes, and of the lines' values at the smallest, the largest and the projected
-    size, `at`, intervals hold at once over all variants (`simultaneous`). A size weighs as little
-    as the other variants' variance over seeds has it (`_weights`).
+    repetitions: of slopes, and of the lines' values at the smallest and the largest size,
+    intervals hold at once over all variants (`simultaneous`). A size weighs as little as the other
+    variants' variance over seeds has it (`_weights`). No line is projected: the gap of two power
+    laws is none.
 
     Where the slope leaves out 0 the gap `reverses` if both ends leave it out, on opposite sides.
     Where both means are on one side it `grows` if the largest size leaves out 0, away from which
@@ -348,7 +344,7 @@ def gaps(
     """
     if any(len(own) < 2 for own in differences.values()):
         raise ValueError("a trend needs two sizes or more")
-    lines: list[dict[str, list[float]]] = [{}, {}, {}, {}]
+    lines: list[dict[str, list[float]]] = [{}, {}, {}]
     for name, own in differences.items():
         weights = _weights({key: other for key, other in differences.items() if key != name})
         logs, values = np.log10(np.asarray([*own], float)), np.asarray([*own.values()], float)
@@ -357,16 +353,12 @@ def gaps(
         leverage = weight * (logs - middle)
         slope = leverage @ values / (leverage @ logs)
         centre = weight @ values / weight.sum()
-        ends = (centre + slope * (to - middle) for to in (logs.min(), logs.max(), math.log10(at)))
+        ends = (centre + slope * (to - middle) for to in (logs.min(), logs.max()))
         for held, found in zip(lines, (slope, *ends), strict=True):
             held[name] = list(map(float, found))
-    slopes, firsts, lasts, further = map(simultaneous, lines)
+    slopes, firsts, lasts = map(simultaneous, lines)
     return {
-        name: Gap(
-            _trend(slopes[name], firsts[name], lasts[name], margin),
-            slopes[name],
-            further[name],
-        )
+        name: Gap(_trend(slopes[name], firsts[name], lasts[name], margin), slopes[name])
         for name in differences
     }
 

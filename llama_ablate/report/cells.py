@@ -395,14 +395,12 @@ def laws(frame: pd.DataFrame) -> pd.DataFrame:
         shown[title] = _bounded(frame, title.removesuffix(" (nats)"), ".3f")
     shown["largest size: predicted"] = _bounded(frame, "predicted", ".4f")
     shown["measured"] = [number(v, ".4f") for v in frame["measured"]]
-    shown["projected (nats)"] = _bounded(frame, "projected", ".3f")
+    failed = frame["measured"].notna() & frame["projected"].isna()
+    shown["projected (nats)"] = [
+        "none: the check failed" if fails else projected
+        for fails, projected in zip(failed, _bounded(frame, "projected", ".3f"), strict=True)
+    ]
     shown["at"] = [number(v, ".3g") for v in frame["at"]]
-    if "trend" in frame:
-        ends = ("gap_predicted", "gap_predicted_low", "gap_predicted_high")
-        shown["gap at the largest: predicted"] = _intervals(frame, *ends)
-        measured = frame.get("gap_measured", pd.Series(math.nan, frame.index))
-        shown["gap measured"] = [number(v, "+.4f") for v in measured]
-        shown["projected gap (nats)"] = _intervals(frame, "gap_at", "gap_low", "gap_high")
     return shown
 
 
@@ -422,7 +420,11 @@ def surface(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"variant": frame["label"], "points": frame["n"].astype(str)})
     for name in ("E", "A", "alpha", "B", "beta"):
         shown[name] = _bounded(frame, name, ".4g")
-    shown["best parameters grow as compute^"] = _bounded(frame, "parameters_exponent", ".3f")
+    share = "parameters_exponent"  # below 1: what grows as compute leaves no tokens
+    bounded = frame.assign(
+        **{f"{share}_high": frame[f"{share}_high"].where(lambda v: v < 1, math.inf)}
+    )
+    shown["best parameters grow as compute^"] = _bounded(bounded, share, ".3f")
     return shown
 
 

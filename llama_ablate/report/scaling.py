@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llama_ablate.evidence import Interval
 from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
 from llama_ablate.evidence.surface import over_seeds
 from llama_ablate.report.frames import Frames, TableFrames
@@ -25,11 +24,10 @@ def laws(frames: Frames) -> pd.DataFrame:
     """Return the law of each variant along each axis, and the trend of its gap.
 
     Columns: `label, axis, n, form, exponent, floor, projected, predicted` (each also with `_low`
-    and `_high`), `measured, at, trend, slope, slope_low, slope_high, gap_at, gap_low, gap_high,
-    gap_predicted, gap_predicted_low, gap_predicted_high, gap_measured`. `predicted` and `measured`
+    and `_high`), `measured, at, trend, slope, slope_low, slope_high`. `predicted` and `measured`
     are the loss of the largest size, as the law through all smaller ones has it, and as it is; what
-    has no such check is not projected. Empty for an experiment without `sizes`. The gap and its
-    trend are along parameters.
+    has no such check, or fails it, is not projected. Empty for an experiment without `sizes`. The
+    gap and its trend are along parameters.
     """
     if frames.ladder.empty:
         return pd.DataFrame()
@@ -119,9 +117,14 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
     names = ["exponent", "floor"]
     if can_be_checked(len(x), floor):
         check = fit(x[:-1], losses[:-1], at=x[-1], floor=floor).projected
-        values |= _columns("predicted", check.value, check.low, check.high)
-        values |= {"measured": float(np.mean(losses[-1])), "at": at}
-        names.append("projected")
+        measured = float(np.mean(losses[-1]))
+        values |= {
+            **_columns("predicted", check.value, check.low, check.high),
+            "measured": measured,
+        }
+        if check.low <= measured <= check.high:
+            values |= {"at": at}
+            names.append("projected")
     for name in names:
         estimate = getattr(law, name)
         values |= _columns(name, estimate.value, estimate.low, estimate.high)
@@ -141,25 +144,10 @@ def _trends(ends: pd.DataFrame, margin: float | None) -> dict[str, dict[str, Any
         if len(grid) > 1 and grid.shape[1] > 1:
             each = zip((float(sizes[rung]) for rung in grid.index), grid.to_numpy(), strict=True)
             found[str(label)] = {x: list(map(float, values)) for x, values in each}
-    if not found:
-        return {}
-    largest = max(x for own in found.values() for x in own)
-    # A line through all sizes but the largest can be checked there.
-    smaller = {
-        label: {x: values for x, values in own.items() if x < largest}
-        for label, own in found.items()
+    return {
+        label: {
+            "trend": gap.trend,
+            **_columns("slope", gap.slope.mean, gap.slope.low, gap.slope.high),
+        }
+        for label, gap in gaps(found, margin=margin).items()
     }
-    checks = gaps({k: own for k, own in smaller.items() if len(own) > 1}, at=largest)
-    rows = {}
-    for label, gap in gaps(found, at=largest * _FURTHER, margin=margin).items():
-        rows[label] = {"trend": gap.trend, **_of("slope", gap.slope)}
-        if label in checks and largest in found[label]:
-            end = gap.projected
-            rows[label] |= _of("gap_predicted", checks[label].projected)
-            rows[label] |= {"gap_measured": float(np.mean(found[label][largest]))}
-            rows[label] |= {"gap_at": end.mean, "gap_low": end.low, "gap_high": end.high}
-    return rows
-
-
-def _of(name: str, row: Interval) -> dict[str, float]:
-    return _columns(name, row.mean, row.low, row.high)

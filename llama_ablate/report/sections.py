@@ -426,12 +426,13 @@ def _ladder(frames: Frames) -> Section | None:
         intervals; 'at most' and 'at least' where the losses bound a number on one side. It takes
         four sizes, or three where the floor is known; with fewer the exponent is that of a power
         law without a floor over these sizes alone. As a check, the law through all other sizes
-        predicts the largest; where that cannot be done, nothing is projected. The trend is that of
-        the paired gap to the baseline per tenfold parameters, in intervals that hold for all
-        variants at once. Where its slope leaves out 0, the gap reverses if it is surely on opposite
-        sides of 0 at the smallest and the largest size, grows or closes if it is surely other than
-        0 at the far end from 0, and else moves; it holds where the slope lies within the margin,
-        else undecided. What is projected beyond the largest size was not measured.""",
+        predicts the largest; where that cannot be done, or fails, nothing is projected. The trend
+        is that of the paired gap to the baseline per tenfold parameters, in intervals that hold for
+        all variants at once. Where its slope leaves out 0, the gap reverses if it is surely on
+        opposite sides of 0 at the smallest and the largest size, grows or closes if it is surely
+        other than 0 at the end that is farther from it, and else moves; it holds where the slope
+        lies within the margin, else undecided. What is projected beyond the largest size was not
+        measured.""",
         leading=("exponent",),
     )
 

@@ -104,12 +104,33 @@ def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
     assert written == ["at most 2.0", "at least 0.5", "not determined"]
 
 
-def test_a_gap_is_projected_where_its_line_can_be_checked_on_the_largest_size():
+def test_a_gap_has_a_trend_and_is_not_projected():
     shown = row(ladder(SIZES[:3], gap=0.03), "other")
     assert shown["trend"] in ("grows", "undecided")
-    assert shown["gap_measured"] == pytest.approx(0.04, abs=0.005)
-    assert shown["gap_predicted_low"] < 0.04 < shown["gap_predicted_high"]
-    assert math.isfinite(shown["gap_at"])
-    frame = scaling.laws(ladder(SIZES[:2], gap=0.03))
-    assert "gap_at" not in frame
-    assert "gap measured" in cells.laws(frame)
+    assert shown["slope_low"] < shown["slope"] < shown["slope_high"]
+    assert not [column for column in shown.index if column.startswith("gap")]
+
+
+def test_a_law_that_misses_the_largest_size_is_not_projected():
+    """A size whose rate was not tuned: 0.3 nats above the law through the others."""
+    frames = ladder(SIZES)
+    assert scaling.laws(frames)["projected"].notna().all()
+    frames.ladder.loc[frames.ladder["parameters"] == SIZES[-1], "loss"] += 0.3
+    frame = scaling.laws(frames)
+    failed = frame[frame["axis"] == "parameters"]
+    assert failed["projected"].isna().all()
+    assert failed["predicted"].notna().all()
+    assert set(cells.laws(failed)["projected (nats)"]) == {"none: the check failed"}
+
+
+def test_an_exponent_that_may_be_1_is_not_determined():
+    ends = {
+        "parameters_exponent": [0.5, 0.5, 0.6],
+        "parameters_exponent_low": [0.0, 0.0, 0.2],
+        "parameters_exponent_high": [1.527, 0.8, 1.2],
+    }
+    frame = pd.DataFrame({"label": ["a"] * 3, "n": [6] * 3, **ends})
+    for name in ("E", "A", "alpha", "B", "beta"):
+        frame = frame.assign(**{name: 1.0, f"{name}_low": 0.5, f"{name}_high": 1.5})
+    shown = cells.surface(frame)["best parameters grow as compute^"]
+    assert list(shown) == ["not determined", "at most 0.800", "at least 0.200"]
