@@ -149,6 +149,9 @@ def test_groups_have_accuracies_of_their_own(subject):
     found = measure(subject(context=64))
     of_groups = [row for row in found.values() if "group" in row.coordinates]
     assert len(of_groups) == 8
+    groups = found["minimal-pairs_groups"]
+    assert groups.value == 8
+    assert list(groups.samples) == [place for place in range(8) for _ in range(25)]
     mean = np.mean([row.value for row in of_groups])
     assert mean == pytest.approx(found["minimal-pairs_accuracy"].value)
     assert len(found["minimal-pairs_accuracy"].samples) == 200

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from llama_ablate.evidence.text import StandardError
 
@@ -37,6 +37,18 @@ def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardErro
     # Satterthwaite 1946, Biometrics Bulletin 2, of the difference of two mean squares.
     spread = total**2 / (items - 1) + interaction**2 / freedom
     return StandardError(math.sqrt(alone), alone**2 / spread)
+
+
+def by_group(scores_SF: ArrayLike, groups_F: ArrayLike) -> NDArray[np.float64]:
+    """Return scores by seed and group, (S, G), whose mean over groups is that over items.
+
+    Items of a group, such as those of one template, are alike: what a change does to one it does to
+    the others, and the groups are what other items would be drawn from.
+    """
+    score_SF = np.asarray(scores_SF, float)
+    _, group_F = np.unique(np.asarray(groups_F), return_inverse=True)
+    member_FG = np.eye(group_F.max() + 1)[group_F]
+    return np.asarray(score_SF @ member_FG * member_FG.shape[1] / len(group_F), float)
 
 
 def least_error(items: int) -> float:

@@ -107,6 +107,11 @@ def _of_groups(task: Task, right: NDArray[np.float64]) -> Iterator[Value]:
             name = f"{task.name}_{group.replace(' ', '_')}_accuracy"
             value = right[groups == group].mean()
             yield row(name, value, quantity="accuracy", task=task.name, group=group)
+    if groups.any():  # an item without one is a group of its own
+        named = [group or f"\0{i}" for i, group in enumerate(groups.tolist())]
+        places = {group: float(i) for i, group in enumerate(dict.fromkeys(named))}
+        count = row(f"{task.name}_groups", len(places), quantity="groups", task=task.name)
+        yield replace(count, samples=tuple(places[group] for group in named))
 
 
 def _right(task: Task, scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -125,6 +125,8 @@ def _intervals(
             errors[variant.id] = StandardError(error.se / scale, error.df)
     found = simultaneous(each, text_errors=errors, family=family)
     exact = _is_exact(table, name)
+    if any(one.is_accuracy for of in table.answers.get(name, {}).values() for one in of.values()):
+        found = {id_: items.bounded(interval) for id_, interval in found.items()}
     return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
 
 

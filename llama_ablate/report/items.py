@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
-from llama_ablate.evidence.items import item_error, least_error
+from llama_ablate.evidence.items import by_group, item_error, least_error
 from llama_ablate.report.stability import sides
 from llama_ablate.report.units import Unit
 from llama_ablate.results.plan import PlannedTable
@@ -28,6 +28,8 @@ class Answers:
     fingerprint: str
     #: Whether a score is 1 where the item is right, and 0 or a share where it is not.
     is_accuracy: bool
+    #: Which group each item belongs to; None where they have none.
+    groups: NDArray[np.float64] | None
 
 
 #: By the name of the number, the variant's id, and the seed.
@@ -72,15 +74,43 @@ def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
         for run, where in zip(rows["run"], rows["coordinates"], strict=True)
         if "fingerprint" in where
     }
+    groups = _groups(rows)
     found: dict[str, dict[str, dict[int, Answers]]] = {}
     names = ("name", "quantity", "variant", "run", "coordinates", "samples")
     columns = (rows[column] for column in names)
     for name, quantity, variant, run, where, samples in zip(*columns, strict=True):
-        if len(samples) > 1:
+        if len(samples) > 1 and quantity != "groups":
             items = known.get((run, where["task"]), "")
             is_accuracy = quantity.startswith(_DECIDES)
-            answers = Answers(np.array(samples, float), items, is_accuracy)
+            of = groups.get((run, where["task"]))
+            own = of if of is not None and len(of) == len(samples) else None
+            answers = Answers(np.array(samples, float), items, is_accuracy, own)
             found.setdefault(name, {}).setdefault(variant, {})[int(seeds[run])] = answers
+    return found
+
+
+def _groups(rows: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return the groups of the items of each run and task.
+
+    Records of older versions have the accuracy of each group and not its items: where those are
+    the means of stretches of equal length, the stretches are the groups.
+    """
+    found: dict[tuple[str, str], NDArray[np.float64]] = {}
+    means: dict[tuple[str, str], list[float]] = {}
+    scores: dict[tuple[str, str], NDArray[np.float64]] = {}
+    columns = (rows[column] for column in ("quantity", "run", "coordinates", "samples", "value"))
+    for quantity, run, where, samples, value in zip(*columns, strict=True):
+        key = (run, where["task"])
+        if quantity == "groups":
+            found[key] = np.array(samples, float)
+        elif quantity == _DECIDES and "group" in where:
+            means.setdefault(key, []).append(value)
+        elif quantity == _DECIDES:
+            scores[key] = np.array(samples, float)
+    for key in means.keys() & scores.keys() - found.keys():
+        each, rest = divmod(len(scores[key]), len(means[key]))
+        if not rest and np.allclose(scores[key].reshape(-1, each).mean(1), means[key], atol=1e-3):
+            found[key] = np.repeat(np.arange(len(means[key]), dtype=float), each)
     return found
 
 
@@ -98,7 +128,15 @@ def error(answers: ByItem, name: str, variant: str, against: str) -> StandardErr
         return None
     one = own[seeds[0]]
     least = least_error(len(one.scores)) if one.is_accuracy else 0.0
-    return item_error([own[seed].scores - other[seed].scores for seed in seeds], least=least)
+    differences = np.array([own[seed].scores - other[seed].scores for seed in seeds])
+    if one.groups is not None and len(set(one.groups)) > 1:
+        differences = by_group(differences, one.groups)
+    return item_error(differences, least=least)
+
+
+def bounded(row: Interval) -> Interval:
+    """Return the interval of a difference of two shares, which lies from -1 to 1."""
+    return replace(row, low=max(row.low, -1.0), high=min(row.high, 1.0))
 
 
 def other_items(table: Table) -> list[str]:
@@ -116,8 +154,8 @@ def accuracies(table: Table) -> pd.DataFrame:
 
     Columns: `task, label, baseline, role, n, accuracy, difference, low, high, verdict,
     accuracy_norm, target_perplexity, chance, items, cut_items`. The intervals of all rows hold at
-    once, a control's alone; they have the error of the seeds and that of the items. Empty where no
-    task was measured.
+    once and at all looks, a control's alone. They have the error of the seeds and that of the
+    items, between groups where items have such. Empty where no task was measured.
     """
     names = {
         where["task"]: name
@@ -129,7 +167,8 @@ def accuracies(table: Table) -> pd.DataFrame:
     ranked = [variant for variant in table.plan.variants if not (variant.role or variant.baseline)]
     rows = []
     for task, name in names.items():
-        found = _intervals(table, str(name), len(ranked) * len(names))
+        looks = len(table.experiment.looks)
+        found = _intervals(table, str(name), len(ranked) * len(names) * looks)
         beside = _means(table, str(task))
         for variant in table.plan.variants:
             interval = found.get(variant.id)
@@ -178,7 +217,7 @@ def _intervals(table: Table, name: str, family: int) -> dict[str, Interval]:
     found = simultaneous(ranked, text_errors=errors, family=family)
     for control in controls:
         found |= simultaneous(control, text_errors=errors)
-    return found
+    return {id_: bounded(row) for id_, row in found.items()}
 
 
 def _means(table: Table, task: str) -> dict[tuple[str, str], float]:

@@ -1,0 +1,60 @@
+"""Items of tasks in a report: their groups, and what those do to the error of an accuracy."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llama_ablate.evidence.items import by_group, item_error, least_error
+from llama_ablate.report import items
+from llama_ablate.report.frames import Frames
+from llama_ablate.results import Results
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
+NAME = "minimal-pairs_accuracy"
+
+
+@pytest.fixture(scope="module")
+def prose():
+    return Frames.of(Results.open(REFERENCE / "prose")).table
+
+
+def test_records_without_groups_have_those_that_their_accuracies_tell(prose):
+    for of_seed in prose.answers[NAME].values():
+        for own in of_seed.values():
+            assert own.groups.tolist() == np.repeat(range(8), 25).tolist()
+
+
+def test_the_error_of_an_accuracy_is_that_between_templates(prose):
+    base = prose.plan.baseline.id
+    variant = next(v.id for v in prose.plan.variants if v.label == "layernorm")
+    own, other = (prose.answers[NAME][id_] for id_ in (variant, base))
+    differences = np.array([own[seed].scores - other[seed].scores for seed in sorted(own)])
+    by_hand = item_error(differences.reshape(len(own), 8, 25).mean(2), least=least_error(200))
+    found = items.error(prose.answers, NAME, variant, base)
+    assert found.se == pytest.approx(by_hand.se)
+    assert found.se > 3 * item_error(differences, least=least_error(200)).se
+    assert by_group(differences, own[0].groups) == pytest.approx(
+        differences.reshape(len(own), 8, 25).mean(2)
+    )
+
+
+def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
+    guards = prose.guards.set_index(["label", "measure"])["result"]
+    assert guards["layernorm", NAME] == guards["gelu", NAME] == "undecided"
+
+
+def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
+    where = {"task": "t"}
+    rows = pd.DataFrame(
+        {
+            "run": "r",
+            "quantity": ["accuracy", "accuracy", "accuracy", "groups"],
+            "coordinates": [where, where | {"group": "a"}, where | {"group": "b"}, where],
+            "value": [0.5, 1.0, 0.0, 2.0],
+            "samples": [(1.0, 0.0, 1.0, 0.0), (), (), (0.0, 1.0, 0.0, 1.0)],
+        }
+    )
+    assert items._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
+    assert items._groups(rows.iloc[:3]) == {}
