@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 
-from llama_ablate.evidence.rates import wilson
+from llama_ablate.evidence.rates import share
 from tests import tally
 
 
@@ -20,7 +20,7 @@ def table() -> str:
         versions[line["date"], line["commit"], line["code"]] += 1
     for (row, what, test), same in cases.items():
         trials, failures = (sum(line[key] for line in same) for key in ("trials", "failures"))
-        high = wilson(failures, trials)[1] if failures else 1 - 0.05 ** (1 / trials)
+        high = share(failures, trials)[1] if failures else 1 - 0.05 ** (1 / trials)
         commits = ", ".join(sorted({f"`{line['commit'][:7]}`" for line in same}))
         lines.append(
             f"| [{row}](../{test.partition('::')[0]}) | {what} | {trials:,} | {failures} | "

@@ -15,11 +15,14 @@ _NO_SPREAD = (math.nan, math.nan, math.nan, 0.0, math.nan, False)
 
 
 @cache
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Return the 95% interval of a share (Wilson 1927, JASA 22): sound for none and for all."""
+def share(hits: int, n: int) -> tuple[float, float]:
+    """Return the exact 95% interval of a share (Clopper & Pearson 1934, Biometrika 26).
+
+    Wilson's holds 83% at the worst rate of three to ten runs, near none and all of them.
+    """
     from scipy import stats
 
-    interval = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    interval = stats.binomtest(hits, n).proportion_ci(0.95, method="exact")
     return float(interval.low), float(interval.high)
 
 

@@ -157,7 +157,7 @@ COMPARISON: Columns = {
     "ended": "its reported runs that have finished",
     "too_short": "how many of them were too short",
     "lost": "how many of them diverged or collapsed",
-    "lost_low": "lower end of the 95% interval of the share of the lost (Wilson)",
+    "lost_low": "lower end of the 95% interval of the share of the lost (Clopper and Pearson)",
     "lost_high": "upper end of it",
     "lost_p_corrected": "exact two-sided p of that share against the baseline's, corrected for the "
     "number of rows; missing where neither has lost any",

@@ -25,7 +25,7 @@ from llama_ablate.evidence import (
     summary,
 )
 from llama_ablate.evidence.medians import Timing, Turns
-from llama_ablate.evidence.rates import p_of_rates, wilson
+from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.report import tuning
 from llama_ablate.report.stability import UNSTABLE, words
 from llama_ablate.report.units import unit_of
@@ -79,7 +79,7 @@ def compare(
     verdict is read from, and which of the `looks` it is from. A variant that is open at a look is
     `pending`. What was not measured is NaN. A variant none of whose runs ended `ok` keeps its row.
     `ended, too_short, lost` (diverged or collapsed) count its reported runs that have finished; the
-    share of the lost has Wilson's interval, and an exact p against the baseline's. `finished,
+    share of the lost has an exact interval, and an exact p against the baseline's. `finished,
     diverged, collapsed` count its runs at every tuned point.
     """
     reported = runs[runs["chosen"]]
@@ -292,7 +292,7 @@ def _verdict(
 
 def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, float]:
     """Return how many runs ended, were too short or lost, and what the share of the lost says."""
-    low, high = wilson(own.lost, own.runs) if own.runs else (math.nan, math.nan)
+    low, high = share(own.lost, own.runs) if own.runs else (math.nan, math.nan)
     p = math.nan
     if at and (own.lost or base.lost) and own.runs and base.runs:
         rows = _ALPHA / at.row.alpha  # that share the error, and looks

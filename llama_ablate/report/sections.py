@@ -179,7 +179,7 @@ def _ends(frame: pd.DataFrame) -> str:
     if frame["lost"].any():
         said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
             the difference that of the seeds that both kept: it shows no arm to be better than its
-            lost seeds let it be. The share of the lost has Wilson's interval, and an exact p
+            lost seeds let it be. The share of the lost has an exact interval, and an exact p
             against the baseline's, corrected for the rows: p below 0.05, or all of them and none of
             the baseline's, is the verdict."""
     return said
@@ -372,7 +372,7 @@ def _stability(frames: Frames) -> Section | None:
         gradient was not finite, or its training loss ended above chance and above where it began;
         it collapsed if its held-out loss stopped near or above that of token frequencies. One that
         still fell there counts as too short, and so does one whose loss another run of its seed,
-        that did not end so, never went below. Shares have Wilson's interval. A spike is a step
+        that did not end so, never went below. Shares have exact intervals. A spike is a step
         seven deviations above the hundred before.""",
         printed=unstable,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 import pandas as pd
 
 from llama_ablate.evidence import Ended
-from llama_ablate.evidence.rates import wilson
+from llama_ablate.evidence.rates import share
 from llama_ablate.results import FINAL
 from llama_ablate.results.outcomes import Curves, milder_outcomes
 from llama_ablate.results.plan import PlannedTable
@@ -55,7 +55,7 @@ def stability(runs: pd.DataFrame) -> pd.DataFrame:
         row = {"label": label, "runs": len(own)}
         for outcome in UNSTABLE:
             count = int((own["outcome"] == outcome).sum())
-            low, high = wilson(count, len(own))
+            low, high = share(count, len(own))
             row |= {
                 outcome: count,
                 f"{outcome}_share": count / len(own),

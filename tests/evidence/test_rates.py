@@ -4,17 +4,27 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llama_ablate.evidence.rates import p_of_rates, rate_difference, wilson
+from llama_ablate.evidence.rates import p_of_rates, rate_difference, share
 
 
-@pytest.mark.parametrize(("hits", "n"), [(0, 9), (3, 9), (9, 9)])
-def test_the_interval_of_a_share_is_wilsons(hits, n):
-    z, p = 1.959964, hits / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = wilson(hits, n)
-    assert low == pytest.approx(max(0.0, centre - half), abs=1e-6)
-    assert high == pytest.approx(min(1.0, centre + half), abs=1e-6)
+@pytest.mark.parametrize(("hits", "n"), [(0, 9), (3, 9), (9, 9), (1, 3)])
+def test_the_ends_of_the_interval_of_a_share_leave_each_tail_2_5_percent(hits, n):
+    low, high = share(hits, n)
+    assert (low == 0) == (hits == 0)
+    assert (high == 1) == (hits == n)
+    if hits:
+        assert stats.binom.sf(hits - 1, n, low) == pytest.approx(0.025, abs=1e-6)
+    if hits < n:
+        assert stats.binom.cdf(hits, n, high) == pytest.approx(0.025, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_the_interval_of_a_share_holds_any_rate_in_95_percent(n):
+    ends = [share(hits, n) for hits in range(n + 1)]
+    for rate in np.linspace(0.001, 0.999, 400):
+        weights = stats.binom.pmf(range(n + 1), n, rate)
+        held = sum(w for w, (low, high) in zip(weights, ends, strict=True) if low <= rate <= high)
+        assert held >= 0.95 - 1e-9
 
 
 def test_eleven_of_36_against_none_of_36_is_a_difference():
