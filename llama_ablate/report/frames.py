@@ -5,7 +5,7 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -88,8 +88,18 @@ class TableFrames:
 
     @cached_property
     def _stands(self) -> dict[str, Standing[Interval]]:
+        @cache
+        def guarded(look: int) -> set[str]:
+            return guards.still_open(self.views[look], self.experiment.looks)
+
         return stages.stand(
-            self.plan, self.experiment, self.planned, self.margin, self.quantities, self.by_document
+            self.plan,
+            self.experiment,
+            self.planned,
+            self.margin,
+            self.quantities,
+            self.by_document,
+            guarded if self.experiment.guard else lambda _: (),
         )
 
     @cached_property

@@ -10,6 +10,8 @@ import pandas as pd
 from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
 from llama_ablate.evidence import Interval, StandardError, simultaneous
+from llama_ablate.evidence.intervals import FEWEST_SEEDS
+from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
 from llama_ablate.report import items
 from llama_ablate.report.items import Table
 from llama_ablate.report.samples import differences, of_training, samples
@@ -74,6 +76,32 @@ def results(table: Table) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows, columns=[*COLUMNS, "result"])
+
+
+def still_open(table: Table, looks: Sequence[int]) -> set[str]:
+    """Return the variants, by id, with a guard that is undecided and that more seeds may decide.
+
+    `table` is as it was at one of the looks. What has less than a 10% predicted chance of being
+    decided at the last look is not gone on for (`sequential.chance_to_decide`).
+    """
+    guards = [(guard, name) for guard in table.experiment.guard for name in _names(table, guard)]
+    variants = [v for v in table.plan.variants if not (v.baseline or v.role)]
+    found: set[str] = set()
+    for guard, name in guards:
+        bound = _bound(guard, margins.read(guard.worse_by)[0])
+
+        def is_decided(harm: Interval, bound: float = bound) -> bool:
+            return _result(harm, bound) != "undecided"
+
+        family = len(guards) * len(variants) * len(looks)
+        for id_, interval in _intervals(table, guard, name, variants, family).items():
+            harm = interval if guard.worse == "higher" else -interval
+            if not harm.n or is_decided(harm):
+                continue
+            few = harm.n < FEWEST_SEEDS or not harm.seed_se > 0
+            if few or chance_to_decide(harm, looks[-1], harm.alpha, is_decided) >= FUTILE:
+                found.add(id_)
+    return found
 
 
 def broken(guarded: pd.DataFrame) -> dict[str, str]:

@@ -6,7 +6,7 @@ commands and machines that share a folder agree.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -50,11 +50,14 @@ def stand(
     margin: float | None,
     quantities: Mapping[str, Quantity],
     by_document: heldout.ByDocument,
+    guarded: Callable[[int], Collection[str]] = lambda _: (),
 ) -> dict[str, Standing[Interval]]:
     """Return where each variant of a table but the baseline stands, by id, and each quantity.
 
-    `planned` has a row for each planned run. With a single look a variant is judged by whatever has
-    ended, and quantities have no looks of their own. The interval of a quantity is of no seeds.
+    `planned` has a row for each planned run. `guarded` tells of a look which variants, by id, have
+    a guard that later seeds may decide: those go on, whatever their loss says. With a single look a
+    variant is judged by whatever has ended, and quantities have no looks of their own. The interval
+    of a quantity is of no seeds.
     """
     looks, seeds = experiment.looks, experiment.seed_list
     last = len(looks) - 1
@@ -104,6 +107,8 @@ def stand(
     def decided(arm: str, look: int, row: Interval) -> bool:
         if arm in quantities:
             return quantities[arm].judge(look)
+        if look < last and arm in guarded(look):
+            return False
         own, of_base = (Ended.of(of_look(id_, look)) for id_ in (arm, base))
         word = judged(row, margin, own, of_base)
         if word != "inconclusive" or look == last or own.lost or of_base.lost:

@@ -1,5 +1,6 @@
 """Items of tasks in a report: their groups, and what those do to the error of an accuracy."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.evidence.items import by_group, item_error, least_error
-from llama_ablate.report import items
+from llama_ablate.report import guards, items
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results
 
@@ -58,3 +59,15 @@ def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
     )
     assert items._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
     assert items._groups(rows.iloc[:3]) == {}
+
+
+def test_a_guard_is_gone_on_for_where_more_seeds_may_decide_it(prose):
+    labels = {v.id: v.label for v in prose.plan.variants}
+    assert guards.still_open(prose, [5]) == set()  # there are no more
+    found = guards.still_open(prose, [5, 500])
+    assert {labels[id_] for id_ in found} == {"layernorm", "sinusoidal", "gelu"}
+    one = prose.experiment.guard[0]
+    loose = prose.experiment.model_copy(
+        update={"guard": [one.model_copy(update={"worse_by": "0.9 points"})]}
+    )
+    assert guards.still_open(replace(prose, experiment=loose), [5, 500]) == set()

@@ -269,3 +269,21 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
     assert set(comparison.winners({"one": lost, "two": lost})["winner"]) == {"late"}
     short = frame.assign(verdict=["baseline", "too short", "inconclusive", "pending"])
     assert set(comparison.winners({"one": short, "two": short})["winner"]) == {"late"}
+
+
+def test_an_arm_whose_guard_later_seeds_may_decide_goes_on_whatever_its_loss_says():
+    table, frame = planned()
+    experiment = plans.document(table, seeds=LOOKS).experiment
+    alone = stages.stand(table, experiment, frame, None, {}, {})
+    assert (alone["clear"].look, alone["clear"].is_open) == (0, False)
+    at = stages.stand(
+        table, experiment, frame, None, {}, {}, lambda look: {"clear"} if look == 0 else ()
+    )
+    assert (at["clear"].look, at["clear"].is_open) == (1, False)
+    ended = {"base": 3, "clear": 3, "null": 3, "other": 3}
+    table, frame = planned(ended=ended)
+    at = stages.stand(table, experiment, frame, None, {}, {}, lambda _: {"clear"})
+    assert (at["clear"].needs, at["clear"].is_open) == (1, True)
+    table, frame = planned()
+    last = stages.stand(table, experiment, frame, None, {}, {}, lambda _: {"clear"})
+    assert (last["clear"].look, last["clear"].is_open) == (2, False)
