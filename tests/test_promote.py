@@ -1,14 +1,18 @@
 """The command `promote`: a second gate on fresh seeds and a second text, by an ordinary file."""
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config import experiment
-from llama_ablate.config.schema import Controls
+from llama_ablate.config.schema import Controls, Guard
 from llama_ablate.design import promotion
 from llama_ablate.design.promotion import Gate
+from llama_ablate.evidence import StandardError
+from llama_ablate.evidence.power import Noise, of_rows
 from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results
 from tests.conftest import LEARNS
@@ -125,6 +129,57 @@ def test_each_keeps_the_point_that_was_chosen_for_it(first):
     assert [(h.direction, h.margin, h.source) for h in second.hypotheses] == [
         ("better", None, "out/tiny")
     ] * 2
+
+
+def test_the_second_gate_keeps_guards_states_the_margin_and_can_be_run_from_anywhere(
+    first, promote, monkeypatch
+):
+    monkeypatch.chdir(first)
+    words = ("mqa", "--text", "other.txt", "--direction", "better", "--dry-run", "--json")
+    for margin, stated in ((None, None), ("0.01 nats", "0.01 nats")):
+        code, out, _ = promote(*words, *(["--margin", margin] if margin else []))
+        assert code == 0
+        values = json.loads(out)["experiment"]
+        assert [h.get("margin") for h in values["hypotheses"]] == [stated] * 2
+    assert [text["corpus"]["path"] for text in values["texts"]] == [
+        str(first / "book.txt"),
+        str(first / "other.txt"),
+    ]
+    assert values["controls"]["aa"] == ["none"]
+    frames = Frames.of(Results.open(first / "out" / "tiny"))
+    guarded = frames.table.experiment.model_copy(
+        update={"guard": [Guard(metric="perplexity", quantity="loss", worse_by="0.1 nats")]}
+    )
+    table, runs = frames.table.plan, frames.table.plan.runs
+    mqa = next(v for v in table.variants if v.label == "mqa")
+    chosen = {"baseline": runs[0], "mqa": next(r for r in runs if r.variant == mqa.id)}
+    gate = Gate("out", "better", "better", -0.2, -0.3, -0.1, seeds=2, passed=True)
+    made = promotion.experiment(
+        guarded, table, mqa, chosen, gate, second="python-stdlib", margin="1 nats", seeds=[7, 8]
+    )
+    (guard,) = experiment.read(promotion.written(made), first / "second.yaml").experiment.guard
+    assert (guard.metric, guard.quantity, guard.worse_by) == ("perplexity", "loss", "0.1 nats")
+
+
+def test_the_chance_to_confirm_half_of_the_first_gates_difference_is_said_before(capsys):
+    pack = Path(__file__).parents[1] / "results/reference/first"
+    text = Path(__file__).parents[1] / "README.md"
+    words = ["promote", str(pack), "swiglu", "--text", str(text), "--dry-run"]
+    assert main([*words, "--json"]) == 0
+    chance = json.loads(capsys.readouterr().out)["chance"]
+    assert 0 < chance["power"] < 0.8
+    assert chance["seeds_needed"] > 8
+    assert main([*words, "--seeds", str(chance["seeds_needed"])]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    power = float(said.partition("seeds: ")[2].partition(";")[0])
+    assert power == pytest.approx(0.8, abs=0.12)
+
+
+@pytest.mark.parametrize("seeds", [5, 6])
+def test_a_true_effect_of_three_deviations_is_confirmed_on_both_texts_by_five_and_six_seeds(seeds):
+    """With the A/A's veto it was in 2 to 5%."""
+    alone = of_rows([Noise(StandardError(1.0, math.inf))], [seeds], known=True, tables=2_000)
+    assert alone.power(3.0)[0] ** 2 >= 0.8
 
 
 def test_fresh_seeds_are_none_that_were_used_and_none_of_a_race():

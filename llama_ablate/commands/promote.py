@@ -1,6 +1,7 @@
 """The command `promote`: a second gate for one variant, on fresh seeds and a second text."""
 
 from argparse import ArgumentParser, Namespace
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from llama_ablate.commands.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
+    from llama_ablate.design.plan import Plan
     from llama_ablate.design.promotion import Gate
     from llama_ablate.report.frames import TableFrames
 
@@ -60,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Write the experiment of the second gate, run it, and say which gates were passed."""
-    from llama_ablate.commands import selection
+    from llama_ablate.commands import notes, selection
     from llama_ablate.config import experiment
     from llama_ablate.design import promotion
     from llama_ablate.design.plan import make
@@ -93,6 +95,7 @@ def run(options: Namespace) -> Answer:
             options.seeds or len(table.experiment.seed_list),
             {run.seed for run in results.plan.runs.values()},
         ),
+        least=gate.direction == "better" and options.margin is not None,
     )
     at = results.root if results.root.name not in ("", "..") else results.root.resolve()
     root = options.results or at.parent
@@ -102,8 +105,13 @@ def run(options: Namespace) -> Answer:
     plan = make(experiment.read(text, file))
     if len({made.tokens.fingerprint for made in plan.tables}) < len(plan.tables):
         raise ConfigError("--text is the text of the first gate: a second one is needed")
+    chance = _chance(table, plan, gate)
     if options.dry_run:
-        return Answer(text, {"experiment": values, "file": str(file), "gate": vars(gate)})
+        said = f"# {chance['sentence']}\n" if chance else ""
+        shown = {"experiment": values, "file": str(file), "gate": vars(gate), "chance": chance}
+        return Answer(said + text, shown)
+    if chance:
+        notes.note(chance["sentence"])
     if file.is_file() and file.read_text("utf-8") != text:
         raise ConfigError(
             f"'{file}' holds a promotion with another protocol: go on with llama-ablate run, or "
@@ -131,6 +139,7 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
     if verdict not in ("better", "equivalent", "inconclusive"):
         raise ConfigError(f"'{label}' is {verdict} in {root}: there is nothing to confirm")
     failing = controls.failing(table.controls, seen_to_differ=verdict == "better")
+    failing = "; ".join(filter(None, (failing, str(row["guard"]))))
     direction = stated or ("better" if verdict == "inconclusive" else verdict)
     return Gate(
         root,
@@ -148,6 +157,7 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
 def _second_text(text: str | None, first: Any, root: str) -> Any:
     """Return the corpus that `--text` names. Raises ConfigError where it must be given."""
     from llama_ablate.config.marked_yaml import parse
+    from llama_ablate.design.promotion import absolute
 
     if text is None:
         name = first if isinstance(first, str) else first["name"]
@@ -155,8 +165,41 @@ def _second_text(text: str | None, first: Any, root: str) -> Any:
             raise ConfigError(f"{root} was run on '{name}': give a second text with --text")
         return _STANDARD
     if not text.startswith("{") and (Path(text).exists() or any(c in text for c in "/*.")):
-        return {"name": "files", "path": text}
-    return parse(f"value: {text}", "--text").values["value"]
+        kept = {} if isinstance(first, str) else first
+        read = {key: deepcopy(kept[key]) for key in ("splits", "longest") if key in kept}
+        return absolute({"name": "files", "path": text, **read})
+    return absolute(parse(f"value: {text}", "--text").values["value"])
+
+
+def _chance(table: "TableFrames", plan: "Plan", gate: "Gate") -> dict[str, Any] | None:
+    """Return the chance to confirm half of the first gate's difference, and the seeds for 0.8.
+
+    On both texts, whose noise is taken to be that of the first gate and independent. The best of
+    many is partly lucky: half is left of it. None where nothing is to be seen to differ.
+    """
+    from llama_ablate.evidence.power import SEEDS, WANTED
+    from llama_ablate.report import power
+    from llama_ablate.results import Settings
+
+    if gate.direction != "better" or not gate.difference < 0:
+        return None
+    try:
+        known = power.Known.of_pilot(table, None, gate.results)
+    except ConfigError:
+        return None  # one seed: nothing is known of the noise
+    document = plan.document(None, Settings())
+    count = len(plan.experiment.seed_list)
+
+    def both(seeds: int) -> float:
+        return power.chance(document, known, gate.difference / 2, seeds) ** 2
+
+    own, need = both(count), next((seeds for seeds in SEEDS if both(seeds) >= WANTED), None)
+    more = f"0.8 takes {need} (--seeds {need})" if need else f"{SEEDS[-1]} are too few for 0.8"
+    sentence = (
+        f"chance to confirm half of {gate.difference:+.4f} nats on both texts with {count} seeds: "
+        f"{own:.2f}; {more}"
+    )
+    return {"power": own, "seeds_needed": need, "sentence": sentence}
 
 
 def _with_gates(answer: Answer, gate: "Gate") -> Answer:

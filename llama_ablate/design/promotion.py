@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -61,12 +62,14 @@ def experiment(
     second: Any,
     margin: str,
     seeds: list[int],
+    least: bool = False,
 ) -> dict[str, Any]:
     """Return the values of the experiment file of a second gate.
 
     Baseline and variant are those of a table of the first one, each with the train config of its
     chosen run; its text and the corpus `second` make a table each. The variant has a hypothesis of
-    the gate's direction in both. The controls are the first one's, and an A/A arm.
+    the gate's direction in both: to be better, by more than the margin where that is the `least`.
+    Guards and controls are the first one's, with the baseline repeated.
     """
     base = table.baseline
     config = chosen[base.label].train_config(first.train).model_dump(mode="json")
@@ -84,11 +87,11 @@ def experiment(
         for key in train_config.KEYS
         if own[key] != config[key]
     }
-    corpus = table.text.source.corpus
+    corpus = absolute(table.text.source.corpus)
     names = [f"first text, {_name(corpus)}"[:60], f"second text, {_name(second)}"[:60]]
     read = table.text.source.model_dump(mode="json", exclude={"name", "corpus"})
     hypothesis: dict[str, Any] = {"variant": variant.label, "direction": gate.direction}
-    if gate.direction == "equivalent":
+    if gate.direction == "equivalent" or least:
         hypothesis["margin"] = margin
     hypothesis |= {"source": gate.results, "said": gate.sentence}
     train = Train.model_validate({**config, "tokens": None, "steps": table.steps})
@@ -115,9 +118,18 @@ def experiment(
         "hypotheses": [{**hypothesis, "table": name} for name in names],
         "measure": [*first.measure, *(["perplexity"] if _unscored(first) else [])],
     }
+    if first.guard:
+        values["guard"] = [one.model_dump(mode="json", exclude_none=True) for one in first.guard]
     if first.parallel.data > 1:
         values["parallel"] = first.parallel.model_dump(exclude_defaults=True)
     return values
+
+
+def absolute(corpus: Any) -> Any:
+    """Return a corpus with the path of its files from the root: a file may be read elsewhere."""
+    if isinstance(corpus, str) or corpus.get("name") != "files" or "path" not in corpus:
+        return corpus
+    return {**corpus, "path": str(Path(corpus["path"]).expanduser().absolute())}
 
 
 def written(values: Mapping[str, Any]) -> str:
@@ -132,7 +144,7 @@ def _question(direction: str, baseline: str, margin: str) -> str:
 
 
 def _controls(first: Experiment, chosen: Mapping[str, PlannedRun]) -> dict[str, Any]:
-    """Return the first gate's controls with an A/A arm, at the points that were chosen."""
+    """Return the first gate's controls at the points that were chosen, and a repeated baseline."""
     positive = dict(first.controls.positive)
     if positive and "positive control" in chosen:
         tuned = chosen["positive control"].tuned
@@ -140,7 +152,7 @@ def _controls(first: Experiment, chosen: Mapping[str, PlannedRun]) -> dict[str, 
             f"train.{key}": train_config.whole(key, value, REGISTRIES)
             for key, value in tuned.items()
         } | positive
-    return {"aa": list(first.controls.aa) or ["both"], "positive": positive}
+    return {"aa": list(dict.fromkeys(["none", *first.controls.aa])), "positive": positive}
 
 
 def _unscored(first: Experiment) -> bool:

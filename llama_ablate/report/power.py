@@ -168,6 +168,12 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     return Promise(found, runs)
 
 
+def chance(plan: PlanDocument, known: Known, effect: float, seeds: int) -> float:
+    """Return the power for an effect of the first row of a plan with another number of seeds."""
+    draw = _design(plan, known, tables=_FEW_TABLES)[1]
+    return float(draw(seeds, _text_of(plan, known)[1]).power(effect)[0])
+
+
 def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:
     """Return how wide rows will be, at least and at most, and how many documents an effect needs.
 
