@@ -44,7 +44,7 @@ def counted(found):
         yield alike, of
 
 
-def test_half_the_length_ranks_42_percent_of_170_pairs_of_five_packs_as_the_end_does(capsys):
+def test_half_the_length_ranks_44_percent_of_170_pairs_of_five_packs_as_the_end_does(capsys):
     values = asked(capsys, *FIVE, "--lengths")
     ranked = pd.DataFrame(values["ranked"])
     assert sorted({*ranked["share"]}) == [0.1, 0.25, 0.5]
