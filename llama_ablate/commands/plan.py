@@ -82,8 +82,7 @@ def run(options: Namespace) -> Answer:
     need = memory.needed(plan, compute)
     if need:
         workers = min(
-            workers,
-            memory.fitting(need, free_bytes(device), compute) * local.devices(device),
+            workers, memory.fitting(need, free_bytes(device), compute) * local.devices(device)
         )
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()), expected)

@@ -177,7 +177,7 @@ def _chance(table: "TableFrames", plan: "Plan", gate: "Gate") -> dict[str, Any] 
     On both texts, whose noise is taken to be that of the first gate and independent. The best of
     many is partly lucky: half is left of it. None where nothing is to be seen to differ.
     """
-    from llama_ablate.evidence.power import SEEDS, WANTED
+    from llama_ablate.evidence.power import SEEDS
     from llama_ablate.report import power
     from llama_ablate.results import Settings
 
@@ -187,13 +187,8 @@ def _chance(table: "TableFrames", plan: "Plan", gate: "Gate") -> dict[str, Any] 
         known = power.Known.of_pilot(table, None, gate.results)
     except ConfigError:
         return None  # one seed: nothing is known of the noise
-    document = plan.document(None, Settings())
-    count = len(plan.experiment.seed_list)
-
-    def both(seeds: int) -> float:
-        return power.chance(document, known, gate.difference / 2, seeds) ** 2
-
-    own, need = both(count), next((seeds for seeds in SEEDS if both(seeds) >= WANTED), None)
+    document, count = plan.document(None, Settings()), len(plan.experiment.seed_list)
+    own, need = power.confirmation(document, known, gate.difference / 2)
     more = f"0.8 takes {need} (--seeds {need})" if need else f"{SEEDS[-1]} are too few for 0.8"
     sentence = (
         f"chance to confirm half of {gate.difference:+.4f} nats on both texts with {count} seeds: "

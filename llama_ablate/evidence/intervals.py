@@ -187,7 +187,7 @@ def believed(
     others (tests/evidence/test_noise.py). A table that is less noisy keeps what was expected: else
     two seeds that happen to agree would again have an interval of their own.
     """
-    variances = _variances(differences)
+    variances = _variances({name: differences.get(name, ()) for name in expected})
     known = [name for name, one in expected.items() if one.se > 0 and variances.get(name, 0.0) > 0]
     if not known:
         return {}

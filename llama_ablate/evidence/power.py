@@ -204,7 +204,11 @@ def with_looks(
 
 
 def fewest(
-    draw: Callable[[float], Drawn], effect: float, among: Sequence[float], row: int
+    draw: Callable[[float], Drawn],
+    effect: float,
+    among: Sequence[float],
+    row: int,
+    wanted: float = WANTED,
 ) -> float:
     """Return the smallest of some sizes with which a row shows an effect; infinite for none.
 
@@ -213,7 +217,7 @@ def fewest(
     low, high = 0, len(among)
     while low < high:
         middle = (low + high) // 2
-        enough = draw(among[middle]).power(effect)[row] >= WANTED
+        enough = draw(among[middle]).power(effect)[row] >= wanted
         low, high = (low, middle) if enough else (middle + 1, high)
     return among[low] if low < len(among) else math.inf
 

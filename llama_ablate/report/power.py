@@ -20,6 +20,7 @@ from llama_ablate.evidence.power import (
     DOCUMENTS,
     SEEDS,
     TABLES,
+    WANTED,
     Drawn,
     Noise,
     OfText,
@@ -150,7 +151,7 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
         more = fewest(lambda factor: draw(count, held * factor), effect, DOCUMENTS, i)
         together = None
         if math.isinf(seeds) and math.isinf(more):
-            together = _together(lambda n, k: draw(n, held * k), effect, i, documents)
+            together = _together(draw, held, effect, i, documents)
         found.append(
             {
                 "row": name,
@@ -168,10 +169,15 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     return Promise(found, runs)
 
 
-def chance(plan: PlanDocument, known: Known, effect: float, seeds: int) -> float:
-    """Return the power for an effect of the first row of a plan with another number of seeds."""
-    draw = _design(plan, known, tables=_FEW_TABLES)[1]
-    return float(draw(seeds, _text_of(plan, known)[1]).power(effect)[0])
+def confirmation(plan: PlanDocument, known: Known, effect: float) -> tuple[float, int | None]:
+    """Return the chance that a plan's first row shows an effect on two texts, and seeds for 0.8.
+
+    Their noise is taken to be independent. None where no number of seeds tried is enough.
+    """
+    (_names, draw), held = _design(plan, known, tables=_FEW_TABLES), _text_of(plan, known)[1]
+    own = float(draw(len(plan.experiment.seed_list), held).power(effect)[0]) ** 2
+    need = fewest(lambda n: draw(int(n), held), effect, SEEDS, 0, math.sqrt(WANTED))
+    return own, None if math.isinf(need) else int(need)
 
 
 def glance(plan: PlanDocument, known: Known, effect: float) -> dict[str, Any]:
@@ -262,11 +268,16 @@ def _noises(plan: PlanDocument, known: Known, held: float) -> list[Noise]:
     ]
 
 
-def _together(draw: Any, effect: float, row: int, documents: int) -> dict[str, int | None] | None:
+def _together(
+    draw: Callable[[int, float], Drawn], held: float, effect: float, row: int, documents: int
+) -> dict[str, int | None] | None:
     """Return the least of more documents with which some number of seeds is enough."""
     for factor in DOCUMENTS[1:]:
-        seeds = fewest(lambda n, factor=factor: draw(int(n), factor), effect, SEEDS, row)  # type: ignore[misc]
-        if math.isfinite(seeds):
+
+        def with_more(seeds: float, times: float = held * factor) -> Drawn:
+            return draw(int(seeds), times)
+
+        if math.isfinite(seeds := fewest(with_more, effect, SEEDS, row)):
             return {"seeds": int(seeds), "documents": _count(documents * factor)}
     return None
 

@@ -16,16 +16,14 @@ from llama_ablate.results.record import ComputeSettings, Settings
 FORMAT = 4
 #: The formats that are read. Only the newest is written.
 READ = (3, FORMAT)
+#: Validation and test text as one split: what is reported where nothing was chosen by validation.
+HELD_OUT = "heldout"
 #: Lengths of the context at which the growth of a state is drawn.
 CONTEXTS = tuple(2**n for n in range(7, 18))
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-#: Validation and test text as one split: what is reported where nothing was chosen by validation.
-HELD_OUT = "heldout"
 
 
 class PlannedText(_Part):
@@ -205,14 +203,12 @@ class PlannedTable(_Part):
 
         What matching changed with it does not count.
         """
-        changed = {key for key in variant.model if variant.model[key] != self._of_base(key)}
+        base = self.baseline.model
+        changed = {key for key, value in variant.model.items() if value != base.get(key)}
         if variant.solved and len(changed) > 1 and "feedforward" in changed:
             changed -= {"feedforward"} if self._only_width(variant) else set()
         kinds = [*changed, *["train"] * bool(variant.train)]
         return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
-
-    def _of_base(self, key: str) -> Any:
-        return self.baseline.model.get(key)
 
     def _only_width(self, variant: PlannedVariant) -> bool:
         """Return whether a variant's feed-forward network is the baseline's of another width."""

@@ -184,7 +184,8 @@ def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
     monkeypatch.setattr(noise.Memory, "expected", lambda *_: StandardError(0.01, 2.5))
     first = planned(experiment_file, tmp_path)
     told = {v.label: v.noise for v in first.plan.tables[0].variants}
-    assert told["baseline"] is None is told["A/A"]
+    assert told["baseline"] is None
+    assert told["A/A"] is None
     assert (told["layernorm"].sd, told["layernorm"].df) == (0.01, 2.5)
     row = Frames.of(Results(first)).table.comparison.set_index("label").loc["layernorm"]
     assert row["pooled"]
