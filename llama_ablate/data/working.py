@@ -137,12 +137,15 @@ def _held(path: Path) -> tuple[int, Path]:
     """Return a folder that is locked, and its handle."""
     while True:
         disk.make(path)
-        handle = os.open(path, os.O_RDONLY)
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # whoever held it removed it just now
+            continue
         try:
             if not _locked(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 say("waiting for another process, which prepares the same text")
                 _locked(handle, fcntl.LOCK_EX)
-            # Whoever held it before may have removed it.
+            # It may have been removed, and made anew, while this process waited.
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle, path
         except FileNotFoundError:

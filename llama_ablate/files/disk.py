@@ -158,9 +158,9 @@ def make(folder: Path, tries: int = 3) -> None:
     except FileExistsError:
         if os.path.isdir(folder):
             return
-        if os.path.lexists(folder) or not tries:
+        if not tries:
             raise
-        make(folder, tries - 1)  # another process removed it just now
+        make(folder, tries - 1)  # no folder, or one that another process removed just now
     else:
         sync(folder.parent)
 

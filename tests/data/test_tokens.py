@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 
-from llama_ablate.data import texts
+from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA, Corpus
 from llama_ablate.data.documents import SEPARATOR
@@ -147,6 +148,21 @@ def test_processes_that_ask_at_once_do_not_collide(book, tmp_path):
     assert [p.name for p in (tmp_path / "tokens").iterdir()] == [found[0].fingerprint]
     manifest = json.loads((found[0].folder / "manifest.json").read_text())
     assert (found[0].folder / "train.bin").stat().st_size == 2 * manifest["counts"]["train"]
+
+
+def test_a_working_folder_that_its_holder_removes_before_it_is_opened_is_made_again(
+    tmp_path, monkeypatch
+):
+    real, left = os.open, [True]
+
+    def opened(path, flags, *mode, **options):
+        if left and Path(path).name == "a" and left.pop():
+            Path(path).rmdir()
+        return real(path, flags, *mode, **options)
+
+    monkeypatch.setattr(working.os, "open", opened)
+    with working.folder(tmp_path, "a") as held:
+        assert (held.is_dir(), left) == (True, [])
 
 
 @pytest.mark.parametrize("name", ["texts.write", "encoding.Chunk", "working.Appended.sync"])

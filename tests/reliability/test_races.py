@@ -466,6 +466,14 @@ def test_a_folder_that_another_process_removes_as_it_is_made_is_made_again(tmp_p
         disk.make(tmp_path / "file")
 
 
+def test_a_folder_that_another_process_removes_and_makes_anew_is_no_error(tmp_path, monkeypatch):
+    """It is there when it is made, gone when it is looked at, and there again afterwards."""
+    real, looks = os.path.isdir, [False]
+    monkeypatch.setattr(disk.os.path, "isdir", lambda path: looks.pop() if looks else real(path))
+    disk.make(tmp_path)
+    assert not looks
+
+
 def test_a_folder_that_a_cache_still_shows_is_made_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(os.path, "isdir", lambda _path: True)
     disk.make(tmp_path / "gone" / "too")
