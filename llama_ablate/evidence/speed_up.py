@@ -7,108 +7,160 @@ branches of a warm-up, stable, decay run; points of a learning curve on the way 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.scaling import Law, law_between
+from llama_ablate.evidence.intervals import Interval
+from llama_ablate.evidence.scaling import law_between
 
 Array = NDArray[np.float64]
 _STEPS = 1000  # of a curve, between its shortest and its longest run
+_BENDS = 3  # fewest lengths that say how a curve bends, one more says whether it does so
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses of runs by their length, and by seed: `losses[i]` are those of length `x[i]`.
-
-    Lengths ascend, in tokens or FLOPs. Fewer than three do not say how a curve bends: then it
-    covers no range.
-    """
+    """Mean losses over seeds of runs by their length, which ascends, in tokens or FLOPs."""
 
     x: Sequence[float]
-    losses: Sequence[Sequence[float]]
+    losses: Sequence[float]
+
+    def saved(self, nats: float) -> tuple[float, float]:
+        """Return how much less length reaches a loss that is so much higher than at the end.
+
+        In natural logarithms of length, with the error of the curve's form there. Infinite, and no
+        error, where the runs do not reach that far; with fewer than three lengths none does.
+        """
+        if nats == 0:
+            return 0.0, 0.0
+        at = self.where(self.losses[-1] + nats) if len(self.x) >= _BENDS else -math.inf
+        if math.isinf(at):
+            return math.inf, 0.0
+        logs = np.log(self.x)
+        error = 0.0 if math.isnan(self.form) else self._slope * float(np.abs(logs - at).min())
+        return float(logs[-1]) - at, error
 
     @property
-    def ends(self) -> Array:
-        """The losses of the longest runs, by seed."""
-        return np.asarray(self.losses[-1], float)
+    def form(self) -> float:
+        """By which share a length is missed that is left out, the worst of them; NaN unchecked."""
+        errors = [error for error, _ in self._left_out]
+        return math.expm1(max(errors)) if errors else math.nan
+
+    @property
+    def _slope(self) -> float:
+        """The error of the form, for the logarithm of length to the nearest run."""
+        return max(error / gap for error, gap in self._left_out)
 
     @cached_property
-    def _law(self) -> Law:
-        return law_between(list(self.x), [float(np.mean(values)) for values in self.losses])
+    def _left_out(self) -> list[tuple[float, float]]:
+        """How far each inner length is from where the others have its loss, and from the next."""
+        if len(self.x) <= _BENDS:
+            return []
+        logs, inner = np.log(self.x), range(1, len(self.x) - 1)
+        others = [
+            Curve([*self.x[:i], *self.x[i + 1 :]], [*self.losses[:i], *self.losses[i + 1 :]])
+            for i in inner
+        ]
+        return [
+            (
+                abs(max(other.where(self.losses[i]), float(logs[0])) - float(logs[i])),
+                float(min(logs[i] - logs[i - 1], logs[i + 1] - logs[i])),
+            )
+            for i, other in zip(inner, others, strict=True)
+        ]
 
-    def fall(self, x: float) -> float:
-        """Return by how many nats the loss falls for each unit of the logarithm of length."""
-        return self._law.exponent * (self._law(x) - self._law.floor)
+    @cached_property
+    def _drawn(self) -> tuple[Array, Array]:
+        """Logarithms of length, and the losses there.
 
-    def length(self, loss: float, seed: int) -> float | None:
-        """Return the length at which a seed's curve first reaches a loss; None outside its range.
-
-        Between its measured points the curve follows the law of all seeds, shifted as much as the
-        points on both sides lie beside it.
+        Between its measured points the curve follows their law, shifted as much as the points on
+        both sides lie beside it.
         """
-        if len(self.x) < 3:
-            return None
-        logs, law = np.log(np.asarray(self.x, float)), self._law
-        beside = [values[seed] - law(x) for x, values in zip(self.x, self.losses, strict=True)]
+        logs, law = np.log(np.asarray(self.x, float)), law_between(self.x, self.losses)
+        beside = [loss - law(x) for x, loss in zip(self.x, self.losses, strict=True)]
         at = np.linspace(logs[0], logs[-1], _STEPS)
-        curve = law.floor + law.scale * np.exp(-law.exponent * at) + np.interp(at, logs, beside)
-        if loss > curve[0] or loss < curve.min():
-            return None
-        below = int(np.argmax(curve <= loss))
-        if below == 0:
-            return float(np.exp(at[0]))
-        share = (curve[below - 1] - loss) / (curve[below - 1] - curve[below])
-        return float(np.exp(at[below - 1] + share * (at[below] - at[below - 1])))
+        smooth = law.floor + law.scale * np.exp(-law.exponent * at)
+        return at, smooth + np.interp(at, logs, beside)
+
+    def where(self, loss: float) -> float:
+        """Return the logarithm of the length from which on the loss is lower; -inf for none."""
+        at, losses = self._drawn
+        last = int(np.flatnonzero(losses >= loss).max(initial=-1))
+        if last < 0:
+            return -math.inf
+        if last == len(at) - 1:
+            return float(at[-1])
+        share = (losses[last] - loss) / (losses[last] - losses[last + 1])
+        return float(at[last] + share * (at[last + 1] - at[last]))
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times a variant's length the baseline takes to the same loss, by seed."""
+    """How many times a variant's length the baseline takes to the same loss, and its interval.
 
-    #: Natural logarithms of the multiple, of the seeds whose curves reach the loss.
-    logs: tuple[float, ...]
-    #: How many seeds have a larger or a smaller multiple than the curves reach, and that multiple.
-    above: int
-    below: int
-    most: float
-    least: float
-    #: The mean over seeds of the loss that is compared at.
-    loss: float
-    #: The mean fall of the loss there, in nats for a logarithm of the multiple.
-    fall: float
-
-
-def speed_up(baseline: Curve, variant: Curve) -> SpeedUp:
-    """Return the multiple of the baseline's length that reaches the same loss, paired by seed.
-
-    For each seed the loss is the higher one of both longest runs, so that both curves reach it:
-    where the variant is better, its own curve says how soon it was where the baseline ended; where
-    it is worse, the baseline's curve says how soon that was where the variant ended. No curve is
-    extended: beyond its shortest run a multiple is above `most` or below `least`. The two hold the
-    same seeds in the same order.
+    All are natural logarithms but the form. Infinite where it is beyond the runs, above `most` or
+    below `least`.
     """
-    logs: list[float] = []
-    falls: list[float] = []
-    above = below = 0
-    last, own_last = float(baseline.x[-1]), float(variant.x[-1])
-    for seed, (loss, own) in enumerate(zip(baseline.ends, variant.ends, strict=True)):
-        better = bool(own <= loss)
-        curve, worse = (variant, loss) if better else (baseline, own)
-        length = curve.length(float(worse), seed)
-        if length is None:
-            above, below = above + better, below + (not better)
-        else:
-            logs.append(math.log(last / length if better else length / own_last))
-            falls.append(curve.fall(length))
+
+    value: float
+    low: float
+    high: float
+    least: float
+    most: float
+    #: By which share the curve misses a length that is left out; NaN where it has too few.
+    form: float
+
+    def times(self, ratio: float, half: float = 0.0) -> "SpeedUp":
+        """Return the multiple of another cost, whose ratio has an interval of that half width.
+
+        Both errors are independent. What is beyond the runs stays so, by a bound that allows for
+        the ratio's error.
+        """
+        near = min(max(self.value, self.least), self.most)
+        low = near - math.hypot(near - self.low, half) if self.low < near else self.low - half
+        high = near + math.hypot(self.high - near, half) if self.high > near else self.high + half
+        if math.isnan(half):
+            low = high = math.nan
+        return replace(
+            self,
+            value=self.value + ratio,
+            low=low + ratio,
+            high=high + ratio,
+            least=self.least + ratio + half,
+            most=self.most + ratio - half,
+        )
+
+
+def speed_up(baseline: Curve, variant: Curve, difference: Interval) -> SpeedUp:
+    """Return the multiple of the baseline's length that reaches the same loss.
+
+    `difference` is that of the losses at both ends, variant minus baseline. The better one's curve
+    is read: how soon it was where the other ended. So the multiple leaves out 1 where the
+    difference leaves out 0, unless the runs differ in length. No curve is extended: a difference
+    that reaches higher than a curve begins is beyond the runs. The error of a curve's form grows
+    from 0 at each of its runs by the worst that a run left out shows; it widens the interval
+    (tests/evidence/test_speed_up.py).
+    """
+    longer = math.log(baseline.x[-1] / variant.x[-1])
+
+    def read(nats: float) -> tuple[float, float]:
+        if math.isnan(nats):
+            return math.nan, 0.0
+        if nats <= 0:
+            saved, error = variant.saved(-nats)
+            return longer + saved, error
+        saved, error = baseline.saved(nats)
+        return longer - saved, error
+
+    (high, over), (low, under) = read(difference.low), read(difference.high)
     return SpeedUp(
-        logs=tuple(logs),
-        above=above,
-        below=below,
-        most=last / float(variant.x[0]),
-        least=float(baseline.x[0]) / own_last,
-        loss=float(np.maximum(baseline.ends, variant.ends).mean()),
-        fall=float(np.mean(falls)) if falls else math.nan,
+        value=read(difference.mean)[0],
+        low=low - under,
+        high=high + over,
+        least=math.log(baseline.x[0] / variant.x[-1]),
+        most=math.log(baseline.x[-1] / variant.x[0]),
+        form=(variant if difference.mean <= 0 else baseline).form,
     )

@@ -456,21 +456,26 @@ def speed_ups(frame: pd.DataFrame) -> pd.DataFrame:
     named = {"tokens": "text" if unit == BITS.name else "tokens", "flops": "FLOPs"}
     for cost in ("tokens", "flops", "seconds"):
         title = f"{named.get(cost, cost)} [95% interval]"
-        ends = (frame[cost], frame[f"{cost}_low"], frame[f"{cost}_high"])
+        ends = (frame[f"{cost}{end}"] for end in ("", "_low", "_high", "_least", "_most"))
         shown[title] = [_multiple(*row) for row in zip(*ends, strict=True)]
-    if frame["beyond"].any():
-        shown["beyond the runs"] = frame["beyond"]
+    checked = ["unchecked" if math.isnan(form) else f"within {form:.0%}" for form in frame["form"]]
+    shown["form of the curve"] = checked
     return shown
 
 
-def _multiple(value: float, low: float, high: float) -> str:
-    """Write a multiple with its interval, or what it is above or below."""
+def _multiple(value: float, low: float, high: float, least: float, most: float) -> str:
+    """Write a multiple with its interval; what is beyond the runs by what it is above or below."""
     if math.isnan(value):
-        if math.isinf(high):
-            return f"> {low:.2f}x"
-        return "-" if math.isnan(high) else f"< {high:.2f}x"
-    ends = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
-    return f"{value:.2f}x{ends}"
+        return "-"
+
+    def written(one: float, unit: str = "") -> str:
+        if one == 0 or math.isinf(one):
+            return f"below {least:.2f}{unit}" if one == 0 else f"above {most:.2f}{unit}"
+        return f"{one:.2f}{unit}"
+
+    if math.isnan(low) or low == high:
+        return written(value, "x")
+    return f"{written(value, 'x')} [{written(low)}, {written(high)}]"
 
 
 def metrics(frame: pd.DataFrame) -> pd.DataFrame:

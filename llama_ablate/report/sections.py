@@ -410,10 +410,13 @@ def _speed_up(frames: Frames) -> Section | None:
         cells.speed_ups,
         """How many times the variant's tokens, training FLOPs or training seconds the baseline
         needs for the same loss (Hernandez & Brown 2020, arXiv:2005.04305): above 1 the variant is
-        cheaper. For each seed the loss is the higher one of both longest runs; the lengths that
-        reach it are read off curves through runs, or branches, whose schedule ended there. No curve
-        is extended: beyond the runs a multiple is a bound. FLOPs use the ratio of FLOPs per token,
-        seconds that of measured training speeds. Intervals are as simultaneous as the table's.""",
+        cheaper. The curve of the better one, through the mean losses at the ends of its runs or
+        branches whose schedule ended there, is read where the worse one ends; the interval is that
+        of the table's difference in loss, read the same way. No curve is extended: a multiple
+        beyond the runs is above or below the bound that they show. Each inner length is also left
+        out and read off the others: within how much the worst is found stands beside, and widens
+        the interval; with three lengths the form is unchecked. FLOPs use the ratio of FLOPs per
+        token, seconds that of measured training speeds.""",
     )
 
 

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
+from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.evidence.text import StandardError
-from llama_ablate.report import speed_up
+from llama_ablate.report import cells, speed_up
 from llama_ablate.report.frames import Frames, TableFrames
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.speed_up import speed_ups
@@ -75,18 +74,17 @@ def test_multiples_are_of_tokens_and_of_the_flops_and_seconds_that_they_cost(fra
     assert widths[0] == pytest.approx(widths[1])
 
 
-def test_the_error_of_the_held_out_text_is_part_of_the_interval(frames, monkeypatch):
-    """In units of the multiple's logarithm: divided by the fall of the loss there."""
-    before = speed_ups(frames).set_index("label").loc["better"]
-    error = StandardError(1.0, math.inf)  # beside which that over seeds is nothing
-    monkeypatch.setattr(TableFrames, "text_errors", lambda _self: {"better": error})
-    after = speed_ups(frames).set_index("label").loc["better"]
-    assert after["tokens"] == before["tokens"]
-    fall = 0.4 * (BASE(64) - 1.5)
-    half = math.log(after["tokens_high"] / after["tokens_low"]) / 2
-    level = frames.table.intervals["better"].alpha
-    assert half == pytest.approx(stats.norm.ppf(1 - level / 2) / fall, rel=0.01)
-    assert half > math.log(before["tokens_high"] / before["tokens_low"]) / 2
+def test_a_multiple_leaves_out_1_where_the_difference_in_loss_leaves_out_0(frames, monkeypatch):
+    """It has that interval, with all that is part of it, read off a curve."""
+    frame = speed_ups(frames).set_index("label")
+    assert frame.loc["better", "tokens_low"] > 1
+    assert frames.table.intervals["better"].high < 0
+    assert math.isinf(frame.loc["far", "tokens_low"])
+    wide = {id_: row.widened((-9.0, 9.0)) for id_, row in frames.table.intervals.items()}
+    monkeypatch.setattr(TableFrames, "intervals", wide)
+    after = speed_ups(frames).set_index("label")
+    assert [*after["tokens"]] == [*frame["tokens"]]
+    assert (after.loc["better", "tokens_low"], after.loc["better", "tokens_high"]) == (0, math.inf)
 
 
 def test_turns_of_one_process_are_one_observation_of_a_pace():
@@ -108,12 +106,31 @@ def test_a_pace_of_one_process_has_no_interval_and_gives_no_bound(frames):
 
 def test_what_no_run_reached_is_a_bound(frames):
     found = speed_ups(frames).set_index("label").loc["far"]
-    assert math.isnan(found["tokens"])
-    assert (found["tokens_low"], found["tokens_high"]) == (4.0, math.inf)
-    cells = SECTIONS["speed_up"](frames).cells.set_index("variant")
-    assert cells.loc["far", "tokens [95% interval]"] == "> 4.00x"
-    assert cells.loc["far", "beyond the runs"] == "in 2 of 2 seeds"
-    assert cells.loc["better", "tokens [95% interval]"].startswith(f"{1.6:.1f}")
+    assert (found["tokens"], found["tokens_most"]) == (math.inf, 4.0)
+    shown = SECTIONS["speed_up"](frames).cells.set_index("variant")
+    assert shown.loc["far", "tokens [95% interval]"] == "above 4.00x"
+    assert shown.loc["better", "tokens [95% interval]"].startswith(f"{1.6:.1f}")
+    assert [*shown["form of the curve"]] == ["unchecked"] * 2  # of three lengths
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ((3.5, 2.9, math.inf, 0.25, 4.0), "3.50x [2.90, above 4.00]"),
+        ((math.inf, 2.9, math.inf, 0.25, 4.0), "above 4.00x [2.90, above 4.00]"),
+        ((0.0, 0.0, 0.3, 0.25, 4.0), "below 0.25x [below 0.25, 0.30]"),
+        ((math.nan,) * 5, "-"),
+        ((1.2, math.nan, math.nan, 0.25, 4.0), "1.20x"),
+        ((1.0, 0.0, math.inf, 0.25, 4.0), "1.00x [below 0.25, above 4.00]"),
+    ],
+)
+def test_each_end_beyond_the_runs_is_written_as_what_it_is_beyond(row, shown):
+    assert cells._multiple(*row) == shown
+
+
+def _gap(times, compute):
+    law = Law(1.5, 90.0, 0.2)
+    return law(compute * times) - law(compute)
 
 
 def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
@@ -132,14 +149,18 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
         for i, compute in enumerate((1e10, 1e11, 1e12, 1e13))
         for seed in range(3)
     ]
-    table = SimpleNamespace(unit=NATS)
-    ladder = SimpleNamespace(tables=(), table=table, ladder=pd.DataFrame(points))
+    (difference,) = simultaneous({"": noise[1, -1] - noise[0, -1] + _gap(1.5, 1e13)}).values()
+    arms = [plans.variant("base", baseline=True), plans.variant("other")]
+    largest = SimpleNamespace(
+        plan=plans.table(arms, []), intervals={arms[1].id: difference}, unit=NATS
+    )
+    ladder = SimpleNamespace(tables=(), table=largest, rungs=[largest], ladder=pd.DataFrame(points))
     (shown,) = speed_ups(ladder).to_dict("records")
     assert (shown["label"], shown["along"], shown["n"]) == ("other", "sizes", 3)
     assert shown["flops_low"] < 1.5 < shown["flops_high"]
     assert shown["flops"] == pytest.approx(1.5, rel=0.05)
     assert math.isnan(shown["tokens"])
-    assert speed_ups(SimpleNamespace(tables=(), ladder=pd.DataFrame())).empty
+    assert speed_ups(SimpleNamespace(tables=(), rungs=[])).empty
 
 
 def test_without_three_lengths_there_is_no_section(frames):
