@@ -95,6 +95,7 @@ def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, t
         assert {*timed["controls"]} == {"aa", "positive"}
         for case in timed["cases"].values():
             assert case["median_s"]["value"] > 0
+            assert {"low", "high"}.isdisjoint(case["median_s"])  # of one sitting
             assert len(case["ratio_by_process"]) == case["ratio"]["processes"] == 2
         for check in timed["controls"].values():
             assert check["why"] in out

@@ -86,9 +86,15 @@ class Table:
     #: The case of each control, and the case that it was made from.
     controls: dict[Kind, tuple[str, str]]
 
-    def median_s(self, case: str) -> Timing:
-        """Return the typical seconds of a call."""
-        return timing(self.seconds[case])
+    def median_s(self, case: str) -> dict[str, float]:
+        """Return the typical seconds of a call, in how many turns, and how far these lie apart.
+
+        Without an interval: the processes of one sitting share the machine's speed of the hour,
+        which cancels in a ratio alone.
+        """
+        typical = timing(self.seconds[case])
+        kept = ("value", "processes", "turns", "spread")
+        return {name: getattr(typical, name) for name in kept}
 
     def ratio(self, case: str, to: str | None = None) -> Timing:
         """Return how many times longer a case takes than another, round by round."""
@@ -118,7 +124,7 @@ class Table:
             "note": self.note,
             "cases": {
                 case: {
-                    "median_s": asdict(self.median_s(case)),
+                    "median_s": self.median_s(case),
                     "ratio": asdict(self.ratio(case)),
                     "ratio_by_process": [
                         self._of_process(i).ratio(case).value for i in range(len(turns))
