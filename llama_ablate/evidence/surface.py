@@ -142,9 +142,7 @@ def fit_surfaces(
     if values.shape[1] < 5:
         raise ValueError("five constants need five points or more")
     if any(len({*axis}) < _FEWEST or max(axis) < _RANGE * min(axis) for axis in (n, d)):
-        raise ValueError(
-            "it takes three sizes and three lengths or more, over a factor of 4 each"
-        )
+        raise ValueError("it takes three sizes and three lengths or more, over a factor of 4 each")
     middle_n, middle_d = float(np.log(n).mean()), float(np.log(d).mean())
     log_n, log_d = np.log(n) - middle_n, np.log(d) - middle_d
     spreads = min(float(log_n.std()), float(log_d.std()))
