@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report.attention import Maps
+from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.report.drawing import save
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("attention_map"))
     options = parser.parse_args()
     try:
-        maps = Maps.load(options.maps)
+        maps = AttentionMaps.load(options.maps)
         one = options.head is not None
         figure = maps.head(options.layer, options.head) if one else maps.layer(options.layer)
     except ConfigError as error:

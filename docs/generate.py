@@ -11,10 +11,11 @@ from analysis.claims import pages as audit
 from docs import at_scale, battery, believed_files, reference_pages
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
+from llama_ablate.evidence import written
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns as described
 from llama_ablate.report import tables
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.results import Results
@@ -96,7 +97,7 @@ class _First:
             rows[~rows["baseline"]].groupby("verdict", sort=False).first().iterrows()
         ):
             means = _MEANS[str(verdict)].format(margin=margin)
-            measured = tables.interval(*row[["difference", "low", "high"]])
+            measured = written.interval(*row[["difference", "low", "high"]])
             lines.append(f"- `{row['label']}`: {measured} is *{verdict}*: {means}")
         return (
             "From [the first experiment](../README.md#a-first-experiment):\n\n"

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pandas as pd
 
 from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.findings import union as unions
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns
-from llama_ablate.report import union as unions
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results

@@ -79,6 +79,12 @@ def columns(text: str) -> int:
     return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
 
 
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Write some names one after another, and of many how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def shortened(text: str, most: int) -> str:
     """Return a line in at most so many columns, shortened in the middle."""
     if columns(text) <= most:

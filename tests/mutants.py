@@ -307,7 +307,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a run that diverged counts in its variant's loss",
-        "report/comparison.py",
+        "findings/comparison.py",
         "losses_by_seed",
         "(runs['outcome'] == 'ok') & runs[column].abs().lt(math.inf)",
         "runs[column].abs().lt(math.inf)",
@@ -347,7 +347,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a point at which a run diverged may be chosen",
-        "report/tuning.py",
+        "findings/tuning.py",
         "_mean",
         "len(runs) - len(ok)",
         "0",
@@ -387,7 +387,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a guard is broken where the mean lies beyond it",
-        "report/guards.py",
+        "findings/guards.py",
         "_result",
         "harm.low > bound",
         "harm.mean > bound",
@@ -395,7 +395,7 @@ EVIDENCE = (
     ),
     Mutant(
         "answers to other items are compared",
-        "report/items.py",
+        "findings/tasks.py",
         "shared_seeds",
         "s in other and own[s].fingerprint == other[s].fingerprint",
         "s in other",
@@ -556,7 +556,7 @@ WINGS = (
     ),
     Mutant(
         "a variant is judged before its race is decided",
-        "report/stages.py",
+        "findings/stages.py",
         "state",
         "'pending' in either",
         "'pending' in of_look(arm, look)",
@@ -564,7 +564,7 @@ WINGS = (
     ),
     Mutant(
         "a row that is decided goes on to the next look",
-        "report/stages.py",
+        "findings/stages.py",
         "decided",
         "word != 'inconclusive' or look == last or own.lost or of_base.lost",
         "False",
@@ -588,7 +588,7 @@ WINGS = (
     ),
     Mutant(
         "a row is judged against the baseline alone where that is of two kinds",
-        "report/comparison.py",
+        "findings/comparison.py",
         "further_baselines",
         "p is None",
         "True",
@@ -604,7 +604,7 @@ WINGS = (
     ),
     Mutant(
         "a positive control guards a difference that was seen",
-        "report/controls.py",
+        "findings/controls.py",
         "failing",
         "kind == 'aa' or not seen_to_differ",
         "True",
@@ -644,7 +644,7 @@ WINGS = (
     ),
     Mutant(
         "the text that chose the tuned points is reported too",
-        "report/frames.py",
+        "findings/frames.py",
         "_texts",
         "plan.experiment.tune",
         "False",

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 from tests import plans
 
 _METRICS = ("table", "variant", "label", "run", "seed", "metric", "name", "quantity", "unit")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from llama_ablate.commands import components
-from llama_ablate.commands.answer import Answer
 from llama_ablate.commands.cli import main
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.design import grid

@@ -20,11 +20,12 @@ ORDER = [
     "data",
     "model",
     "results",
+    "findings",
     "training",
     "measure",
     "design",
-    "report",
     "launch",
+    "report",
     "track",
     "bench",
     "interop",
@@ -33,7 +34,7 @@ ORDER = [
     "__main__",
 ]
 #: Results open where no torch is installed, so these never import it; nor do their imports.
-NO_TORCH = ["errors", "terminal", "files", "config", "evidence", "results", "report", "track"]
+NO_TORCH = "errors terminal files config evidence results findings report track".split()
 SLOT_FILES = ["norms", "positions", "attention", "feedforward", "blocks"]
 
 

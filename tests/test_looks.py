@@ -10,8 +10,8 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
+from llama_ablate.findings.frames import Frames
 from llama_ablate.launch import local
-from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
 from tests.reliability.harness import breaches

@@ -11,10 +11,11 @@ from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
+from llama_ablate.findings import tasks
+from llama_ablate.findings.frames import Frames
 from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
-from llama_ablate.report import items, page
-from llama_ablate.report.frames import Frames
+from llama_ablate.report import page
 from llama_ablate.results import Results, Settings, Store
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.protocol import Version
@@ -170,16 +171,16 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
         assert run_in_process(file, tmp_path / "r") == 0
         table = Frames.of(Results.open(tmp_path / "r" / "tiny")).table
         guarded = [(row.measure, row.result) for row in table.guards.itertuples()]
-        return items.accuracies(table), guarded, capsys.readouterr().err
+        return tasks.accuracies(table), guarded, capsys.readouterr().err
 
     for words in ("first", "second"):
-        tasks, guarded, _ = run(words)
-        assert set(tasks["task"]) == {words}
+        rows, guarded, _ = run(words)
+        assert set(rows["task"]) == {words}
         assert guarded == [(f"{words}_accuracy", "too short")]  # of so few steps
     for weights in (tmp_path / "r").rglob("*.safetensors"):
         weights.unlink()
-    tasks, guarded, notes = run("third")
-    assert tasks.empty
+    rows, guarded, notes = run("third")
+    assert rows.empty
     assert guarded == [("cloze accuracy", "not measured")]
     (why,) = {line for line in notes.split("\n") if "of 'baseline': it was taken as" in line}
     assert why.startswith("note: cloze was not measured of 2 of 2 finished runs of 'baseline'")

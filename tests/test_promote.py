@@ -13,7 +13,7 @@ from llama_ablate.design import promotion
 from llama_ablate.design.promotion import Gate
 from llama_ablate.evidence import StandardError
 from llama_ablate.evidence.power import Noise, of_rows
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 from tests.conftest import LEARNS
 from tests.in_process import in_process, run_in_process

@@ -8,7 +8,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous, verdict
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import UNPLANNED, warnings
 from llama_ablate.results import Results, Store, protocol

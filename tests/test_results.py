@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from llama_ablate.commands import notes, report
+from llama_ablate.commands import report
+from llama_ablate.commands.shared import notes
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json

@@ -14,8 +14,8 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import figures, tables
-from llama_ablate.report.frames import Frames
 from llama_ablate.results import Results, Store
 from tests import filled
 from tests.in_process import run_in_process
@@ -173,7 +173,7 @@ def test_the_disk_that_runs_need_is_predicted_and_missing_room_is_told_before_th
     assert rest < predicted["none"]
 
     needed = {"none": 10 << 10, "best": 20 << 10, "all": 40 << 10}
-    monkeypatch.setattr("llama_ablate.report.forecast.disk_bytes", lambda *_of: needed)
+    monkeypatch.setattr("llama_ablate.design.forecast.disk_bytes", lambda *_of: needed)
     for free, fitting in ((5, []), (15, ["none"]), (25, ["best", "none"])):
         usage = SimpleNamespace(free=free << 10)
         monkeypatch.setattr("shutil.disk_usage", lambda _path, usage=usage: usage)

@@ -18,9 +18,10 @@ import pytest
 from llama_ablate import terminal
 from llama_ablate.commands import status
 from llama_ablate.commands.cli import main
+from llama_ablate.commands.shared import progress
 from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import how_far
-from llama_ablate.report import progress, tables
+from llama_ablate.report import tables
 from llama_ablate.results import Results, Store, live
 from llama_ablate.results.live import LiveNote
 from llama_ablate.results.snapshot import RunStatus

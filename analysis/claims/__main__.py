@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from analysis.claims import findings
-from llama_ablate.commands.options import count
+from llama_ablate.commands.shared.options import count
 
 
 def main() -> None:

@@ -16,11 +16,12 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Section
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence import simultaneous, verdict
+from llama_ablate.evidence import simultaneous, verdict, written
 from llama_ablate.files.slugs import slug
-from llama_ablate.report import cells, contrasts, controls, hypotheses, tables
-from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import differences, samples, split_of
+from llama_ablate.findings import contrasts, controls, hypotheses
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.samples import differences, samples, split_of
+from llama_ablate.report import cells
 from llama_ablate.results import folders
 from llama_ablate.results.plan import PlannedTable
 
@@ -134,7 +135,7 @@ def _of_factors(name: str, frames: Frames, sources: Sequence[FactorSource]) -> I
         seen = not inside and (low > 0 or high < 0)
         failing = controls.failing(frames.table.controls, seen_to_differ=seen)
         result = "supported" if inside else "refuted" if outside else "undecided"
-        measured = tables.interval(row.difference, low, high)
+        measured = written.interval(row.difference, low, high)
         yield Evidence(
             experiment=name,
             statement=(

@@ -11,8 +11,10 @@ from analysis.claims import findings
 from analysis.claims.changes import Change, changed
 from analysis.claims.experiments import evidence, experiments, machine, scale_of
 from analysis.claims.ledger import DOCUMENTS, Evidence, Row, claims, counted, ledger, read
-from llama_ablate.report import cells, controls, tables
-from llama_ablate.report.frames import Frames
+from llama_ablate.evidence import written
+from llama_ablate.findings import controls
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report import cells, tables
 
 _LINK = "../results/reference/claims"
 #: Columns as the report has them; speeds only where they were measured.
@@ -57,7 +59,7 @@ def beside(sources: dict[str, str], frames: Frames) -> pd.DataFrame:
             "variant": shown["variant"],
             "source said": [sources.get(label, "") for label in comparison["label"]],
             "loss, difference [95%]": shown[cells.DIFFERENCE],
-            "perplexity": [tables.number(100 * c, "+.1f", "%") for c in change],
+            "perplexity": [written.number(100 * c, "+.1f", "%") for c in change],
         }
         | {name: shown[name] for name in _MEASURED if name in shown}
     )

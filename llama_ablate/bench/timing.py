@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from llama_ablate.evidence.medians import Timing, ratio, timing
-from llama_ablate.report.controls import Check
+from llama_ablate.findings.controls import Check
 from llama_ablate.training.timing import interleave, seconds_of
 
 #: Rounds: the first call compiles, the second may still allocate.

@@ -3,8 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from llama_ablate.commands import model_input
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import model_input
+from llama_ablate.commands.shared.answer import Answer
 
 HELP = "draw the attention maps of a prompt"
 EXAMPLE = (

@@ -2,9 +2,9 @@
 
 from argparse import ArgumentParser, Namespace
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
-from llama_ablate.commands.options import count
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import count
 
 HELP = "time a component alone and in a training step: naive, fused, compiled"
 EXAMPLE = "bench norms --dim 4096 --rows 2048 --processes 3"

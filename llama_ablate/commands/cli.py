@@ -41,7 +41,7 @@ from llama_ablate.commands import (
     trace,
     track,
 )
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings.frames import Frames
 
 HELP = "compare two variants, experiments that share a baseline, or how lengths and sizes rank arms"
 EXAMPLE = "compare results/one_at_a_time baseline swiglu"
@@ -50,11 +50,11 @@ def run(options: Namespace) -> Answer:
     """Compare two variants of an experiment, or the rows of several with their baseline."""
     if options.lengths or options.sizes:
         return _agreement(options)
-    from llama_ablate.commands import selection
+    from llama_ablate.commands.shared import selection
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.findings.tuning import one_rate
     from llama_ablate.report import details
-    from llama_ablate.report.frames import Frames
     from llama_ablate.report.headline import computed
-    from llama_ablate.report.tuning import one_rate
     from llama_ablate.report.warnings import machines
     from llama_ablate.results import Results
 
@@ -84,8 +84,9 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     """Compare the rows of several experiments with the baseline that they share."""
     from pandas import DataFrame
 
-    from llama_ablate.report import columns, union
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings import union
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.report import columns
     from llama_ablate.report.headline import computed, headline
     from llama_ablate.report.sections import sections
     from llama_ablate.results import Results
@@ -102,9 +103,9 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
 
 def _agreement(options: Namespace) -> Answer:
     """Compare how the pairs of arms of one or several results are ranked at several settings."""
-    from llama_ablate.commands import selection
-    from llama_ablate.report import agreement
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.commands.shared import selection
+    from llama_ablate.findings import agreement
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
 
     if options.sizes and options.table is not None:

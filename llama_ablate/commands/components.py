@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

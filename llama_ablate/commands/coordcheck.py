@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
-from llama_ablate.commands.options import count
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import count
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:

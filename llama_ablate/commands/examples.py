@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared.answer import Answer
 
 HELP = "list the experiments that init writes, or print one"
 EXAMPLE = "examples ladder"

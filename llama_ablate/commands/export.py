@@ -4,8 +4,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from llama_ablate.commands import model_input
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import model_input
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 HELP = "write a model as a Hugging Face checkpoint, with a model card"

@@ -4,9 +4,9 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 
-from llama_ablate.commands import model_input
-from llama_ablate.commands.answer import Answer
-from llama_ablate.commands.options import count
+from llama_ablate.commands.shared import model_input
+from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import count
 from llama_ablate.errors import ConfigError
 
 HELP = "continue a prompt, streamed"

@@ -4,7 +4,7 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 HELP = "write a commented experiment to begin with"

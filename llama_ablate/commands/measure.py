@@ -2,8 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
@@ -28,7 +28,8 @@ def run(options: Namespace) -> Answer:
     What was measured in the same circumstances is kept, unless `--again`.
     """
     say(f"reading {options.folder}")
-    from llama_ablate.commands import notes, report
+    from llama_ablate.commands import report
+    from llama_ablate.commands.shared import notes
     from llama_ablate.launch import measurement
     from llama_ablate.results import Results, Store
     from llama_ablate.terminal import Bar

@@ -5,9 +5,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import options as shared
 from llama_ablate.commands import report
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.files import disk
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Write the report again, and the results with it as a pack."""
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
     from llama_ablate.results.pack import Pack
     from llama_ablate.results.pack_writer import finish, pack, refuse_target

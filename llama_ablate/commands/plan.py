@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llama_ablate.design.forecast import Forecast
     from llama_ablate.evidence.noise import Memory
-    from llama_ablate.report.forecast import Forecast
-    from llama_ablate.report.power import Known
+    from llama_ablate.findings.power import Known
 
 _MOST_ARMS = 40  # whose tables are drawn in a second or two
 HELP = "show variants, exact sizes, runs and predicted time; train nothing"
@@ -55,12 +55,14 @@ def run(options: Namespace) -> Answer:
     source = experiment.load(options.file, tuple(options.sets))
     tokens.look(source)
     say("planning")
-    from llama_ablate.design import grid, memory
+    from llama_ablate.commands.shared import forecast_tables
+    from llama_ablate.design import forecast, grid, memory
     from llama_ablate.design.plan import make
+    from llama_ablate.findings import noise
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
     from llama_ablate.model.memory import free_bytes
-    from llama_ablate.report import forecast, forecast_tables, noise
+    from llama_ablate.report import warnings
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Work, choose, measured, pick_device
 
@@ -87,7 +89,7 @@ def run(options: Namespace) -> Answer:
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()), expected)
     predicted = forecast.forecast(document, compute, workers, need)
-    shown, values = forecast_tables.shown(predicted), predicted.to_dict()
+    shown, values = forecast_tables.shown(predicted), predicted.to_dict(warnings.planned)
     resets = [
         str(source.locate(error))
         for error in grid.resets(plan.experiment.model, source.base_model, REGISTRIES)
@@ -109,9 +111,10 @@ def _power(
     options: Namespace, predicted: "Forecast", expected: "Memory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Return what `--power` asks for, as values and for a terminal."""
+    from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
-    from llama_ablate.report import forecast_tables, power
-    from llama_ablate.report.units import unit_of
+    from llama_ablate.findings import power
+    from llama_ablate.findings.units import unit_of
 
     effect, unit = margins.read(options.power)
     plan = predicted.plan
@@ -140,8 +143,9 @@ def _margin(
     options: Namespace, predicted: "Forecast", expected: "Memory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Say how wide intervals will be beside the stated margin, where the noise is known."""
+    from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
-    from llama_ablate.report import forecast_tables, power
+    from llama_ablate.findings import power
 
     table, margin = predicted.plan.tables[0], margins.of_loss(predicted.plan.experiment.margin)
     if margin is None or predicted.seeds < 2 or len(table.variants) > _MOST_ARMS:
@@ -158,8 +162,8 @@ def _noise(
     options: Namespace, predicted: "Forecast", expected: "Memory | None"
 ) -> "tuple[Known, str]":
     """Return the noise to plan with, and whose it is: a pilot's, or without one the memory's."""
-    from llama_ablate.report.frames import Frames
-    from llama_ablate.report.power import Known
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.findings.power import Known
     from llama_ablate.results import Results
 
     pilot = options.pilot or Path("results") / predicted.plan.experiment.slug

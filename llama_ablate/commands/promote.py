@@ -5,15 +5,15 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands import options as shared
 from llama_ablate.commands import run as running
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
     from llama_ablate.design.plan import Plan
     from llama_ablate.design.promotion import Gate
-    from llama_ablate.report.frames import TableFrames
+    from llama_ablate.findings.frames import TableFrames
 
 HELP = "confirm one variant: fresh seeds, a second text, the margin stated before"
 EXAMPLE = "promote results/one-at-a-time swiglu --text books/ --margin '0.02 nats'"
@@ -62,12 +62,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Write the experiment of the second gate, run it, and say which gates were passed."""
-    from llama_ablate.commands import notes, selection
+    from llama_ablate.commands.shared import notes, selection
     from llama_ablate.config import experiment
     from llama_ablate.design import promotion
     from llama_ablate.design.plan import make
     from llama_ablate.files import disk
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
@@ -127,7 +127,7 @@ def run(options: Namespace) -> Answer:
 def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None) -> "Gate":
     """Return the first gate's result. Raises ConfigError where there is nothing to confirm."""
     from llama_ablate.design.promotion import Gate
-    from llama_ablate.report import controls
+    from llama_ablate.findings import controls
 
     rows = table.comparison.to_dict("records")
     row = next(row for row in rows if row["label"] == label)
@@ -178,7 +178,7 @@ def _chance(table: "TableFrames", plan: "Plan", gate: "Gate") -> dict[str, Any] 
     many is partly lucky: half is left of it. None where nothing is to be seen to differ.
     """
     from llama_ablate.evidence.power import SEEDS
-    from llama_ablate.report import power
+    from llama_ablate.findings import power
     from llama_ablate.results import Settings
 
     if gate.direction != "better" or not gate.difference < 0:

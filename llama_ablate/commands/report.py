@@ -4,8 +4,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.terminal import in_one_line, say
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def write(results: "Results") -> Answer:
     The exit code is 1 where a run did not end ok.
     """
     say("writing the report")
-    from llama_ablate.commands import notes
+    from llama_ablate.commands.shared import notes
     from llama_ablate.files import disk
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.report import page
-    from llama_ablate.report.frames import Frames
     from llama_ablate.report.headline import headline
     from llama_ablate.report.sections import sections
     from llama_ablate.report.warnings import warnings

@@ -4,8 +4,8 @@ import math
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 
 HELP = "list and draw the frequencies of a rotary embedding"
 EXAMPLE = "rope llama3-8b --set model.position.theta=1e4 --out rope.svg"

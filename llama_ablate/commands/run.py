@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
@@ -139,7 +139,8 @@ def run(options: Namespace) -> Answer:
 
 def of_source(source: "Source", options: Namespace) -> Answer:
     """Train, measure and report an experiment that has been read, from a file or from Python."""
-    from llama_ablate.commands import notes, report
+    from llama_ablate.commands import report
+    from llama_ablate.commands.shared import notes
     from llama_ablate.data import tokens
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, folders
@@ -237,7 +238,7 @@ def _work(
 
     Of those that `only` has, unless it is None.
     """
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results
 
     if not plan.experiment.is_staged:
@@ -267,7 +268,7 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
 
     On a CPU beside those of the user's other launchers.
     """
-    from llama_ablate.commands.notes import note
+    from llama_ablate.commands.shared.notes import note
     from llama_ablate.design import memory
     from llama_ablate.launch import local
     from llama_ablate.launch.promises import promised
@@ -309,10 +310,10 @@ def _write_plan(
     """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
     from dataclasses import replace
 
-    from llama_ablate.commands import notes
+    from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
+    from llama_ablate.findings import noise
     from llama_ablate.launch import local, measurement
-    from llama_ablate.report import noise
     from llama_ablate.results import Settings
     from llama_ablate.training.compute import Compute
 
@@ -348,7 +349,7 @@ def _write_plan(
 
 def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
     """Raise ConfigError where the disk has less room than the runs will need."""
-    from llama_ablate.report.forecast import disk_bytes
+    from llama_ablate.design.forecast import disk_bytes
     from llama_ablate.report.tables import size
 
     needed = disk_bytes(plan, workers, store.runs.final_ids())

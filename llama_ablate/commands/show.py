@@ -3,8 +3,8 @@
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,9 +23,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
-    from llama_ablate.commands import selection
+    from llama_ablate.commands.shared import selection
+    from llama_ablate.findings.frames import Frames
     from llama_ablate.report import details, sections
-    from llama_ablate.report.frames import Frames
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
-from llama_ablate.commands import notes
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import notes
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _once(results: "Results") -> Answer:
     lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
     shown: list[str | DataFrame] = [f"{results.root}: {_summary(runs)}", "\n".join(lines)]
     if running := [run for run in runs if run.outcome == "running"]:
-        from llama_ablate.report import progress
+        from llama_ablate.commands.shared import progress
 
         shown.append(progress.cells(results, running))
     bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
@@ -75,7 +75,7 @@ def _asked(results: "Results") -> Collection[str]:
     """Return the runs that are asked for by now: of a race or of looks not all that are planned."""
     if not results.plan.experiment.is_staged:
         return results.plan.runs
-    from llama_ablate.report.frames import Frames
+    from llama_ablate.findings.frames import Frames
 
     return Frames.of(results).stage.runs
 
@@ -139,7 +139,8 @@ def _watched(results: "Results") -> "Results":
 
 
 def _drawn(results: "Results", runs: "Sequence[RunStatus]") -> str:
-    from llama_ablate.report import progress, tables
+    from llama_ablate.commands.shared import progress
+    from llama_ablate.report import tables
 
     width, height = shutil.get_terminal_size()
     shown = progress.fitting(runs, max(1, height - _AROUND))

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.commands import options as shared
-from llama_ablate.commands.answer import Answer
-from llama_ablate.commands.options import count
+from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import count
 from llama_ablate.errors import ConfigError
 
 HELP = "count parameters, FLOPs and KV bytes of an architecture, or compare several"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import model_input
-from llama_ablate.commands.answer import Answer
+from llama_ablate.commands.shared import model_input
+from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:

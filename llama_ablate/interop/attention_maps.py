@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import torch
 
 from llama_ablate.errors import ConfigError
+from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.loader import OpenedModel
-from llama_ablate.model.kernels import Maps as LayerMaps
-from llama_ablate.report.attention import Maps
+from llama_ablate.model.kernels import Maps
 
 _MOST = 512  # tokens: figures of more are illegible, and the arrays take gigabytes
 
 
-def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> Maps:
+def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> AttentionMaps:
     """Return the attention maps of a prompt in all heads, and in all layers that have any.
 
     Raises ConfigError for a prompt that is empty, longer than the context, or than 512 tokens, and
@@ -21,7 +21,7 @@ def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> Maps:
     most = min(_MOST, opened.model.spec.context)
     if not 0 < len(prompt) <= most:
         raise ConfigError(f"the prompt has {len(prompt):,} tokens; allowed: 1 to {most:,}")
-    maps: list[LayerMaps] = []
+    maps: list[Maps] = []
     layers: list[int] = []  # a recurrence adds no maps
     hooks = [
         block.register_forward_hook(lambda *_, i=i: layers.extend([i] * (len(maps) - len(layers))))
@@ -39,4 +39,4 @@ def attention_maps(opened: OpenedModel, prompt: Sequence[int]) -> Maps:
         for name in ("scores", "masked", "weights")
     }
     labels = [opened.tokenizer.piece(token) for token in prompt]
-    return Maps(steps, labels, opened.title, layers)
+    return AttentionMaps(steps, labels, opened.title, layers)

@@ -7,7 +7,7 @@ from huggingface_hub import ModelCardData
 
 from llama_ablate.config.registry import entry_text
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.report.headline import headline
 from llama_ablate.results import Record, Results
 

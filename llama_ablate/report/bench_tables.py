@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.evidence import written
 from llama_ablate.report import tables
 
 
@@ -45,7 +46,7 @@ def _control(kind: str, check: dict[str, Any]) -> str:
 def _ratio(ratio: dict[str, float | None]) -> str:
     """Write a ratio; in JSON an interval that is not known is null."""
     value, low, high = (ratio[key] for key in ("value", "low", "high"))
-    return tables.times(*(math.nan if v is None else v for v in (value, low, high)))
+    return written.times(*(math.nan if v is None else v for v in (value, low, high)))
 
 
 def _seconds(value: float) -> str:

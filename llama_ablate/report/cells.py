@@ -5,11 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report.frames import rows
-from llama_ablate.report.lengths import at_half, turned
-from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import NO_DIFFERENCE, decimals, interval, number, plain, times
-from llama_ablate.report.units import BITS, NATS
+from llama_ablate.evidence.written import decimals, interval, number, plain, times
+from llama_ablate.findings.frames import rows
+from llama_ablate.findings.lengths import at_half, turned
+from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.units import BITS, NATS
+from llama_ablate.report.tables import NO_DIFFERENCE
 from llama_ablate.results.plan import HELD_OUT
 
 #: Head of the differences: their intervals hold for all rows of a table at once.

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llama_ablate.report import contrasts, scaling, tables, tuning
+from llama_ablate.evidence import written
+from llama_ablate.findings import contrasts, ladder, tuning
+from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.report.chart import (
     OF_VARIANT,
     Chart,
@@ -35,7 +37,6 @@ from llama_ablate.report.chart import (
     zero,
 )
 from llama_ablate.report.drawing import cast, over_seeds
-from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import PlannedVariant
 
@@ -240,7 +241,7 @@ def interactions(frames: Frames) -> Chart | None:
             "without": row.with_absent,
             "with": row.with_present,
             "verdict": row.verdict,
-            "interval": tables.interval(row.difference, row.low, row.high),
+            "interval": written.interval(row.difference, row.low, row.high),
         }
         for row in rows(frame[frame["changed"] != ""])
     ]
@@ -280,8 +281,8 @@ def steps(frames: Frames) -> Chart | None:
             "to": start + row.marginal,
             "low": start + row.marginal_low,
             "high": start + row.marginal_high,
-            "this step": tables.interval(row.marginal, row.marginal_low, row.marginal_high),
-            "all so far": tables.interval(row.cumulative, row.cumulative_low, row.cumulative_high),
+            "this step": written.interval(row.marginal, row.marginal_low, row.marginal_high),
+            "all so far": written.interval(row.cumulative, row.cumulative_low, row.cumulative_high),
             "p": row.p_corrected,
             "verdict": row.verdict,
         }
@@ -332,7 +333,7 @@ def sensitivity(frames: Frames) -> Chart | None:
 
 
 @CHARTS.register("ladder")
-def ladder(frames: Frames) -> Chart | None:
+def _ladder(frames: Frames) -> Chart | None:
     """Show the loss against the size: the mean over seeds with its 95% interval.
 
     The thin line is the law through the sizes, dotted where it is a projection; too few sizes have
@@ -340,13 +341,13 @@ def ladder(frames: Frames) -> Chart | None:
     """
     if frames.ladder.empty:
         return None
-    losses = scaling.at_end(frames.ladder)
+    losses = ladder.at_end(frames.ladder)
     means = over_seeds(losses, ["label", "parameters"], "loss")
     points = [{**_mean(row), "size": row.parameters} for row in rows(means)]
     title = f"loss ({frames.table.unit.full})"
     spec = of_means(points, logarithmic("size", _SIZE), title)
     spec["description"] = "Loss by size"
-    laws = _laws(losses, scaling.floor_of(frames.table))
+    laws = _laws(losses, ladder.floor_of(frames.table))
     if laws:
         mean = spec["layer"][-1]["encoding"]
         line = {key: value for key, value in mean.items() if key in ("x", "color", "opacity")}
@@ -415,7 +416,7 @@ def variants(table: TableFrames) -> list[Spec]:
             ratio, low, high = (row[f"{kind}_speed_{end}"] for end in ("ratio", *_ENDS))
             times = {"": 1 / ratio, "_low": 1 / high, "_high": 1 / low}
             row |= {f"{kind}_time{end}": time for end, time in times.items()}
-        row["speed"] = tables.number(row["train_speed_ratio"], ".2f", "x")
+        row["speed"] = written.number(row["train_speed_ratio"], ".2f", "x")
     return [{key: row[key] for key in _KEPT} for row in shown]
 
 
@@ -423,7 +424,7 @@ def _named(frame: pd.DataFrame) -> list[Spec]:
     """Return rows with the names that charts show."""
     shown = []
     for row in frame.rename(columns={"label": "variant", "p_corrected": "p"}).to_dict("records"):
-        interval = tables.interval(row["difference"], row["low"], row["high"])
+        interval = written.interval(row["difference"], row["low"], row["high"])
         shown.append({str(key): value for key, value in row.items()} | {"interval": interval})
     return shown
 
@@ -478,12 +479,12 @@ def _laws(losses: pd.DataFrame, floor: float | None) -> list[Spec]:
     points = []
     for label, own in losses.groupby("label", sort=False):
         means = own.groupby("parameters")["loss"].mean()
-        law = scaling.law_through(means, floor)
+        law = ladder.law_through(means, floor)
         if law is None:
             continue
         smallest, largest = float(means.index.min()), float(means.index.max())
         parts = {"law": np.geomspace(smallest, largest, 24)}
-        if scaling.can_be_checked(len(means), floor):
+        if ladder.can_be_checked(len(means), floor):
             parts["projection"] = np.geomspace(largest, 10 * largest, 24)
         points += [
             {"variant": str(label), "part": part, "size": float(size), "loss": law(float(size))}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.report.frames import Frames, TableFrames, ends, spread
+from llama_ablate.findings.frames import Frames, TableFrames, ends, spread
 from llama_ablate.results import CURVE
 
 #: What a column holds, by its name, in the order of the frame's columns.

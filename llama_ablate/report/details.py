@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
-from llama_ablate.evidence import judged, paired_effect, simultaneous, summary
+from llama_ablate.evidence import judged, paired_effect, simultaneous, summary, written
+from llama_ablate.findings.comparison import outcomes
+from llama_ablate.findings.frames import TableFrames, rows, spread
+from llama_ablate.findings.stability import UNSTABLE, sides
 from llama_ablate.report import tables
-from llama_ablate.report.comparison import outcomes
-from llama_ablate.report.frames import TableFrames, rows, spread
-from llama_ablate.report.stability import UNSTABLE, sides
 from llama_ablate.results.plan import PlannedVariant
 from llama_ablate.results.snapshot import Results
 
@@ -51,7 +51,7 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
         own = metrics[metrics["metric"] == attempt.metric]
         lines += ["", f"{attempt.metric}:"]
         lines += [
-            f"  {k}: {tables.plain(v, 4)}" for k, v in zip(own["name"], own["value"], strict=True)
+            f"  {k}: {written.plain(v, 4)}" for k, v in zip(own["name"], own["value"], strict=True)
         ]
         lines += [f"  not measured: {attempt.error}"] if attempt.error else []
     values |= {
@@ -73,10 +73,10 @@ def run(results: Results, run_id: str) -> Shown:
     folder = str(results.folder(run_id))
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
     lines = [head, folder, "", _architecture(record.model), ""]
-    lines += [f"{name}: {tables.plain(value, 6)}" for name, value in record.numbers.items()]
+    lines += [f"{name}: {written.plain(value, 6)}" for name, value in record.numbers.items()]
     lines += [f"{name}: not measured: {why}" for name, why in record.unmeasured.items()]
     if curve:
-        lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: tables.plain(v, 6)))]
+        lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: written.plain(v, 6)))]
     return "\n".join(lines), {**asdict(record), "curve": curve, "folder": folder}
 
 
@@ -94,10 +94,10 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
         [
             (
                 name,
-                tables.plain(x.mean(), 5),
-                tables.plain(y.mean(), 5),
-                tables.interval(effect.mean, effect.low, effect.high),
-                tables.number(effect.correlation, ".2f"),
+                written.plain(x.mean(), 5),
+                written.plain(y.mean(), 5),
+                written.interval(effect.mean, effect.low, effect.high),
+                written.number(effect.correlation, ".2f"),
             )
             for name, (x, y, effect) in numbers.items()
         ],
@@ -159,7 +159,12 @@ def _speeds(
     of_variants = table.metrics[table.metrics["run"] == ""]
     x, y = (of_variants[of_variants["variant"] == v.id].set_index("name")["value"] for v in (a, b))
     return [
-        (str(name), tables.plain(x[name], 4), tables.plain(y[name], 4), f"{y[name] / x[name]:.3f}")
+        (
+            str(name),
+            written.plain(x[name], 4),
+            written.plain(y[name], 4),
+            f"{y[name] / x[name]:.3f}",
+        )
         for name in x.index
         if name in y.index and x[name]
     ]
@@ -187,7 +192,7 @@ def _sentence(
         "diverged": "diverged more often than",
         "collapsed": "collapsed more often than",
     }
-    shown = tables.interval(interval.mean, interval.low, interval.high)
+    shown = written.interval(interval.mean, interval.low, interval.high)
     of_text = ", with the error of the text" if b.id in errors else ""
     return (
         f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
@@ -210,7 +215,7 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
 def _over_seeds(values: Sequence[float]) -> str:
     numbers = summary(values)
     sd = "" if math.isnan(numbers.sd) else f" ± {numbers.sd:.2g} (sd of {numbers.n} seeds)"
-    return f"{tables.plain(numbers.mean, 6)}{sd}"
+    return f"{written.plain(numbers.mean, 6)}{sd}"
 
 
 def without_shared(old: Any, new: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from llama_ablate.evidence.student import quantile
 from llama_ablate.files import disk
-from llama_ablate.report.frames import TableFrames
+from llama_ablate.findings.frames import TableFrames
 from llama_ablate.report.parts import Made
 from llama_ablate.terminal import visible
 

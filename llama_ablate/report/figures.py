@@ -14,7 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from llama_ablate.report import contrasts, quantities, scaling, tables, transfer, tuning
+from llama_ablate.findings import contrasts, ladder, tuning
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.report import quantities, tables, transfer
 from llama_ablate.report.drawing import (
     BASELINE,
     FAINT,
@@ -36,10 +38,9 @@ from llama_ablate.report.drawing import (
     small,
     styles,
 )
-from llama_ablate.report.frames import Frames, TableFrames, rows
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan import CONTEXTS
-from llama_ablate.terminal import visible
+from llama_ablate.terminal import listed, visible
 
 _LEGEND = 48  # letters of a line in a legend of several labels
 _MOST_ROWS = 40  # of effects: beyond, the ends alone are drawn
@@ -131,7 +132,7 @@ def _zoom_to_small(axes: Axes, differences: pd.DataFrame) -> None:
     if high > low:
         axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     if outside:
-        remark(axes, f"beyond the frame: {tables.listed(outside, 3)}")
+        remark(axes, f"beyond the frame: {listed(outside, 3)}")
 
 
 @FIGURES.register("effects", every_table=True)
@@ -331,7 +332,7 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
     if reach is not None:
         panels[1].set_ylim(-_ROOM * reach, _ROOM * reach)
         panels[1].set_title("the small ones, enlarged", fontsize=9)
-    remark(panels[0], shown.remark or (f"without a loss: {tables.listed(lost)}" if lost else ""))
+    remark(panels[0], shown.remark or (f"without a loss: {listed(lost)}" if lost else ""))
     legend(*panels)
     note(figure, _decided(others))
     return figure
@@ -387,7 +388,7 @@ def cache_growth(frames: Frames) -> Figure | None:
         shown = shown[: MANY // 2] + shown[-MANY // 2 :]
     looks = styles(map(str, range(len(shown)))).values()
     for style, (sizes, labels) in zip(looks, shown, strict=True):
-        most = f"{tables.size(sizes[-1])} at {CONTEXTS[-1]:,}: {tables.listed(labels, 4)}"
+        most = f"{tables.size(sizes[-1])} at {CONTEXTS[-1]:,}: {listed(labels, 4)}"
         axes.plot(CONTEXTS, sizes, label=textwrap.fill(most, _LEGEND), **style.line)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -433,7 +434,7 @@ def sensitivity(frames: Frames) -> Figure | None:
 
 
 @FIGURES.register("ladder")
-def ladder(frames: Frames) -> Figure | None:
+def _ladder(frames: Frames) -> Figure | None:
     """Draw the loss of each variant against its parameters, with the law through its rungs.
 
     The line is the fitted law; beyond the largest size it is dotted, a projection. Too few sizes
@@ -442,9 +443,9 @@ def ladder(frames: Frames) -> Figure | None:
     if frames.ladder.empty:
         return None
     shown = cast(frames.table)
-    losses = scaling.at_end(frames.ladder)
+    losses = ladder.at_end(frames.ladder)
     losses = losses[losses["label"].isin(list(shown.named))]
-    floor = scaling.floor_of(frames.table)
+    floor = ladder.floor_of(frames.table)
     figure, axes = canvas(8, 4.8)
     axes.set_xscale("log")
     for label, own in losses.groupby("label", sort=False):
@@ -453,12 +454,12 @@ def ladder(frames: Frames) -> Figure | None:
         spread = over_seeds(own, ["parameters"], "loss").sort_values("parameters")
         bars(axes, spread["parameters"].to_numpy(), spread, replace(style, dash=""), str(label))
         means = spread.set_index("parameters")["mean"]
-        law = scaling.law_through(means, floor)
+        law = ladder.law_through(means, floor)
         if law is None:
             continue
         smallest, largest = float(means.index.min()), float(means.index.max())
         of_law = [(np.geomspace(smallest, largest, 50), "-")]
-        if scaling.can_be_checked(len(means), floor):
+        if ladder.can_be_checked(len(means), floor):
             of_law.append((np.geomspace(largest, 10 * largest, 50), ":"))
         for x, dash in of_law:
             axes.plot(x, [law(size) for size in x], dash, color=style.colour, lw=1)

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
-from llama_ablate.report import cells, contrasts, hypotheses, lengths, scaling, tables, transfer
-from llama_ablate.report.frames import Frames, TableFrames, rows
+from llama_ablate.evidence import written
+from llama_ablate.findings import contrasts, hypotheses, ladder, lengths, transfer
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.report import cells
 from llama_ablate.results.plan import PlanDocument
+from llama_ablate.terminal import listed
 
 #: Verdicts and test results in the order in which the answer names them.
 _VERDICTS = (
@@ -164,7 +167,7 @@ def _measured(row: Any, *, alone: bool) -> str:
     if alone:
         return cells.measured(row).removesuffix(" nats")
     unit = f" {row.unit}" if row.unit not in ("", "nats") else ""
-    return tables.estimate(row.difference, row.low, row.high) + unit
+    return written.estimate(row.difference, row.low, row.high) + unit
 
 
 def _controls(frames: Frames) -> Iterator[str]:
@@ -232,13 +235,13 @@ def _guards(frames: Frames) -> Iterator[str]:
 
 def _trends(frames: Frames) -> Iterator[str]:
     """Yield whether gaps to the baseline grow with size."""
-    laws = scaling.laws(frames)
+    laws = ladder.laws(frames)
     if "trend" not in laws:
         return
     parts = []
     for word, phrase in _TRENDS.items():
         own = [
-            str(_Said(row.label, "", tables.interval(row.slope, row.slope_low, row.slope_high)))
+            str(_Said(row.label, "", written.interval(row.slope, row.slope_low, row.slope_high)))
             for row in rows(laws[laws["trend"] == word])
         ]
         if own:
@@ -289,7 +292,7 @@ def _steps(table: TableFrames) -> str:
                 "",
                 _with(
                     row.rate,
-                    f"{tables.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
+                    f"{written.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
                     f"{row.verdict}".removeprefix("-, "),
                 ),
             )
@@ -341,7 +344,7 @@ def _over(words: Sequence[str], names: Sequence[str]) -> str:
         for kind in kinds
     }
     where = {
-        kind: f"{kind} in {tables.listed(own) if len(names) <= _TABLES else len(own)}"
+        kind: f"{kind} in {listed(own) if len(names) <= _TABLES else len(own)}"
         for kind, own in of.items()
     }
     if len(of) == 2 < len(names):
@@ -383,7 +386,7 @@ def _estimate(row: Any) -> str:
     """Write a row's difference with the decimals that its interval bears out."""
     if math.isnan(row.difference):
         return ""
-    return tables.estimate(row.difference, row.low, row.high)
+    return written.estimate(row.difference, row.low, row.high)
 
 
 def _with(rate: str, text: str) -> str:

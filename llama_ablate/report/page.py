@@ -15,18 +15,19 @@ import pandas as pd
 
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.registry import entry_text
+from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
+from llama_ablate.findings.frames import Frames, ends, rows
+from llama_ablate.findings.stability import words
 from llama_ablate.report import columns, details, drawing, embedding, tables
 from llama_ablate.report.chart import Chart
 from llama_ablate.report.charts import CHARTS
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames, ends, rows
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.parts import Made
 from llama_ablate.report.sections import Section
-from llama_ablate.report.stability import words
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -285,7 +286,7 @@ def _runs(frames: Frames, folder: Path) -> Shown:
         column = name.format(split=frames.table.split)
         values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
         if values.notna().any():
-            cells[head] = [tables.number(value / scale, form, unit) for value in values]
+            cells[head] = [written.number(value / scale, form, unit) for value in values]
     if runs["reason"].any():
         cells["reason"] = runs["reason"]
     places = [frames.folder(run) for run in runs["id"]]

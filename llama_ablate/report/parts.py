@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Generic, TypeVar
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings.frames import Frames
 
 Part = TypeVar("Part")
 #: Makes a part; None where there is nothing to show.

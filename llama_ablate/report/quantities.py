@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from llama_ablate.evidence.student import not_negative
-from llama_ablate.report import comparison
+from llama_ablate.findings import comparison
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.tuning import first_split
+from llama_ablate.findings.units import NATS
 from llama_ablate.report.drawing import (
     BASELINE,
     COLOURS,
@@ -28,11 +31,7 @@ from llama_ablate.report.drawing import (
     over_seeds,
     remark,
 )
-from llama_ablate.report.frames import Frames, TableFrames
-from llama_ablate.report.tables import listed
-from llama_ablate.report.tuning import first_split
-from llama_ablate.report.units import NATS
-from llama_ablate.terminal import visible
+from llama_ablate.terminal import listed, visible
 
 #: Their losses are what the tables and the other figures are about.
 _ELSEWHERE = {"perplexity"}

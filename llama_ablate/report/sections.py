@@ -9,23 +9,22 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.report import (
-    cells,
+from llama_ablate.findings import (
     comparison,
     contrasts,
     controls,
     heldout,
     hypotheses,
-    items,
+    ladder,
     lengths,
-    quantities,
-    scaling,
     speed_up,
     stability,
+    tasks,
     transfer,
     tuning,
 )
-from llama_ablate.report.frames import Frames, TableFrames, spread
+from llama_ablate.findings.frames import Frames, TableFrames, spread
+from llama_ablate.report import cells, quantities
 from llama_ablate.report.parts import Parts
 from llama_ablate.results import protocol
 
@@ -230,7 +229,7 @@ def _winners(frames: Frames) -> Section | None:
 def _tasks(frames: Frames) -> Section | None:
     return _section(
         "Tasks",
-        items.accuracies(frames.table),
+        tasks.accuracies(frames.table),
         cells.tasks,
         """Share of a task's items that are answered right, 0 to 1, mean over seeds; higher is
         better. The difference is variant minus baseline over the n seeds that both finished, paired
@@ -424,7 +423,7 @@ def _speed_up(frames: Frames) -> Section | None:
 def _ladder(frames: Frames) -> Section | None:
     return _section(
         "Ladder",
-        scaling.laws(frames),
+        ladder.laws(frames),
         cells.laws,
         """Loss = floor + scale / size^exponent, fitted to the means over seeds, with profile
         intervals; 'at most' and 'at least' where the losses bound a number on one side. It takes
@@ -458,7 +457,7 @@ def _transfer(frames: Frames) -> Section | None:
 def _surface(frames: Frames) -> Section | None:
     return _section(
         "Surface",
-        scaling.surface(frames),
+        ladder.surface(frames),
         cells.surface,
         """Loss = E + A / parameters^alpha + B / tokens^beta (Hoffmann et al. 2022, equation 2),
         fitted to the means over seeds of all sizes and of the branches of their runs; intervals are

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from llama_ablate.report.tables import listed
+from llama_ablate.terminal import listed
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer

@@ -10,12 +10,14 @@ from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import DOCUMENTS
-from llama_ablate.report import comparison, contrasts, heldout, items, speeds, tables, tuning
-from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.hypotheses import undecidable
+from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.hypotheses import undecidable
+from llama_ablate.report import speeds
 from llama_ablate.results import protocol
 from llama_ablate.results.plan import PlannedTable, PlannedText
 from llama_ablate.results.protocol import Change, Replaced
+from llama_ablate.terminal import listed
 
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
@@ -75,7 +77,7 @@ def few_documents(text: PlannedText) -> list[str]:
     if not few or total < len(text.documents) * DOCUMENTS:
         return []
     return [
-        f"Of {total:,} documents {tables.listed(few)}: fewer than {DOCUMENTS} say little of how a "
+        f"Of {total:,} documents {listed(few)}: fewer than {DOCUMENTS} say little of how a "
         "difference varies over texts; splits of [0.9, 0.05, 0.05] have more."
     ]
 
@@ -87,18 +89,18 @@ def _one_rate(table: PlannedTable, experiment: Experiment) -> list[str]:
     if not labels:
         return []
     return [
-        f"The optimizers of {tables.listed(labels)} and of '{base.label}' differ, with "
+        f"The optimizers of {listed(labels)} and of '{base.label}' differ, with "
         f"{tuning.ONE_RATE}. `tune: {{lr: [...]}}` chooses a rate for each."
     ]
 
 
 def _other_items(table: TableFrames) -> list[str]:
     """Return a warning where a task's file was changed between runs."""
-    named = [f"'{task}'" for task in items.other_items(table)]
+    named = [f"'{task}'" for task in tasks.other_items(table)]
     if not named:
         return []
     return [
-        f"Runs have answered other items of {tables.listed(named)}: its file was changed between "
+        f"Runs have answered other items of {listed(named)}: its file was changed between "
         "them. Only runs with the same items are compared; `measure DIR cloze --again` asks all."
     ]
 
@@ -174,7 +176,7 @@ def _short_of_text(table: TableFrames) -> list[str]:
         return []
     unit = table.unit.name
     return [
-        f"More documents, not more seeds, would decide {tables.listed(named)}: in brackets, in "
+        f"More documents, not more seeds, would decide {listed(named)}: in brackets, in "
         f"{unit}, the error from the held-out text alone."
     ]
 
@@ -308,7 +310,7 @@ def _lacking_metrics(table: TableFrames) -> list[str]:
             if tried[metric, label] < runs:
                 lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
     sentences = [
-        f"{metric} was measured on {n} of {runs} finished runs of {tables.listed(labels)}; "
+        f"{metric} was measured on {n} of {runs} finished runs of {listed(labels)}; "
         f"`llama-ablate measure DIR {metric}` measures the rest."
         for (metric, n, runs), labels in lacking.items()
     ]

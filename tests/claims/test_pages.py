@@ -9,7 +9,7 @@ import pytest
 from analysis.claims.experiments import _lengths, by_length, evidence, scale_of
 from analysis.claims.ledger import Claim, Evidence, ledger
 from analysis.claims.pages import _claim
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 from tests.in_process import run_in_process
 

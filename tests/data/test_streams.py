@@ -8,7 +8,7 @@ from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from llama_ablate.commands import notes
 from llama_ablate.commands.cli import main
+from llama_ablate.commands.shared import notes
 from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed, to_json

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.report import agreement
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings import agreement
+from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 from tests import tables
 from tests.in_process import run_in_process

@@ -10,14 +10,16 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.config.patterns import resolve
 from llama_ablate.errors import ConfigError
+from llama_ablate.interop.attention_figures import AttentionMaps
 from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
-from llama_ablate.report.attention import Maps
 from tests.conftest import make_spec
 from tests.interop.checkpoints import write_llama3
 
 ROOT = Path(__file__).parents[2]
+
+STEPS = ("scores", "masked", "weights")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def test_maps_name_the_layers_that_have_any(checkpoint, tmp_path):
 
     maps = maps_of("gated_delta", "mha", "mamba2", "gqa")
     assert (maps.layers, len(maps.weights)) == ([1, 3], 2)
-    again = Maps.load(maps.save(tmp_path / "maps.npz"))
+    again = AttentionMaps.load(maps.save(tmp_path / "maps.npz"))
     assert again.layers == [1, 3]
     assert again.distance(3) == maps.distance(3) != maps.distance(1)
     with pytest.raises(ConfigError, match="--layer 2: the model's layers with attention are 1, 3"):
@@ -86,7 +88,9 @@ def test_the_figures_show_labels_colours_and_what_is_hidden(checkpoint):
 
 def test_how_far_a_head_looks_back_by_hand():
     weights = np.array([[[[1.0, 0.0], [0.25, 0.75]]]])
-    maps = Maps({"scores": weights, "masked": weights, "weights": weights}, ["a", "b"], "t")
+    maps = AttentionMaps(
+        {"scores": weights, "masked": weights, "weights": weights}, ["a", "b"], "t"
+    )
     assert maps.distance(0) == [0.125]  # the first query looks at itself, the second 0.25 back
 
 
@@ -147,7 +151,9 @@ def test_heads_and_prompts_that_are_not_there_are_refused_and_nothing_is_written
 
 def test_a_long_prompt_is_labelled_here_and_there():
     weights = np.tril(np.ones((1, 1, 80, 80)))
-    maps = Maps({"scores": weights, "masked": weights, "weights": weights}, ["x"] * 80, "t")
+    maps = AttentionMaps(
+        {"scores": weights, "masked": weights, "weights": weights}, ["x"] * 80, "t"
+    )
     labels = [t.get_text() for t in maps.head(0, 0).axes[0].get_xticklabels()]
     assert 30 < sum(label != "" for label in labels) < 50
 
@@ -155,7 +161,7 @@ def test_a_long_prompt_is_labelled_here_and_there():
 def test_a_file_that_holds_code_is_not_loaded(tmp_path):
     np.savez(tmp_path / "x.npz", scores=np.array([print], dtype=object))
     with pytest.raises(ConfigError, match="holds no attention maps"):
-        Maps.load(tmp_path / "x.npz")
+        AttentionMaps.load(tmp_path / "x.npz")
 
 
 #: Printed by the walk-through for a base of 500,000 and heads of 128, to five digits.
@@ -216,6 +222,6 @@ def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):
 
     weights = np.tril(np.ones((1, 1, 3, 3)))
     steps = {"scores": weights, "masked": weights, "weights": weights}
-    maps = Maps(steps, ["$\\frac{$", "\x00", "\t"], "a$\\frac{$")
+    maps = AttentionMaps(steps, ["$\\frac{$", "\x00", "\t"], "a$\\frac{$")
     save(maps.head(0, 0), tmp_path / "x")
     assert "\x00" not in (tmp_path / "x.svg").read_text("utf-8")

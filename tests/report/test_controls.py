@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import simultaneous
-from llama_ablate.report import controls
-from llama_ablate.report.controls import Check
+from llama_ablate.findings import controls
+from llama_ablate.findings.controls import Check
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -180,7 +180,7 @@ def test_in_a_factorial_design_the_bias_weighs_as_the_baselines_cell_does():
     design = {"design": "product", "axes": {"norm": ["a", "b"], "block": ["a", "b"]}}
 
     def ends(again, changes):
-        from llama_ablate.report import contrasts
+        from llama_ablate.findings import contrasts
 
         made = frames({"": losses | again}, levels=levels, changes=changes, variants=design)
         return contrasts.factors(made.table).set_index("factor").loc["norm"]

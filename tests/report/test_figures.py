@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import drawing
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.sections import metrics
 from llama_ablate.results import Results, Store
 from llama_ablate.results.metrics import Measurement, Value, row

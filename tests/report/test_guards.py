@@ -10,7 +10,8 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.items import item_error, least_error
-from llama_ablate.report import cells, guards, hypotheses, items
+from llama_ablate.findings import guards, hypotheses, tasks
+from llama_ablate.report import cells
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.warnings import warnings
@@ -73,7 +74,7 @@ def frames():
 
 
 def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_items(frames):
-    frame = items.accuracies(frames().table).set_index("label")
+    frame = tasks.accuracies(frames().table).set_index("label")
     assert frame.loc["base", "accuracy"] == np.mean(ANSWERS["base"])
     differences = np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"])
     both = {
@@ -94,7 +95,7 @@ def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_i
 
 
 def test_accuracies_are_shown_in_the_unit_of_their_differences(frames):
-    frame = items.accuracies(frames().table)
+    frame = tasks.accuracies(frames().table)
     shown = cells.tasks(frame)
     for row, accuracy in zip(frame.to_dict("records"), shown["accuracy"], strict=True):
         assert float(accuracy) == pytest.approx(row["accuracy"], abs=5e-4)
@@ -158,13 +159,13 @@ def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
     (table,) = frames().tables
     short = table.planned.assign(too_short=table.planned["label"] == "base")
     found = replace(table, planned=short)
-    assert list(items.accuracies(found)["verdict"]) == ["baseline", "too short", "too short"]
+    assert list(tasks.accuracies(found)["verdict"]) == ["baseline", "too short", "too short"]
     assert set(guards.results(found)["result"]) == {"too short"}
 
 
 def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
     other = frames(prints={"worse": "edited"})
-    assert items.other_items(other.table) == ["own"]
+    assert tasks.other_items(other.table) == ["own"]
     assert list(guards.results(other.table)["n"]) == [0, 3]
     assert any("'own'" in line and "other items" in line for line in warnings(other))
     assert not any("other items" in line for line in warnings(frames()))

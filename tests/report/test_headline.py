@@ -6,7 +6,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from llama_ablate.report import contrasts, warnings
+from llama_ablate.findings import contrasts
+from llama_ablate.report import warnings
 from llama_ablate.report.cells import comparison
 from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.warnings import machines

@@ -10,8 +10,9 @@ import pytest
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text import text_error
-from llama_ablate.report import estimands, heldout, warnings
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings import estimands, heldout
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
 from tests import plans

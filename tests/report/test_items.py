@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from llama_ablate.evidence.items import by_group, item_error, least_error
-from llama_ablate.report import guards, items
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings import guards, tasks
+from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -33,7 +33,7 @@ def test_the_error_of_an_accuracy_is_that_between_templates(prose):
     own, other = (prose.answers[NAME][id_] for id_ in (variant, base))
     differences = np.array([own[seed].scores - other[seed].scores for seed in sorted(own)])
     by_hand = item_error(differences.reshape(len(own), 8, 25).mean(2), least=least_error(200))
-    found = items.error(prose.answers, NAME, variant, base)
+    found = tasks.error(prose.answers, NAME, variant, base)
     assert found.se == pytest.approx(by_hand.se)
     assert found.se > 3 * item_error(differences, least=least_error(200)).se
     assert by_group(differences, own[0].groups) == pytest.approx(
@@ -57,8 +57,8 @@ def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
             "samples": [(1.0, 0.0, 1.0, 0.0), (), (), (0.0, 1.0, 0.0, 1.0)],
         }
     )
-    assert items._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
-    assert items._groups(rows.iloc[:3]) == {}
+    assert tasks._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
+    assert tasks._groups(rows.iloc[:3]) == {}
 
 
 def test_a_guard_is_gone_on_for_where_more_seeds_may_decide_it(prose):

@@ -8,8 +8,9 @@ import pytest
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
-from llama_ablate.report import headline, lengths
-from llama_ablate.report.lengths import at_half, by_length, turned
+from llama_ablate.findings import lengths
+from llama_ablate.findings.lengths import at_half, by_length, turned
+from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
 
 CLAIMS = Path(__file__).parents[2] / "results/reference/claims"

@@ -12,8 +12,8 @@ from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import StandardError, simultaneous
 from llama_ablate.evidence.noise import Memory
-from llama_ablate.report import contrasts, noise, power
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings import contrasts, noise, power
+from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
 

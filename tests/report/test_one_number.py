@@ -6,7 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from llama_ablate.report import cells, contrasts, hypotheses, tables
+from llama_ablate.evidence import written
+from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.report import cells
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import SECTIONS, sections
 from tests.tables import frames
@@ -160,16 +162,16 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
         half = 10 ** generator.uniform(-4, 1)
         mean = half * generator.normal(0, 2)
         low, high = mean - half, mean + half
-        places = tables.decimals(low, high)
-        shown = printed(tables.interval(mean, low, high))
+        places = written.decimals(low, high)
+        shown = printed(written.interval(mean, low, high))
         assert leaves_out_0(*shown) == leaves_out_0(low, high)
         unit = 10.0**-places
         assert shown == pytest.approx([low, high], abs=unit / 2 * 1.001)
         wanted = max(0, 1 - math.floor(math.log10(half)))
         assert places == wanted or 0 in (round(low, wanted), round(high, wanted))
-    assert tables.interval(-0.00001, -0.01, 0.01) == "+0.000 [-0.010, +0.010]"  # no minus zero
-    assert tables.interval(0.1234, math.nan, math.nan) == "+0.123"
-    assert tables.estimate(-1.26, -3.0, 0.5) == "-1.3"
+    assert written.interval(-0.00001, -0.01, 0.01) == "+0.000 [-0.010, +0.010]"  # no minus zero
+    assert written.interval(0.1234, math.nan, math.nan) == "+0.123"
+    assert written.estimate(-1.26, -3.0, 0.5) == "-1.3"
 
 
 def test_a_p_is_never_rounded_across_the_level():

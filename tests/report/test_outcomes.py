@@ -11,9 +11,10 @@ import pytest
 
 from llama_ablate.commands import promote, status
 from llama_ablate.errors import ConfigError
-from llama_ablate.report import comparison, contrasts, details, hypotheses, stability, union
+from llama_ablate.findings import comparison, contrasts, hypotheses, stability, union
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report import details
 from llama_ablate.report.cells import DIFFERENCE
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings

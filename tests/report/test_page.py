@@ -15,10 +15,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from matplotlib.figure import Figure
 
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import embedding, page
 from llama_ablate.report.chart import Chart
 from llama_ablate.report.charts import CHARTS
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from llama_ablate.report import tuning
+from llama_ablate.findings import tuning
 
 LOSSES = json.loads(Path(__file__).with_name("tuned_losses.json").read_text("utf-8"))
 

@@ -18,17 +18,10 @@ from llama_ablate.evidence.intervals import seeds_for
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.evidence.text import text_error
 from llama_ablate.files.strict_json import sealed
-from llama_ablate.report import (
-    cells,
-    contrasts,
-    details,
-    drawing,
-    hypotheses,
-    page,
-    tables,
-)
+from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report import cells, details, drawing, page, tables
 from llama_ablate.report.figures import FIGURES, effects
-from llama_ablate.report.frames import Frames
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings

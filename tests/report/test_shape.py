@@ -8,7 +8,7 @@ import pytest
 
 import llama_ablate as la
 from llama_ablate.evidence import shape_alarm
-from llama_ablate.report import comparison
+from llama_ablate.findings import comparison
 from llama_ablate.report.warnings import warnings
 from tests.tables import frames
 

@@ -10,11 +10,12 @@ import pytest
 
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.report import cells, speed_up
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings import speed_up
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.speed_up import speed_ups
+from llama_ablate.findings.units import NATS
+from llama_ablate.report import cells
 from llama_ablate.report.sections import SECTIONS
-from llama_ablate.report.speed_up import speed_ups
-from llama_ablate.report.units import NATS
 from llama_ablate.results import Store
 from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.results.snapshot import Results

@@ -8,9 +8,10 @@ import pytest
 from scipy import stats
 
 from llama_ablate.evidence import medians
-from llama_ablate.report import cells, comparison, speeds
-from llama_ablate.report.frames import Frames
-from llama_ablate.report.hypotheses import results
+from llama_ablate.findings import comparison
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.hypotheses import results
+from llama_ablate.report import cells, speeds
 from llama_ablate.results import Results, Store
 from llama_ablate.results.metrics import Measurement, Value
 from tests import plans

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_ablate.report import comparison, estimands, stages, tuning
+from llama_ablate.findings import comparison, estimands, stages, tuning
 from tests import plans
 
 LOOKS = {"looks": [3, 6, 12]}

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from llama_ablate.report import cells, transfer
-from llama_ablate.report.units import NATS
+from llama_ablate.findings import transfer
+from llama_ablate.findings.units import NATS
+from llama_ablate.report import cells
+from llama_ablate.report.transfer import figure as transfer_figure
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3]
 #: The index of the best rate by variant and size.
@@ -66,7 +68,7 @@ def test_cells_say_the_rate_its_move_and_whether_it_lies_at_an_end():
 
 
 def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_rate():
-    figure = transfer.figure(frames())
+    figure = transfer_figure(frames())
     assert [axes.get_title() for axes in figure.axes] == ["standard", "mup"]
     rings = [line for line in figure.axes[0].lines if line.get_markersize() == 11]
     assert [float(ring.get_xdata()[0]) for ring in rings] == [8e-3, 4e-3, 1e-3]
@@ -75,4 +77,4 @@ def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_
 def test_without_sizes_or_without_tuned_rates_there_is_nothing_to_show():
     for nothing in (frames(sizes=()), frames(tune=("betas",))):
         assert transfer.optima(nothing).empty
-        assert transfer.figure(nothing) is None
+        assert transfer_figure(nothing) is None

@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.report import (
+from llama_ablate.findings import (
     comparison,
     contrasts,
     controls,
     hypotheses,
-    scaling,
+    ladder,
     speed_up,
     tuning,
 )
+from llama_ablate.findings.frames import Frames, rows
+from llama_ablate.findings.samples import samples
 from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.frames import Frames, rows
-from llama_ablate.report.samples import samples
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
@@ -260,7 +260,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert "Ladder" in out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
-    laws = scaling.laws(frames)
+    laws = ladder.laws(frames)
     assert set(laws["axis"]) == {"parameters", "tokens", "compute"}
     assert (laws["n"] == 3).all()
     assert set(laws["form"]) == {"local"}  # three sizes do not determine three constants
@@ -276,7 +276,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert sorted(set(ends["tokens"])) == sorted(
         {table.plan.tokens_per_run for table in frames.tables}
     )
-    assert list(scaling.surface(frames)["n"]) == [9, 9]
+    assert list(ladder.surface(frames)["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
     (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
     planned = first.planned.assign(too_short=first.planned["id"] == first.planned["id"].iloc[0])

@@ -8,11 +8,11 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text import text_error
-from llama_ablate.report import contrasts
-from llama_ablate.report.frames import Frames
+from llama_ablate.findings import contrasts
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
-from llama_ablate.report.speed_up import speed_ups
 from llama_ablate.results.snapshot import Results
 from tests.in_process import run_in_process
 

@@ -8,8 +8,8 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora import CORPORA
 from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.design.forecast import disk_bytes
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.report.forecast import disk_bytes
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.loop import train
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from llama_ablate.evidence import Interval
-from llama_ablate.report.comparison import Pairs, bias_of
-from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tables import interval
+from llama_ablate.evidence.written import interval
+from llama_ablate.findings.comparison import Pairs, bias_of
+from llama_ablate.findings.stability import UNSTABLE
 from llama_ablate.results.plan import PlannedTable
 
 Kind = Literal["aa", "positive"]

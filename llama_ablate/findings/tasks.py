@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
 from llama_ablate.evidence.items import by_group, item_error, least_error
-from llama_ablate.report.stability import sides
-from llama_ablate.report.units import Unit
+from llama_ablate.findings.stability import sides
+from llama_ablate.findings.units import Unit
 from llama_ablate.results.plan import PlannedTable
 
 _DECIDES = "accuracy"  # what a task's interval is about

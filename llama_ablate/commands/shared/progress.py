@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from llama_ablate import terminal
-from llama_ablate.report.tables import number
+from llama_ablate.evidence.written import number
 from llama_ablate.results import Results
 from llama_ablate.results.snapshot import RunStatus
 

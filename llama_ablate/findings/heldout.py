@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text import LEAST_DF, StandardError, text_error
-from llama_ablate.report.comparison import Losses
+from llama_ablate.findings.comparison import Losses
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedText
 

@@ -9,7 +9,7 @@ import numpy as np
 from llama_ablate.config.experiment import Source
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.noise import FEWEST, Memory, Seen
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results import Results
 from llama_ablate.results.layout import experiments_in
 from llama_ablate.results.plan import PlanDocument, PlannedNoise, PlannedTable, PlannedVariant

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from llama_ablate.report import contrasts
-from llama_ablate.report.frames import TableFrames
+from llama_ablate.findings import contrasts
+from llama_ablate.findings.frames import TableFrames
 
 _DECIDED = ("better", "worse", "equivalent")
 #: Shares of a run's length between which a branch is half of it.

@@ -8,7 +8,7 @@ import pandas as pd
 
 from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
 from llama_ablate.evidence.surface import over_seeds
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 
 _FURTHER = 10.0  # how far to project, in multiples of the largest size
 _ESTIMATES = ("exponent", "floor", "projected", "predicted")

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 from llama_ablate.evidence.scaling import Law, fit
-from llama_ablate.report import cells, scaling
+from llama_ablate.findings import ladder
+from llama_ablate.report import cells
 
 LAW = Law(1.2, 15.0, 0.25)
 SIZES = [1e4, 3e4, 1e5, 3e5, 1e6]
 
 
-def ladder(sizes, floor=None, law=LAW, gap=0.0):
+def of_sizes(sizes, floor=None, law=LAW, gap=0.0):
     """Frames of a ladder of a baseline and a variant: three seeds, a little noise."""
     noise = np.random.default_rng(4).normal(0, 0.002, (2, len(sizes), 3))
     points = [
@@ -40,12 +41,12 @@ def ladder(sizes, floor=None, law=LAW, gap=0.0):
 
 
 def row(frames, label="base", axis="parameters"):
-    frame = scaling.laws(frames)
+    frame = ladder.laws(frames)
     return frame[(frame["label"] == label) & (frame["axis"] == axis)].iloc[0]
 
 
 def test_a_projection_stands_beside_what_the_smaller_sizes_predict_of_the_largest():
-    frames = ladder(SIZES)
+    frames = of_sizes(SIZES)
     shown = row(frames)
     own = frames.ladder[frames.ladder["label"] == "base"]
     losses = own.pivot_table("loss", "parameters", "seed").to_numpy()
@@ -75,7 +76,7 @@ def test_a_projection_stands_beside_what_the_smaller_sizes_predict_of_the_larges
 def test_what_cannot_be_checked_is_not_projected_and_too_few_sizes_have_no_law(
     sizes, floor, form, projects
 ):
-    shown = row(ladder(SIZES[:sizes], floor))
+    shown = row(of_sizes(SIZES[:sizes], floor))
     assert shown["form"] == form
     assert math.isfinite(shown["projected"]) is projects
     assert math.isfinite(shown["predicted"]) is projects
@@ -85,7 +86,7 @@ def test_what_cannot_be_checked_is_not_projected_and_too_few_sizes_have_no_law(
 
 def test_three_sizes_that_fit_any_floor_are_told_as_a_slope_over_these_sizes():
     """e08's case: three sizes, for which any floor from 0 to 0.8 fits."""
-    frame = scaling.laws(ladder(SIZES[:3], law=Law(0.4, 9.0, 0.25)))
+    frame = ladder.laws(of_sizes(SIZES[:3], law=Law(0.4, 9.0, 0.25)))
     shown = cells.laws(frame)
     assert set(shown["law"]) == {"none: power law over these sizes alone"}
     assert set(shown["floor (nats)"]) == {"-"}
@@ -93,7 +94,7 @@ def test_three_sizes_that_fit_any_floor_are_told_as_a_slope_over_these_sizes():
 
 
 def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
-    frame = scaling.laws(ladder(SIZES, law=Law(0.0, 6.0, 0.12)))
+    frame = ladder.laws(of_sizes(SIZES, law=Law(0.0, 6.0, 0.12)))
     shown = cells.laws(frame[frame["axis"] == "parameters"])
     high = frame["floor_high"].iloc[0]
     assert shown["floor (nats)"].iloc[0] == f"at most {high:.3f}"
@@ -105,7 +106,7 @@ def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
 
 
 def test_a_gap_has_a_trend_and_is_not_projected():
-    shown = row(ladder(SIZES[:3], gap=0.03), "other")
+    shown = row(of_sizes(SIZES[:3], gap=0.03), "other")
     assert shown["trend"] in ("grows", "undecided")
     assert shown["slope_low"] < shown["slope"] < shown["slope_high"]
     assert not [column for column in shown.index if column.startswith("gap")]
@@ -113,10 +114,10 @@ def test_a_gap_has_a_trend_and_is_not_projected():
 
 def test_a_law_that_misses_the_largest_size_is_not_projected():
     """A size whose rate was not tuned: 0.3 nats above the law through the others."""
-    frames = ladder(SIZES)
-    assert scaling.laws(frames)["projected"].notna().all()
+    frames = of_sizes(SIZES)
+    assert ladder.laws(frames)["projected"].notna().all()
     frames.ladder.loc[frames.ladder["parameters"] == SIZES[-1], "loss"] += 0.3
-    frame = scaling.laws(frames)
+    frame = ladder.laws(frames)
     failed = frame[frame["axis"] == "parameters"]
     assert failed["projected"].isna().all()
     assert failed["predicted"].notna().all()

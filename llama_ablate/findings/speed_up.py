@@ -9,7 +9,7 @@ import pandas as pd
 from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.speed_up import Curve, SpeedUp, speed_up
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 
 _LENGTHS = 3  # fewest of a curve
 _ALPHA = 0.05

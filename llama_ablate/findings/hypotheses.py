@@ -8,11 +8,11 @@ import pandas as pd
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
-from llama_ablate.report import contrasts, controls, estimands, guards, tuning
-from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.samples import of_training, split_of
-from llama_ablate.report.stability import UNSTABLE, sides
-from llama_ablate.report.units import NATS
+from llama_ablate.findings import contrasts, controls, estimands, guards, tuning
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.samples import of_training, split_of
+from llama_ablate.findings.stability import UNSTABLE, sides
+from llama_ablate.findings.units import NATS
 from llama_ablate.results import FINAL
 
 #: Endings of the names of numbers that say what the loss says.

@@ -26,9 +26,9 @@ from llama_ablate.evidence import (
 )
 from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import p_of_rates, share
-from llama_ablate.report import tuning
-from llama_ablate.report.stability import UNSTABLE, words
-from llama_ablate.report.units import unit_of
+from llama_ablate.findings import tuning
+from llama_ablate.findings.stability import UNSTABLE, words
+from llama_ablate.findings.units import unit_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlannedTable, PlannedVariant
 

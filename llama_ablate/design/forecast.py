@@ -1,11 +1,11 @@
 """The forecast of a plan: training FLOPs, predicted time, and disk space."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.report import stages, warnings
+from llama_ablate.findings import stages
 from llama_ablate.results.plan import PlanDocument, PlannedRun, PlannedTable, PlannedText
 from llama_ablate.results.record import CURVE_TOKENS, ComputeSettings, Memory
 
@@ -47,9 +47,15 @@ class Forecast:
         """How many seeds each variant has at most."""
         return len(self.plan.experiment.seed_list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values; those of the first table once more beside the list of tables."""
-        tables = [_values(table, self.plan.experiment) for table in self.plan.tables]
+    def to_dict(self, warnings: Callable[[PlannedTable, Experiment], list[str]]) -> dict[str, Any]:
+        """Return plain values; those of the first table once more beside the list of tables.
+
+        `warnings` says what limits a table's comparison.
+        """
+        experiment = self.plan.experiment
+        tables = [
+            _values(table) | {"warnings": warnings(table, experiment)} for table in self.plan.tables
+        ]
         first = ("data", "match", "steps", "tokens_per_run", "variants")
         return {
             "name": self.plan.experiment.name,
@@ -140,9 +146,8 @@ def disk_bytes(plan: PlanDocument, workers: int, done: Collection[str] = ()) -> 
     }
 
 
-def _values(table: PlannedTable, experiment: Experiment) -> dict[str, Any]:
+def _values(table: PlannedTable) -> dict[str, Any]:
     values = table.model_dump(mode="json", include={"match", "budget", "steps", "tokens_per_run"})
     variants = [variant.model_dump(mode="json") for variant in table.variants]
     text = table.text.model_dump(mode="json")
-    told = warnings.planned(table, experiment)
-    return {"table": table.name, **values, "data": text, "variants": variants, "warnings": told}
+    return {"table": table.name, **values, "data": text, "variants": variants}

@@ -12,11 +12,11 @@ from llama_ablate.config.schema import Guard
 from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.intervals import FEWEST_SEEDS
 from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
-from llama_ablate.report import items
-from llama_ablate.report.items import Table
-from llama_ablate.report.samples import differences, of_training, samples
-from llama_ablate.report.stability import sides
-from llama_ablate.report.tuning import first_split
+from llama_ablate.findings import tasks
+from llama_ablate.findings.samples import differences, of_training, samples
+from llama_ablate.findings.stability import sides
+from llama_ablate.findings.tasks import Table
+from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan import PlannedVariant
 
 COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
@@ -142,10 +142,10 @@ def _intervals(
     for variant in variants:
         own = samples(table, variant.label, name)
         if name in table.answers:
-            seeds = items.shared_seeds(table.answers, name, variant.id, base.id)
+            seeds = tasks.shared_seeds(table.answers, name, variant.id, base.id)
             own = {seed: value for seed, value in own.items() if seed in seeds}
         each[variant.id] = [*differences(own, other, relative=guard.is_relative).values()]
-        error = items.error(table.answers, name, variant.id, base.id)
+        error = tasks.error(table.answers, name, variant.id, base.id)
         if name == table.loss:
             error = table.text_errors().get(variant.id)
         if error is not None and other:
@@ -154,7 +154,7 @@ def _intervals(
     found = simultaneous(each, text_errors=errors, family=family)
     exact = _is_exact(table, name)
     if any(one.is_accuracy for of in table.answers.get(name, {}).values() for one in of.values()):
-        found = {id_: items.bounded(interval) for id_, interval in found.items()}
+        found = {id_: tasks.bounded(interval) for id_, interval in found.items()}
     return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
 
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands import options as shared
+from llama_ablate.commands.shared import options as shared
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from llama_ablate.config.schema import Experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.report import comparison
-from llama_ablate.report.frames import Frames, TableFrames
-from llama_ablate.report.stability import counted
-from llama_ablate.report.tables import listed
+from llama_ablate.findings import comparison
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.stability import counted
 from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
+from llama_ablate.terminal import listed
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -31,8 +31,8 @@ from llama_ablate.evidence.power import (
 )
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.text import LEAST_DF
-from llama_ablate.report import comparison, contrasts, noise
-from llama_ablate.report.frames import TableFrames
+from llama_ablate.findings import comparison, contrasts, noise
+from llama_ablate.findings.frames import TableFrames
 from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
 _FEW_TABLES = 100

@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.design.forecast import Cost, Forecast
+from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
-from llama_ablate.report.forecast import Cost, Forecast
 from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
 
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
@@ -18,7 +19,7 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
     parts: list[str | pd.DataFrame] = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     for table in forecast.plan.tables:
         parts += [f"{table.name}:"] * bool(table.name)
-        share = tables.plain(table.tokens_per_run / table.baseline.parameters, 2)
+        share = written.plain(table.tokens_per_run / table.baseline.parameters, 2)
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps), {share} a parameter with "
@@ -76,7 +77,7 @@ def power(
         f"{row.half_width:.4f} [{row.half_low:.4f}, {row.half_high:.4f}]"
         for row in frame.itertuples()
     ]
-    cells["seen with power 0.8"] = [tables.number(v, ".4f") for v in frame["detectable"]]
+    cells["seen with power 0.8"] = [written.number(v, ".4f") for v in frame["detectable"]]
     cells[f"power for {effect}"] = [f"{v:.2f}" for v in frame["power"]]
     if "expected_seeds" in frame:
         cells["seeds on average"] = [f"{v:.1f}" for v in frame["expected_seeds"]]
@@ -89,7 +90,7 @@ def power(
 
 def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
     """Say how wide intervals will be, and how many documents the margin needs."""
-    ends = dict.fromkeys(tables.plain(found[end], 2) for end in ("half_low", "half_high"))
+    ends = dict.fromkeys(written.plain(found[end], 2) for end in ("half_low", "half_high"))
     margin = forecast.plan.experiment.margin
     line = (
         f"expected from {found['noise']}: intervals of ±{' to ±'.join(ends)} with "

@@ -14,10 +14,10 @@ from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
-from llama_ablate.report import heldout, tuning
-from llama_ablate.report.controls import scaled
-from llama_ablate.report.frames import TableFrames
-from llama_ablate.report.stability import sides
+from llama_ablate.findings import heldout, tuning
+from llama_ablate.findings.controls import scaled
+from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.stability import sides
 from llama_ablate.results.plan import PlannedVariant
 
 T = TypeVar("T")

@@ -17,11 +17,19 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.schema import Looks
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
-from llama_ablate.report import comparison, estimands, guards, heldout, items, stages, tuning
-from llama_ablate.report.controls import Bias, Check, Kind, check
-from llama_ablate.report.heldout import OF_DOCUMENTS
-from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.units import BITS, Unit, unit_of
+from llama_ablate.findings import (
+    comparison,
+    estimands,
+    guards,
+    heldout,
+    stages,
+    tasks,
+    tuning,
+)
+from llama_ablate.findings.controls import Bias, Check, Kind, check
+from llama_ablate.findings.heldout import OF_DOCUMENTS
+from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.units import BITS, Unit, unit_of
 from llama_ablate.results.metrics import Measurement, Value
 from llama_ablate.results.metrics import row as measured_row
 from llama_ablate.results.outcomes import Curves, milder_outcomes
@@ -250,9 +258,9 @@ class TableFrames:
         return documents
 
     @cached_property
-    def answers(self) -> items.ByItem:
+    def answers(self) -> tasks.ByItem:
         """The scores of each item of a task in the ranked runs that ended ok."""
-        return items.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
+        return tasks.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
 
     def text_errors(
         self, against: str | None = None, split: str | None = None

@@ -24,7 +24,7 @@ _LABELS = 48  # tokens beyond which not every one is labelled
 _STEPS = ("scores", "masked", "weights")
 
 
-class Maps:
+class AttentionMaps:
     """All maps of one prompt: arrays (layers, H, T, T) for each step, and the tokens' labels.
 
     `layers` says which layers of the model they are of: all, unless given.
@@ -42,7 +42,7 @@ class Maps:
         self.layers = list(range(len(self.weights)) if layers is None else layers)
 
     @classmethod
-    def load(cls, file: Path) -> "Maps":
+    def load(cls, file: Path) -> "AttentionMaps":
         """Read what `save` wrote. Raises ConfigError where the file holds something else."""
         try:
             with np.load(file, allow_pickle=False) as arrays:

@@ -16,8 +16,8 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.evidence.student import not_negative
-from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.units import NATS
+from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.units import NATS
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedVariant
 

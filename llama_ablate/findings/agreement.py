@@ -11,9 +11,9 @@ import pandas as pd
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seeds
-from llama_ablate.report import lengths
-from llama_ablate.report.frames import Frames, TableFrames, rows
-from llama_ablate.report.units import BITS
+from llama_ablate.findings import lengths
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.units import BITS
 
 #: Named as the results of a row that is over several.
 ALL = "(all)"

@@ -3,9 +3,9 @@
 import math
 from statistics import median
 
-from llama_ablate.report.items import Table
-from llama_ablate.report.stability import UNSTABLE
-from llama_ablate.report.tuning import SPLITS
+from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.tasks import Table
+from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.record import TRAINING
 
 #: Numbers by seed, or medians by process of an interleaved pass.

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.report.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results.plan import PlannedVariant
 
 

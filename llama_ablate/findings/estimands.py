@@ -13,11 +13,11 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.evidence.sequential import is_futile, spending
-from llama_ablate.report import items, stages
-from llama_ablate.report.comparison import NO_BIAS
-from llama_ablate.report.controls import Bias, scaled
-from llama_ablate.report.samples import Samples, differences, samples, split_of
-from llama_ablate.report.stability import UNSTABLE
+from llama_ablate.findings import stages, tasks
+from llama_ablate.findings.comparison import NO_BIAS
+from llama_ablate.findings.controls import Bias, scaled
+from llama_ablate.findings.samples import Samples, differences, samples, split_of
+from llama_ablate.findings.stability import UNSTABLE
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 
@@ -25,7 +25,7 @@ from llama_ablate.results.plan import PlanDocument, PlannedTable
 Asked = tuple[Hypothesis, frozenset[str]]
 
 
-class Table(items.Table, Protocol):
+class Table(tasks.Table, Protocol):
     """What is measured of a table, and what its other comparisons say of its bias."""
 
     @property
@@ -234,7 +234,7 @@ def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
             errors_of = table.text_errors(ids[other], split_of(table, part.measure))
             error = errors_of.get(ids[part.variant])
         else:
-            error = items.error(table.answers, part.measure or "", ids[part.variant], ids[other])
+            error = tasks.error(table.answers, part.measure or "", ids[part.variant], ids[other])
         if error is not None and error.se > 0:
             losses = samples(table, other, entry.measure).values()
             scale = fmean(losses) if entry.relative and losses else 1.0

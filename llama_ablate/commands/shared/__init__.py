@@ -1,0 +1,1 @@
+"""What several commands share: options, the answer, notes, and views of a plan and of progress."""
