@@ -25,13 +25,13 @@ import pyarrow as pa
 import tokenizers
 from pyarrow import parquet
 
-from llama_ablate.data.sizes import size_of
+from llama_ablate.data.corpora.sizes import size_of
 
 WORKER = """
 import json, resource, sys
 from llama_ablate.data import tokens
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 corpus, tokenizer = map(json.loads, sys.argv[1:])
 found = tokens.prepare(CORPORA.resolve(corpus), TOKENIZERS.resolve(tokenizer))
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -31,11 +31,11 @@ _PUBLIC = {
     "ConfigError": ("llama_ablate.errors", "ConfigError"),
     "NORMS": ("llama_ablate.model.norms", "NORMS"),
     "POSITIONS": ("llama_ablate.model.positions", "POSITIONS"),
-    "ATTENTIONS": ("llama_ablate.model.attention", "ATTENTIONS"),
+    "ATTENTIONS": ("llama_ablate.model.mixers.attention", "ATTENTIONS"),
     "FEEDFORWARDS": ("llama_ablate.model.feedforward", "FEEDFORWARDS"),
     "BLOCKS": ("llama_ablate.model.blocks", "BLOCKS"),
-    "CORPORA": ("llama_ablate.data.corpora", "CORPORA"),
-    "TOKENIZERS": ("llama_ablate.data.tokenizers", "TOKENIZERS"),
+    "CORPORA": ("llama_ablate.data.corpora.corpus", "CORPORA"),
+    "TOKENIZERS": ("llama_ablate.data.tokenizers.tokenizer", "TOKENIZERS"),
     "METRICS": ("llama_ablate.measure", "METRICS"),
 }
 __all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  the keys are strings

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.model import attention as attention_module
 from llama_ablate.model import kernels
 from llama_ablate.model.decoder import REGISTRIES, spec_from
+from llama_ablate.model.mixers import attention as attention_module
 from llama_ablate.training.optimizers import OPTIMIZERS
 
 from . import laws

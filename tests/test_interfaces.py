@@ -5,11 +5,11 @@ from torch import nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS
-from llama_ablate.model.attention import ATTENTIONS, MHA
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.feedforward import FEEDFORWARDS, SwiGLU
 from llama_ablate.model.initialisation import INITS
+from llama_ablate.model.mixers.attention import ATTENTIONS, MHA
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.positions import POSITIONS
 from llama_ablate.training.losses import LOSSES

@@ -11,18 +11,19 @@ from torch import nn
 
 from llama_ablate.config.patterns import Pattern
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import convolution, counts, decoder
+from llama_ablate.model import counts, decoder
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.initialisation import fill
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.linear import parameters
+from llama_ablate.model.mixers import convolution
+from llama_ablate.model.mixers.recurrent import Recurrent
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.model.norms import LayerNorm
-from llama_ablate.model.recurrent import Recurrent
 from llama_ablate.model.state import DecoderState, KVState, RecurrentState
 from llama_ablate.training import evaluation, loop, optimizers
 from llama_ablate.training import laws as optimizer_laws

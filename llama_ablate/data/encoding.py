@@ -21,10 +21,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.texts import Text
-from llama_ablate.data.tokenizer_files import from_json
-from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.data.tokenizers.tokenizer import Tokenizer
+from llama_ablate.data.tokenizers.tokenizer_files import from_json
 from llama_ablate.errors import ConfigError
 
 _PER_PROCESS = 16_000_000  # bytes of text: for less, starting one takes longer than it saves

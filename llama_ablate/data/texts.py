@@ -9,8 +9,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from llama_ablate.data.corpora import SPLITS, Corpus
-from llama_ablate.data.documents import SEPARATOR, Document
+from llama_ablate.data.corpora.corpus import SPLITS, Corpus
+from llama_ablate.data.corpora.documents import SEPARATOR, Document
 from llama_ablate.files import disk
 
 _END = SEPARATOR.encode()

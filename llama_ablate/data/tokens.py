@@ -19,15 +19,17 @@ from llama_ablate.config.experiment import Data
 from llama_ablate.config.experiment import Source as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
-from llama_ablate.data import corpora, hub, named_tokenizers, working  # noqa: F401  registers
-from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
+from llama_ablate.data import working
+from llama_ablate.data.corpora import hub_datasets  # noqa: F401  registers
+from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus, refuse_missing
 from llama_ablate.data.encoding import difference, encode, kind_of
-from llama_ablate.data.skills import answers_of
-from llama_ablate.data.sources import Source
-from llama_ablate.data.streams import source_of, symbols_of
+from llama_ablate.data.sources.skills import answers_of
+from llama_ablate.data.sources.source import Source
+from llama_ablate.data.sources.streams import source_of, symbols_of
 from llama_ablate.data.texts import Text
-from llama_ablate.data.tokenizer_files import from_json
-from llama_ablate.data.tokenizers import TOKENIZERS, Chars, Maker, Tokenizer
+from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer
+from llama_ablate.data.tokenizers.tokenizer_files import from_json
 from llama_ablate.data.working import Appended, Done, Progress
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
@@ -204,7 +206,7 @@ def look(source: Experiment) -> None:
             corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
             try:
-                corpora.look(corpus)
+                refuse_missing(corpus)
             except ConfigError as error:
                 raise error.under(*where, "corpus") from None
         except ConfigError as error:

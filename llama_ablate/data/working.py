@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from llama_ablate.config.spec import digest
 from llama_ablate.data import texts
-from llama_ablate.data.corpora import UNCHANGED, Corpus
+from llama_ablate.data.corpora.corpus import UNCHANGED, Corpus
 from llama_ablate.data.encoding import Chunk
 from llama_ablate.data.texts import Text
 from llama_ablate.errors import ConfigError

@@ -14,8 +14,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.schema import Pair
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import grid, runs, train_config
 from llama_ablate.design.designs import Change
 from llama_ablate.design.grid import Variant

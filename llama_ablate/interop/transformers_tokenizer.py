@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from llama_ablate.data import pieces
-from llama_ablate.data.byte_level import byte_characters
-from llama_ablate.data.pieces import SPACE, Parts, SentencePiece
-from llama_ablate.data.tokenizer_files import Tiktoken
-from llama_ablate.data.tokenizers import Bytes, Chars, Tokenizer
+from llama_ablate.data.tokenizers import pieces
+from llama_ablate.data.tokenizers.byte_level import byte_characters
+from llama_ablate.data.tokenizers.pieces import SPACE, Parts, SentencePiece
+from llama_ablate.data.tokenizers.tokenizer import Bytes, Chars, Tokenizer
+from llama_ablate.data.tokenizers.tokenizer_files import Tiktoken
 from llama_ablate.errors import ConfigError
 
 Files = dict[str, dict[str, Any]]

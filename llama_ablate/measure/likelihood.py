@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from llama_ablate.data.tokenizers import Tokenizer
+from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.training.evaluation import BATCH_TOKENS

@@ -17,8 +17,8 @@ import pytest
 
 from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed
 from tests.reliability.harness import crash_at, in_child
@@ -61,7 +61,7 @@ class Cache:
 def quick(monkeypatch):
     """Make chunks of a document, and leave flushing to the system."""
     monkeypatch.setattr(texts, "_BLOCK", 20)
-    monkeypatch.setattr("llama_ablate.data.documents._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_ablate.data import corpora, documents
-from llama_ablate.data.corpora import CORPORA, Corpus, files, python_stdlib
-from llama_ablate.data.documents import SEPARATOR
-from llama_ablate.data.hub import hub
+from llama_ablate.data.corpora import corpus, documents
+from llama_ablate.data.corpora.corpus import CORPORA, Corpus, files, python_stdlib
+from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.corpora.hub_datasets import hub
 from llama_ablate.errors import ConfigError
 from tests.texts import read
 
@@ -262,7 +262,7 @@ def test_a_walk_over_too_many_files_ends_whatever_it_looks_for(tmp_path, monkeyp
     write_folder(tmp_path / "folder")
     for i in range(60):
         (tmp_path / str(i)).mkdir()
-    monkeypatch.setattr(corpora, "_ENTRIES", 50)
+    monkeypatch.setattr(corpus, "_ENTRIES", 50)
     with pytest.raises(ConfigError, match="more than 50 files and folders would be looked") as seen:
         files(path=str(tmp_path / pattern))
     assert seen.value.where == ("path",)
@@ -279,7 +279,7 @@ def test_a_pattern_names_what_pathlib_says_in_its_order(tmp_path, monkeypatch, p
     monkeypatch.chdir(tmp_path)
     expected = sorted(p for p in Path().glob(pattern) if p.is_file())
     assert expected
-    assert corpora._expand(pattern) == expected
+    assert corpus._expand(pattern) == expected
 
 
 def test_every_corpus_is_documented():

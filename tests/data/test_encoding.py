@@ -11,10 +11,10 @@ import tokenizers
 
 from llama_ablate.data import encoding, texts, working
 from llama_ablate.data import tokens as store
-from llama_ablate.data.byte_level import SPLITS, by_rank
-from llama_ablate.data.corpora import CORPORA, Corpus
-from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, from_json
-from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Bytes
+from llama_ablate.data.corpora.corpus import CORPORA, Corpus
+from llama_ablate.data.tokenizers.byte_level import SPLITS, by_rank
+from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Bytes
+from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, from_json
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 
@@ -263,8 +263,8 @@ def corpus(tmp_path):
 KILLED = """
 import json, os, signal, sys
 from llama_ablate.data import encoding, texts, tokens, working
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 texts._BLOCK, working._SAVE_S = 1000, 0.0
 real, left = tokens.encode, int(sys.argv[2])
 def encode(*arguments):
@@ -305,7 +305,7 @@ def test_what_a_killed_process_had_encoded_is_not_encoded_again(tmp_path, monkey
 
 def test_a_text_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     entry = corpus(tmp_path)
-    monkeypatch.setattr("llama_ablate.data.documents._RECENT_S", 0.0)
+    monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
     first = store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path)
     monkeypatch.setattr(working, "read", lambda *_: pytest.fail("it was read"))
     assert store.prepare(entry, TOKENIZERS.resolve("bytes"), tmp_path) == first

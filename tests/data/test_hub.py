@@ -4,10 +4,10 @@ import re
 import pytest
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.documents import SEPARATOR
-from llama_ablate.data.hub import hub
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.corpora.documents import SEPARATOR
+from llama_ablate.data.corpora.hub_datasets import hub
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from tests.texts import read
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy import special
 
-from llama_ablate.data import chains
-from llama_ablate.data.chains import HiddenMarkov, Markov
-from llama_ablate.data.skills import Counting, Induction
-from llama_ablate.data.sources import LagCopy, Recall
+from llama_ablate.data.sources import chains
+from llama_ablate.data.sources.chains import HiddenMarkov, Markov
+from llama_ablate.data.sources.skills import Counting, Induction
+from llama_ablate.data.sources.source import LagCopy, Recall
 from llama_ablate.errors import ConfigError
 
 GENERATOR = np.random.default_rng

@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.data import streams
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.sources import streams
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report.warnings import warnings

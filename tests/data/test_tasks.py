@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import yaml
 
-from llama_ablate.data.minimal_pairs import PHENOMENA, minimal_pairs
-from llama_ablate.data.tasks import BUILT_IN, task, tasks
+from llama_ablate.data.tasks.minimal_pairs import PHENOMENA, minimal_pairs
+from llama_ablate.data.tasks.task import BUILT_IN, task, tasks
 from llama_ablate.errors import ConfigError
 
 CHOICE = {"context": "Two and two are", "choices": ["four", "a fish"], "answer": 0}

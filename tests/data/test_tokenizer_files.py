@@ -11,9 +11,14 @@ import tiktoken_ext.openai_public
 import tokenizers
 
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA, SEPARATOR
-from llama_ablate.data.tokenizer_files import LLAMA3_SPECIAL, LLAMA3_SPLIT, from_json, read
-from llama_ablate.data.tokenizers import TOKENIZERS
+from llama_ablate.data.corpora.corpus import CORPORA, SEPARATOR
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.data.tokenizers.tokenizer_files import (
+    LLAMA3_SPECIAL,
+    LLAMA3_SPLIT,
+    from_json,
+    read,
+)
 from llama_ablate.errors import ConfigError
 from tests.interop.checkpoints import llama2c_pieces, transformers_model
 

@@ -14,11 +14,11 @@ import tokenizers
 
 from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
-from llama_ablate.data.corpora import CORPORA, Corpus
-from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.corpora.corpus import CORPORA, Corpus
+from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.encoding import difference
-from llama_ablate.data.tokenizer_files import from_json
-from llama_ablate.data.tokenizers import BPE, TOKENIZERS, Chars
+from llama_ablate.data.tokenizers.tokenizer import BPE, TOKENIZERS, Chars
+from llama_ablate.data.tokenizers.tokenizer_files import from_json
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 

@@ -14,10 +14,10 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.data import texts
-from llama_ablate.data.corpora import Corpus
-from llama_ablate.data.pieces import SentencePiece, from_llama2c
-from llama_ablate.data.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
-from llama_ablate.data.tokenizers import TOKENIZERS, Bytes, Chars
+from llama_ablate.data.corpora.corpus import Corpus
+from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Bytes, Chars
+from llama_ablate.data.tokenizers.tokenizer_files import LLAMA3_SPLIT, Tiktoken, read
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Generation, Sampling

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import GQA, MHA, MLA, MQA
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.kernels import attend
+from llama_ablate.model.mixers.attention import GQA, MHA, MLA, MQA
 from llama_ablate.model.norms import LayerNorm, RMSNorm
 from llama_ablate.model.positions import Position
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.model.convolution import ShortConvolution, causal_convolution
 from llama_ablate.model.linear import decayed
+from llama_ablate.model.mixers.convolution import ShortConvolution, causal_convolution
 
 
 def inputs(width, tokens=9, channels=5):

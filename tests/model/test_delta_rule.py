@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate.model.delta_rule import gated_delta_rule, gated_delta_step, products
+from llama_ablate.model.mixers.delta_rule import gated_delta_rule, gated_delta_step, products
 
 from .stepwise import assert_same_with_gradients, by_documents
 

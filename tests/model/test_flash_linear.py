@@ -9,9 +9,9 @@ import types
 import pytest
 import torch
 
-from llama_ablate.model import flash_linear
-from llama_ablate.model.delta_rule import gated_delta_step
-from llama_ablate.model.state_space import state_space_step
+from llama_ablate.model.mixers import flash_linear
+from llama_ablate.model.mixers.delta_rule import gated_delta_step
+from llama_ablate.model.mixers.state_space import state_space_step
 
 from .recurrences import TOKENS, model_with
 

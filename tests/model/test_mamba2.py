@@ -6,7 +6,7 @@ from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.linear import decayed
-from llama_ablate.model.mamba2 import Mamba2
+from llama_ablate.model.mixers.mamba2 import Mamba2
 from tests.conftest import LLAMA, make_spec
 
 from .recurrences import LAWS, model_with

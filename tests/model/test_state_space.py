@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from llama_ablate.model.state_space import products, state_space_dual, state_space_step
+from llama_ablate.model.mixers.state_space import products, state_space_dual, state_space_step
 
 from .stepwise import assert_same_with_gradients, by_documents
 

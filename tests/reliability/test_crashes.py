@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.data import documents
+from llama_ablate.data.corpora import documents
 from tests.commands import PYTHON, command
 
 from . import crashing as crash

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from llama_ablate.data.byte_level import LONGEST
-from llama_ablate.data.pieces import SentencePiece, from_llama2c, saved
-from llama_ablate.data.tokenizers import (
+from llama_ablate.data.tokenizers.byte_level import LONGEST
+from llama_ablate.data.tokenizers.pieces import SentencePiece, from_llama2c, saved
+from llama_ablate.data.tokenizers.tokenizer import (
     BPE,
     TOKENIZERS,
     Bytes,

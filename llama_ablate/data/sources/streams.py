@@ -8,11 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Entry
-from llama_ablate.data.chains import HiddenMarkov, Markov
-from llama_ablate.data.corpora import CORPORA, SPLITS, Corpus
-from llama_ablate.data.documents import Document
-from llama_ablate.data.skills import Counting, Induction
-from llama_ablate.data.sources import LagCopy, Recall, Source, Symbols, at_least, within
+from llama_ablate.data.corpora.corpus import CORPORA, SPLITS, Corpus
+from llama_ablate.data.corpora.documents import Document
+from llama_ablate.data.sources.chains import HiddenMarkov, Markov
+from llama_ablate.data.sources.skills import Counting, Induction
+from llama_ablate.data.sources.source import (
+    LagCopy,
+    Recall,
+    Source,
+    Symbols,
+    at_least,
+    within,
+)
 
 #: The code point of symbol 0. Letters follow it for more than `sources.SYMBOLS` code points; behind
 #: them, at 0xD800, lie the surrogates, which no text can hold.

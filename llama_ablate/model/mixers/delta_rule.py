@@ -10,9 +10,9 @@ Shapes: E is the width of a key, P of a value; n chunks of C tokens.
 import torch
 from torch import Tensor
 
-from llama_ablate.model.chunks import chunk_lengths, decays, in_chunks
-from llama_ablate.model.flash_linear import flash_kernel
 from llama_ablate.model.kernels import Kernel
+from llama_ablate.model.mixers.chunks import chunk_lengths, decays, in_chunks
+from llama_ablate.model.mixers.flash_linear import flash_kernel
 
 #: Tokens in a chunk at most: on a CPU the fastest of 32, 64 and 128.
 CHUNK = 32

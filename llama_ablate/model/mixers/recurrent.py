@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
-from llama_ablate.model.convolution import ShortConvolution
 from llama_ablate.model.linear import Linear
+from llama_ablate.model.mixers.convolution import ShortConvolution
 from llama_ablate.model.state import RecurrentState, State
 
 _WIDEST = 1 << 20

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.data.tokenizer_files import Tiktoken, read
-from llama_ablate.data.tokenizers import TOKENIZERS, Maker, Tokenizer
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Maker, Tokenizer
+from llama_ablate.data.tokenizers.tokenizer_files import Tiktoken, read
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 

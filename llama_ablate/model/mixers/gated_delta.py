@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
-from llama_ablate.model.delta_rule import gated_delta_rule, products
 from llama_ablate.model.linear import Linear, OutLinear, joined
-from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
+from llama_ablate.model.mixers.attention import ATTENTIONS
+from llama_ablate.model.mixers.delta_rule import gated_delta_rule, products
+from llama_ablate.model.mixers.recurrent import NORM_EPS, Recurrent, check_widths
 from llama_ablate.model.state import RecurrentState
 
 _UNIT_EPS = 1e-6  # of the lengths of queries and keys

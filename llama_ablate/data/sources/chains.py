@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from llama_ablate.data.sources import SYMBOLS, Nats, Symbols, at_least, within
+from llama_ablate.data.sources.source import SYMBOLS, Nats, Symbols, at_least, within
 from llama_ablate.errors import ConfigError
 
 _DENSE = 4096  # histories up to which the stationary distribution is solved for directly

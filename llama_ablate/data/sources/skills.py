@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from llama_ablate.data.sources import SYMBOLS, Nats, Source, Symbols, share, within
+from llama_ablate.data.sources.source import SYMBOLS, Nats, Source, Symbols, share, within
 from llama_ablate.errors import ConfigError
 
 _MOST = 64  # counts: the filter has a state for each place of each count

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llama_ablate.data.tokenizers import Ids, Tokenizer
+from llama_ablate.data.tokenizers.tokenizer import Ids, Tokenizer
 from llama_ablate.errors import ConfigError
 
 #: Kinds of pieces, as the format numbers them.

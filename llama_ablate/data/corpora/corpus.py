@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 
 from llama_ablate.config.registry import Choice, Registry
-from llama_ablate.data import documents
-from llama_ablate.data.documents import SEPARATOR, Document
-from llama_ablate.data.sizes import Size, size_of
+from llama_ablate.data.corpora import documents
+from llama_ablate.data.corpora.documents import SEPARATOR, Document
+from llama_ablate.data.corpora.sizes import Size, size_of
 from llama_ablate.errors import ConfigError
 
 CORPORA = Registry("corpus")
@@ -151,7 +151,7 @@ def _named(
     return {split: [Path(path) / name] if name else [] for split, name in named.items()}
 
 
-def look(choice: Choice) -> None:
+def refuse_missing(choice: Choice) -> None:
     """Raise ConfigError for a corpus of local files that are not there; reads none of them."""
     if choice.name == "files":
         named = _named(*(choice[option] for option in ("path", *SPLITS)))

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.attention import ATTENTIONS
 from llama_ablate.model.context import Context
 from llama_ablate.model.linear import Linear, OutLinear, joined
-from llama_ablate.model.recurrent import NORM_EPS, Recurrent, check_widths
+from llama_ablate.model.mixers.attention import ATTENTIONS
+from llama_ablate.model.mixers.recurrent import NORM_EPS, Recurrent, check_widths
+from llama_ablate.model.mixers.state_space import products, state_space_dual
 from llama_ablate.model.state import RecurrentState
-from llama_ablate.model.state_space import products, state_space_dual
 
 
 @ATTENTIONS.register("mamba2")

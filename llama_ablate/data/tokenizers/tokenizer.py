@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.registry import Registry
-from llama_ablate.data.byte_level import by_alphabet, by_rank, in_parts
-from llama_ablate.data.documents import SEPARATOR
+from llama_ablate.data.corpora.documents import SEPARATOR
 from llama_ablate.data.texts import Text
+from llama_ablate.data.tokenizers.byte_level import by_alphabet, by_rank, in_parts
 from llama_ablate.errors import ConfigError
 
 TOKENIZERS = Registry("tokenizer")

@@ -11,8 +11,15 @@ from typing import Any
 
 from llama_ablate.config.marked_yaml import Marked, load
 from llama_ablate.config.validation import shown
-from llama_ablate.data import hub
-from llama_ablate.data.items import Item, Kind, Task, checked_answer, checked_choices, text_of
+from llama_ablate.data.corpora import hub_datasets
+from llama_ablate.data.tasks.items import (
+    Item,
+    Kind,
+    Task,
+    checked_answer,
+    checked_choices,
+    text_of,
+)
 from llama_ablate.errors import ConfigError, nearest
 
 _KINDS: Mapping[str, Kind] = {
@@ -97,7 +104,7 @@ def _rows(values: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
         raise ConfigError("takes 'data_files' or 'data_dir'", ("dataset_kwargs",))
     datasets.disable_progress_bars()
     if path not in ("json", "csv", "parquet", "text") and not Path(path).is_dir():
-        hub.reach(path)
+        hub_datasets.reach(path)
     try:
         loaded = datasets.load_dataset(
             path,

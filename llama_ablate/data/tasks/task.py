@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from llama_ablate.config.validation import shown
-from llama_ablate.data import documents, harness_tasks
-from llama_ablate.data.items import (
+from llama_ablate.data.corpora import documents
+from llama_ablate.data.tasks import harness_tasks
+from llama_ablate.data.tasks.items import (
     Item,
     Kind,
     Task,
@@ -27,7 +28,7 @@ from llama_ablate.data.items import (
     pair,
     text_of,
 )
-from llama_ablate.data.minimal_pairs import minimal_pairs
+from llama_ablate.data.tasks.minimal_pairs import minimal_pairs
 from llama_ablate.errors import ConfigError, nearest
 
 #: The keys that make an item of each kind.

@@ -1,0 +1,1 @@
+"""Sources of known entropy, and the corpora that they write."""
