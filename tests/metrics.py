@@ -1,6 +1,6 @@
 """Metrics made by hand."""
 
-from llama_ablate.results.metrics import Measurement, row
+from llama_ablate.results.record import Measurement, row
 
 
 def measured(**numbers):

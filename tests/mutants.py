@@ -125,7 +125,7 @@ STORE = (
     ),
     Mutant(
         "the process of a lease is known by its number alone",
-        "results/processes.py",
+        "results/leases.py",
         "alive",
         "_began(int(pid)) == began",
         "_began(int(pid)) != ''",
@@ -133,7 +133,7 @@ STORE = (
     ),
     Mutant(
         "a process of another boot is taken for dead",
-        "results/processes.py",
+        "results/leases.py",
         "alive",
         "(boot, namespace) != (_boot(), _namespace())",
         "namespace != _namespace()",
@@ -141,7 +141,7 @@ STORE = (
     ),
     Mutant(
         "hashes are not looked at",
-        "results/run_folder.py",
+        "results/run.py",
         "_compare",
         "self.manifest.get(name, {}).get('sha256') != digest",
         "self.manifest.get(name, {}).get('sha256') == 'never'",
@@ -149,7 +149,7 @@ STORE = (
     ),
     Mutant(
         "a failed run among the finished ones is believed",
-        "results/runs.py",
+        "results/run.py",
         "intact",
         "final == (folder.parent == self.final)",
         "True",
@@ -339,7 +339,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a run that is lower all along counts as collapsed beside one that falls",
-        "results/outcomes.py",
+        "findings/stability.py",
         "_milder_of",
         "all(map(operator.ge, losses, own))",
         "False",
@@ -484,16 +484,16 @@ WINGS = (
     ),
     Mutant(
         "a later format is read as ours",
-        "results/plans.py",
-        "validate",
+        "results/plan.py",
+        "validated",
         "number not in READ",
         "False",
         (VERSIONS, PACKS),
     ),
     Mutant(
         "another version's plan counts as damaged",
-        "results/plans.py",
-        "if_sound",
+        "results/plan.py",
+        "sound_plan",
         "raise",
         "return None",
         (VERSIONS, RESULTS),

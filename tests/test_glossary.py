@@ -14,7 +14,6 @@ INSTEAD = {
     "condition": "table",
     "recipe": "spec (an architecture), train config, or source (of a text)",
     "ruling": "verdict",
-    "finding": "test result, of a hypothesis",
     "inquiry": "nothing: the audit of sources is analysis/claims",
     "trial": "run",
     "ledger": "a table of what it lists",

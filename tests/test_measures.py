@@ -19,7 +19,7 @@ from llama_ablate.measure.memory import PeakMemory
 from llama_ablate.measure.variants import Arm, joined, measure_arms
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
-from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from llama_ablate.training.evaluation import losses, windows
 

@@ -17,9 +17,8 @@ from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
 from llama_ablate.report import page
 from llama_ablate.results import Results, Settings, Store
-from llama_ablate.results.metrics import Measurement, Value
-from llama_ablate.results.protocol import Version
-from llama_ablate.results.statement import StatedMetrics
+from llama_ablate.results.protocol import StatedMetrics, Version
+from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute
 from tests import plans
 from tests.in_process import run_in_process

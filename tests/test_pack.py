@@ -17,8 +17,8 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.results import CURVE, Results, Store, pack_writer
-from llama_ablate.results.metrics import Measurement, Value, row
 from llama_ablate.results.pack_writer import finish, pack
+from llama_ablate.results.record import Measurement, Value, row
 from tests import plans
 from tests.in_process import in_process
 from tests.reliability.harness import Disk, crash_at, fsck, in_child

@@ -11,7 +11,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_json, write_json
 from llama_ablate.results import CURVE, Results, Store
-from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.record import Measurement, Value
 from tests import plans
 from tests.metrics import measured
 
@@ -416,7 +416,7 @@ def test_weights_that_were_dropped_are_marked_and_no_damage(store):
 
 def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, monkeypatch):
     with monkeypatch.context() as faulty:
-        faulty.setattr("llama_ablate.results.runs.FINAL", ("ok", "error"))
+        faulty.setattr("llama_ablate.results.run.FINAL", ("ok", "error"))
         folder = store.commit(replace(RECORD, outcome="error", reason="a bug"), [ROW], None)
     assert folder.parent.name == "runs"
     assert not store.runs.intact(folder)

@@ -20,9 +20,9 @@ from llama_ablate.evidence import simultaneous, verdict, written
 from llama_ablate.files.slugs import slug
 from llama_ablate.findings import contrasts, controls, hypotheses
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.findings.samples import differences, samples, split_of
+from llama_ablate.findings.tasks import differences, samples, split_of
 from llama_ablate.report import cells
-from llama_ablate.results import folders
+from llama_ablate.results import snapshot
 from llama_ablate.results.plan import PlannedTable
 
 _CONTRARY = {"supported": "refuted", "refuted": "supported"}
@@ -60,7 +60,7 @@ class FactorSource(Section):
 
 def experiments(folder: Path) -> dict[str, Frames]:
     """Return the results of every experiment in a folder, by its folder's name."""
-    return {results.root.name: Frames.of(results) for results in folders.experiments(folder)}
+    return {results.root.name: Frames.of(results) for results in snapshot.experiments(folder)}
 
 
 def evidence(

@@ -114,11 +114,10 @@ def _power(
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
-    from llama_ablate.findings.units import unit_of
 
     effect, unit = margins.read(options.power)
     plan = predicted.plan
-    if unit != (own := unit_of(plan.tables[0])).name:
+    if unit != (own := plan.tables[0].unit).name:
         raise ConfigError(f"--power '{options.power}': losses compare in {own.name} here")
     known, whose = _noise(options, predicted, expected)
     found = power.promise(plan, known, effect)

@@ -143,7 +143,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     from llama_ablate.commands.shared import notes
     from llama_ablate.data import tokens
     from llama_ablate.launch import processes
-    from llama_ablate.results import Results, Store, folders
+    from llama_ablate.results import Results, Store, snapshot
     from llama_ablate.track.beside import beside
     from llama_ablate.track.registry import checked
 
@@ -179,7 +179,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
         plan, compute, settings = _write_plan(options, source, plan, store, device)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
-            folders.remove_empty(store.root)
+            snapshot.remove_empty(store.root)
         raise
     ids = [run.id for run in plan.runs]
     say(f"{len(ids):,} runs of {len(plan.arms):,} variants")

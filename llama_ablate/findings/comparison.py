@@ -28,7 +28,6 @@ from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.findings import tuning
 from llama_ablate.findings.stability import UNSTABLE, words
-from llama_ablate.findings.units import unit_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlannedTable, PlannedVariant
 
@@ -85,7 +84,7 @@ def compare(
     reported = runs[runs["chosen"]]
     split = tuning.reported_split(reported)
     losses = losses_by_seed(table, reported)
-    unit = unit_of(table)
+    unit = table.unit
     every = {str(id_): own for id_, own in runs.groupby("variant")["outcome"]}
     ended = {id_: set(own) for id_, own in every.items()}
     places = reported.groupby("variant").indices
@@ -134,7 +133,7 @@ def compare(
 
 def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
     """Return the reported losses of the runs that ended ok."""
-    column = f"{tuning.reported_split(runs)}_{unit_of(table).number}"
+    column = f"{tuning.reported_split(runs)}_{table.unit.number}"
     losses: Losses = {variant.id: {} for variant in table.variants}
     if column in runs:
         ok = runs[(runs["outcome"] == "ok") & runs[column].abs().lt(math.inf)]

@@ -16,8 +16,8 @@ from llama_ablate.evidence.sequential import is_futile, spending
 from llama_ablate.findings import stages, tasks
 from llama_ablate.findings.comparison import NO_BIAS
 from llama_ablate.findings.controls import Bias, scaled
-from llama_ablate.findings.samples import Samples, differences, samples, split_of
 from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.tasks import Samples, differences, samples, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan import PlanDocument, PlannedTable
 

@@ -28,14 +28,11 @@ from llama_ablate.findings import (
 )
 from llama_ablate.findings.controls import Bias, Check, Kind, check
 from llama_ablate.findings.heldout import OF_DOCUMENTS
-from llama_ablate.findings.stability import UNSTABLE
-from llama_ablate.findings.units import BITS, Unit, unit_of
-from llama_ablate.results.metrics import Measurement, Value
-from llama_ablate.results.metrics import row as measured_row
-from llama_ablate.results.outcomes import Curves, milder_outcomes
-from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedText
+from llama_ablate.findings.stability import UNSTABLE, Curves, milder_outcomes
+from llama_ablate.results.plan import BITS, HELD_OUT, PlanDocument, PlannedTable, PlannedText, Unit
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import TRAINING, Record
+from llama_ablate.results.record import TRAINING, Measurement, Record, Value
+from llama_ablate.results.record import row as measured_row
 from llama_ablate.results.snapshot import Results
 
 _LOSS = "validation_loss_nats"
@@ -212,7 +209,7 @@ class TableFrames:
     @property
     def unit(self) -> Unit:
         """The unit in which losses are compared."""
-        return unit_of(self.plan)
+        return self.plan.unit
 
     @property
     def loss(self) -> str:

@@ -13,9 +13,8 @@ from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.intervals import FEWEST_SEEDS
 from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
 from llama_ablate.findings import tasks
-from llama_ablate.findings.samples import differences, of_training, samples
 from llama_ablate.findings.stability import sides
-from llama_ablate.findings.tasks import Table
+from llama_ablate.findings.tasks import Table, differences, of_training, samples
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan import PlannedVariant
 

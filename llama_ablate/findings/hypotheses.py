@@ -10,10 +10,10 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.findings import contrasts, controls, estimands, guards, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.findings.samples import of_training, split_of
 from llama_ablate.findings.stability import UNSTABLE, sides
-from llama_ablate.findings.units import NATS
+from llama_ablate.findings.tasks import of_training, split_of
 from llama_ablate.results import FINAL
+from llama_ablate.results.plan import NATS
 
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")

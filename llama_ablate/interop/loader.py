@@ -21,7 +21,7 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
 from llama_ablate.model.memory import free_bytes
 from llama_ablate.model.weights import load_weights
-from llama_ablate.results import Store, folders
+from llama_ablate.results import Store, snapshot
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 
@@ -80,8 +80,8 @@ def open_model(
     """
     if not path.name or ".." in path.parts:  # as '.' has neither a name nor parents
         path = path.resolve()
-    store = folders.around(path)
-    if run := folders.run_at(path):
+    store = snapshot.around(path)
+    if run := snapshot.run_at(path):
         opened = _run(*run, dtype)
     elif store and not path.exists():
         # A label may contain slashes: the rest of the path is the name.
@@ -187,7 +187,7 @@ def _beside(folder: Path) -> Tokenizer | None:
 
 
 def _not_a_model(path: Path) -> str:
-    if folders.is_experiment(path):
+    if snapshot.is_experiment(path):
         labels = ", ".join(v.label for v in Store.open(path).plan.tables[0].variants)
         return f"'{path}' is a whole experiment; name one of its variants after it: {labels}"
     what = "holds neither" if path.exists() else "does not exist, so it is neither"

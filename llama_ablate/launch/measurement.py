@@ -19,9 +19,9 @@ from llama_ablate.measure import METRICS
 from llama_ablate.measure.variants import Arm, joined, measure_arms
 from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Record, Store
-from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.plan import PlanDocument
-from llama_ablate.results.statement import StatedMetrics
+from llama_ablate.results.protocol import StatedMetrics
+from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
 from llama_ablate.training import compute as computing
 from llama_ablate.training.compute import Compute

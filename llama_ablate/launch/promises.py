@@ -15,8 +15,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.fields import Count, Positive, typed
 from llama_ablate.files.strict_json import parse, to_line
-from llama_ablate.results.leases import alone
-from llama_ablate.results.processes import alive, myself
+from llama_ablate.results.leases import alive, alone, myself
 
 
 class _Promise(NamedTuple):

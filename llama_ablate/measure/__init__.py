@@ -2,7 +2,7 @@
 
 from llama_ablate.measure import cloze, length, memory, quality, speed, stability
 from llama_ablate.measure.registry import METRICS, Metrics, Subject, Unmeasured
-from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import Value, row
 
 __all__ = [
     "METRICS",

@@ -14,7 +14,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import Value, row
 
 
 def _check(

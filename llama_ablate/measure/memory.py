@@ -13,7 +13,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import Value, row
 
 
 def _check_cache(_spec: ModelSpec, tokens: Tokens, *, context: int | None) -> None:

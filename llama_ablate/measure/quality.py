@@ -11,7 +11,7 @@ from torch import Tensor
 
 from llama_ablate.evidence import text
 from llama_ablate.measure.registry import METRICS, Subject
-from llama_ablate.results.metrics import Coordinate, Value, row
+from llama_ablate.results.record import Coordinate, Value, row
 from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions
 
 _BINS = 15  # of confidence, as in Guo et al. 2017

@@ -10,7 +10,7 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.results.metrics import Measurement, Value, row, scalar
+from llama_ablate.results.record import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
 
 Per = Literal["run", "variant"]

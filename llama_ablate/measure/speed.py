@@ -15,7 +15,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.measure.registry import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
 from llama_ablate.model.dropout import Dropout
-from llama_ablate.results.metrics import Coordinate, Value, row
+from llama_ablate.results.record import Coordinate, Value, row
 from llama_ablate.training.compute import update
 from llama_ablate.training.losses import Objective, losses_of
 from llama_ablate.training.optimizers import make_optimizer

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from llama_ablate.measure.registry import METRICS, Subject, Unmeasured
-from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import Value, row
 from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import windows
 

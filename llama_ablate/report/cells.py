@@ -9,9 +9,8 @@ from llama_ablate.evidence.written import decimals, interval, number, plain, tim
 from llama_ablate.findings.frames import rows
 from llama_ablate.findings.lengths import at_half, turned
 from llama_ablate.findings.stability import UNSTABLE
-from llama_ablate.findings.units import BITS, NATS
 from llama_ablate.report.tables import NO_DIFFERENCE
-from llama_ablate.results.plan import HELD_OUT
+from llama_ablate.results.plan import BITS, HELD_OUT, NATS
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"

@@ -14,7 +14,6 @@ from llama_ablate.evidence.student import not_negative
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.tuning import first_split
-from llama_ablate.findings.units import NATS
 from llama_ablate.report.drawing import (
     BASELINE,
     COLOURS,
@@ -31,6 +30,7 @@ from llama_ablate.report.drawing import (
     over_seeds,
     remark,
 )
+from llama_ablate.results.plan import NATS
 from llama_ablate.terminal import listed, visible
 
 #: Their losses are what the tables and the other figures are about.

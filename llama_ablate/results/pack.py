@@ -28,13 +28,12 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.fields import Count, Id, MetricName, typed
 from llama_ablate.files.strict_json import parse, read_json
-from llama_ablate.results import plans, protocol
+from llama_ablate.results import protocol
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.live import Live
-from llama_ablate.results.metrics import Measurement
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan import PlanDocument, validated
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import Curve, Outcome, Record
+from llama_ablate.results.record import Curve, Measurement, Outcome, Record
 
 RUNS = "runs.jsonl.gz"
 #: A line of a run has kilobytes, and is packed in a fifth of them: what is far beyond is an attack.
@@ -103,7 +102,7 @@ class Pack:
     @cached_property
     def plan(self) -> PlanDocument:
         """What was planned. Raises FormatError for a pack of another format."""
-        return plans.validate(self._mapping("plan"), self._file)
+        return validated(self._mapping("plan"), self._file)
 
     @property
     def protocol(self) -> list[Version]:

@@ -12,10 +12,9 @@ from llama_ablate import __version__
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_line
-from llama_ablate.results import plans
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.pack import RUNS, Pack, listed
-from llama_ablate.results.plan import FORMAT, PlanDocument
+from llama_ablate.results.plan import FORMAT, PlanDocument, validated
 from llama_ablate.results.snapshot import Results
 
 _EXPERIMENT = "experiment.yaml"
@@ -78,7 +77,7 @@ def _place(target: Path) -> None:
     """Move the files of a whole pack to their places, those that it lacks away, its list last."""
     staged = _staged(target)
     document = read_json(staged / PACK, PACK)
-    plans.validate(document.get("plan", {}), staged / PACK)  # of another version it may differ
+    validated(document.get("plan", {}), staged / PACK)  # of another version it may differ
     new = listed(document, staged / PACK)
     left = [name for name in new if disk.below(staged, name).exists()]
     own = _refuse_others(target, left)

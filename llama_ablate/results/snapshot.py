@@ -3,6 +3,7 @@
 Files are read when they are asked for. What is small is kept; records and curves are not.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,14 +14,12 @@ from typing import Protocol
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.results.layout import Layout
+from llama_ablate.results.layout import Layout, experiments_in
 from llama_ablate.results.live import Live
-from llama_ablate.results.metrics import Measurement
 from llama_ablate.results.pack import Pack
 from llama_ablate.results.plan import PlanDocument
-from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import FINAL, Record
-from llama_ablate.results.statement import StatedMetrics
+from llama_ablate.results.protocol import StatedMetrics, Version
+from llama_ablate.results.record import FINAL, Measurement, Record
 from llama_ablate.results.store import Store
 
 
@@ -206,3 +205,32 @@ class Results:
     @cached_property
     def _stated(self) -> StatedMetrics:
         return StatedMetrics(self.plan.experiment, lambda: self.protocol)
+
+
+def experiments(folder: Path) -> list[Results]:
+    """Return the results of every experiment in a folder, packed ones too, by name."""
+    return [Results.open(path) for path in experiments_in(folder)]
+
+
+def is_experiment(folder: Path) -> bool:
+    """Return whether a folder holds the results of one experiment, packed or not."""
+    return Layout(folder).plan.is_file() or Pack.is_at(folder)
+
+
+def around(path: Path) -> Store | None:
+    """Return the experiment's results that a path would lie in. Raises ConfigError for a pack."""
+    return next((Store.open(folder) for folder in path.parents if is_experiment(folder)), None)
+
+
+def run_at(folder: Path) -> tuple[Store, str] | None:
+    """Return the run whose folder this is: the experiment's results, and its id."""
+    if not (folder / "record.json").is_file():
+        return None
+    store = Store(folder.resolve().parent.parent)
+    return store, store.runs.read(folder.resolve()).id
+
+
+def remove_empty(root: Path) -> None:
+    """Remove the folders in and below a place in which nothing lies, and the place itself."""
+    for below, _folders, _files in os.walk(root, topdown=False):
+        disk.remove_empty(Path(below))

@@ -1,25 +1,31 @@
 """The store of an experiment: leases on runs, atomic commits, verification, cleaning up."""
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
-from llama_ablate.files.strict_json import sealed
-from llama_ablate.results import leases, live, plans, protocol
-from llama_ablate.results.documents import Documents
-from llama_ablate.results.layout import EARLIER, PLAN, Layout, experiments_in
+from llama_ablate.files.strict_json import read_json, sealed
+from llama_ablate.results import leases, live, protocol
+from llama_ablate.results.layout import EARLIER, METRICS, PLAN, Layout, experiments_in
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.live import Live
-from llama_ablate.results.metrics import Measurement
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan import (
+    PlanDocument,
+    PlannedTable,
+    keep_plan,
+    read_plan,
+    refuse_another_experiment,
+    sound_plan,
+)
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import FINAL, Record
-from llama_ablate.results.run_folder import RunFolder
-from llama_ablate.results.runs import Runs
+from llama_ablate.results.record import FINAL, Measurement, Record
+from llama_ablate.results.run import RunFolder, Runs
 
 
 class Store:
@@ -64,7 +70,7 @@ class Store:
         """Make the folders. Raises ConfigError where that cannot be done, or a link leads out."""
         self._refuse_pack(self.root)
         try:
-            plans.if_sound(self.plan_file)
+            sound_plan(self.plan_file)
             self.layout.refuse_links(self.root)
             for folder in (self.layout.final, self.layout.variants, self.layout.working):
                 disk.make(folder)
@@ -81,12 +87,12 @@ class Store:
         """
         try:
             with self.alone("plan") as lease:
-                current = plans.if_sound(self.plan_file)
+                current = sound_plan(self.plan_file)
                 same = current is not None and current.identity() == plan.identity()
                 exists = self.plan_file.exists()
                 if exists and not same:
                     if current:
-                        plans.refuse_another_experiment(self.plan_file, current, plan)
+                        refuse_another_experiment(self.plan_file, current, plan)
                     if self._at_work(besides=("plan", "report", "mend")):
                         raise ConfigError(
                             f"others are at work in '{self.root}' on another plan: "
@@ -99,7 +105,7 @@ class Store:
                 if current and self.runs.folders():
                     plan = plan.with_noise_of(current)
                 if current:
-                    plans.keep(self.plan_file, current, plan, self.runs.final_ids(), lease)
+                    keep_plan(self.plan_file, current, plan, self.runs.final_ids(), lease)
                 elif exists:
                     self.layout.quarantine(self.plan_file)
                 lease.replace(
@@ -117,7 +123,7 @@ class Store:
         if folders:
             stated = self._documents.protocol()
             with contextlib.suppress(ConfigError, FileNotFoundError):
-                before = plans.read(self.plan_file)
+                before = read_plan(self.plan_file)
                 controls = {v.id for t in before.tables for v in t.variants if v.role or v.baseline}
                 runs = [run for run in before.runs.values() if run.variant in controls]
                 records = {r.id: self.runs.read(folders[r.id]) for r in runs if r.id in folders}
@@ -140,7 +146,7 @@ class Store:
     @property
     def plan(self) -> PlanDocument:
         """What was planned. Raises ConfigError where the file is damaged."""
-        return plans.read(self.plan_file)
+        return read_plan(self.plan_file)
 
     def table_of(self, run: str) -> PlannedTable:
         """Return the first table that has a run. Raises ConfigError where none has."""
@@ -176,7 +182,7 @@ class Store:
 
         Raises ConfigError for damaged ones that cannot.
         """
-        plans.if_sound(self.plan_file)
+        sound_plan(self.plan_file)
         with self.alone("mend"):
             moved = self._documents.quarantine()
         if self.runs.folders():
@@ -337,3 +343,100 @@ class Store:
     def metrics_of(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
         """Return the metrics of variants, by variant and name."""
         return self._documents.variant_metrics(variants)
+
+
+_MEASURED = ("compute", "pace")
+_PROTOCOL = "protocol"
+_HYPOTHESES = "hypotheses"  # what earlier versions wrote in its place
+
+
+class Documents:
+    """`compute.json`, `pace.json`, `protocol.json`, and the metrics below `variants/`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """Return a document of what is measured once for an experiment; empty without a file."""
+        file = self._layout.document(name)
+        return dict(self._read(file)) if file.is_file() else {}
+
+    def keep_measured(self, lease: Lease, name: str, values: Mapping[str, Any]) -> None:
+        """Write a document of what is measured once for an experiment."""
+        self._write(lease, self._layout.document(name), values)
+
+    def protocol(self) -> list[Version]:
+        """Return what the file stated before the first run had finished, and every change since.
+
+        Empty without a file. Results from before there was a protocol have their hypotheses alone.
+        """
+        file = self._layout.document(_PROTOCOL)
+        file = file if file.is_file() else self._layout.document(_HYPOTHESES)
+        try:
+            stored = self._read(file) if file.is_file() else {}
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}. What was stated before the first run cannot be made again;"
+                f" to go on without it: rm {quote(str(file))}"
+            ) from None
+        return protocol.stated_in(stored, file)
+
+    def keep_protocol(self, lease: Lease, versions: Sequence[Version]) -> None:
+        """Write the protocol."""
+        entries = [version.model_dump(mode="json") for version in versions]
+        self._write(lease, self._layout.document(_PROTOCOL), {"versions": entries})
+
+    def add_variant_metric(
+        self, lease: Lease, label: str, variant: str, name: str, metric: Measurement
+    ) -> None:
+        """Add a per-variant metric."""
+        file = self._layout.variant_metric(label, variant, name)
+        disk.make(file.parent)
+        self._write(lease, file, metric.to_dict())
+
+    def variant_metrics(self, variants: Iterable[str]) -> dict[str, dict[str, Measurement]]:
+        """Return the metrics of variants, by variant and name; lists the folder once.
+
+        Raises ConfigError for a damaged one.
+        """
+        files = self._metrics()
+        try:
+            return {
+                variant: {
+                    file.stem: Measurement.from_dict(self._read(file), file)
+                    for file in files.get(variant, [])
+                }
+                for variant in variants
+            }
+        except ConfigError as error:
+            raise ConfigError(f"{error}; 'run' and 'measure' measure it again") from None
+
+    def quarantine(self) -> list[Path]:
+        """Move damaged documents that can be measured again away; return where they are now."""
+        moved = []
+        for file in self._measurable():
+            try:
+                self._read(file)
+            except ConfigError:
+                moved.append(self._layout.quarantine(file))
+        return moved
+
+    def _measurable(self) -> Iterator[Path]:
+        documents = (self._layout.document(name) for name in _MEASURED)
+        yield from (file for file in documents if file.is_file())
+        yield from chain.from_iterable(self._metrics().values())
+
+    def _metrics(self) -> dict[str, list[Path]]:
+        """Return the files of metrics, by variant."""
+        files: dict[str, list[Path]] = {}
+        for name in sorted(disk.names(self._layout.variants)):
+            folder = self._layout.variants / name / METRICS
+            # What begins with a dot is a file manager's.
+            files.setdefault(name.rpartition("--")[2], []).extend(sorted(folder.glob("[!.]*.json")))
+        return files
+
+    def _read(self, file: Path) -> Any:
+        return read_json(file, self._layout.place(file))
+
+    def _write(self, lease: Lease, file: Path, values: Mapping[str, object]) -> None:
+        lease.replace(file, sealed(values, self._layout.place(file)))

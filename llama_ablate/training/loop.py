@@ -19,8 +19,7 @@ from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results import Outcome
-from llama_ablate.results.metrics import Value, row
-from llama_ablate.results.record import CURVE_TOKENS
+from llama_ablate.results.record import CURVE_TOKENS, Value, row
 from llama_ablate.training import checkpoint, shards
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss

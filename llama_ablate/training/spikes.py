@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_ablate.results.metrics import Value, row
+from llama_ablate.results.record import Value, row
 
 _WINDOW = 100  # steps before a step that it is compared with
 _FAR = 7.0  # standard deviations

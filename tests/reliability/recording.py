@@ -9,7 +9,7 @@ import pickle
 from pathlib import Path
 
 from llama_ablate.files import disk
-from llama_ablate.results import leases, processes
+from llama_ablate.results import leases
 from llama_ablate.results.store import Store
 
 from .harness import Disk
@@ -57,7 +57,7 @@ def install():
 
     disk.os = leases.os = shared
     Store.commit = committed
-    processes._boot = lambda: "before-the-power-was-lost"
+    leases._boot = lambda: "before-the-power-was-lost"
 
 
 def recorded(file, root):

@@ -16,7 +16,7 @@ from llama_ablate.data import tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import sealed, to_json
 from llama_ablate.launch import worker
-from llama_ablate.results import Store, processes
+from llama_ablate.results import Store, leases
 from llama_ablate.training import checkpoint
 from tests.commands import command
 from tests.metrics import measured
@@ -416,20 +416,20 @@ def test_documents_without_their_seal_are_damage_to_product_and_checker(experime
 
 
 def test_a_process_is_known_by_more_than_its_number():
-    name = processes.myself()
-    assert processes.alive(name) is True
+    name = leases.myself()
+    assert leases.alive(name) is True
     boot, namespace, pid, began, drawn = name.split(" ")
-    assert processes.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is False
-    assert processes.alive(f"another {namespace} {pid} {int(began) + 1} {drawn}") is None
-    assert processes.alive(f"{boot} pid:[1] {pid} {int(began) + 1} {drawn}") is None
-    assert processes.alive("") is None
+    assert leases.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is False
+    assert leases.alive(f"another {namespace} {pid} {int(began) + 1} {drawn}") is None
+    assert leases.alive(f"{boot} pid:[1] {pid} {int(began) + 1} {drawn}") is None
+    assert leases.alive("") is None
 
 
 @pytest.mark.parametrize("unreadable", ["_boot", "_namespace"])
 def test_a_process_that_cannot_tell_where_it_runs_takes_no_other_for_dead(unreadable, monkeypatch):
-    monkeypatch.setattr(processes, unreadable, lambda: "")
-    boot, namespace, pid, began, drawn = processes.myself().split(" ")
-    assert processes.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
+    monkeypatch.setattr(leases, unreadable, lambda: "")
+    boot, namespace, pid, began, drawn = leases.myself().split(" ")
+    assert leases.alive(f"{boot} {namespace} {pid} {int(began) + 1} {drawn}") is None
 
 
 @pytest.mark.parametrize("damage", ["no metrics", "no curve", "a torn letter", "no manifest"])

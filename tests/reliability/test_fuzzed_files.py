@@ -54,7 +54,7 @@ def cached_texts(folder, monkeypatch):
         return made[name, kind]
 
     monkeypatch.setattr(tokens, "prepare", prepare)
-    monkeypatch.setattr(tokens.corpora, "look", lambda _corpus: None)  # nor whether it is there
+    monkeypatch.setattr(tokens, "refuse_missing", lambda _corpus: None)  # nor whether it is there
 
 
 @pytest.fixture(scope="module", autouse=True)

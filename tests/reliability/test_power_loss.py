@@ -10,8 +10,8 @@ import pytest
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.results import Store, leases, processes
-from llama_ablate.results.run_folder import RunFolder
+from llama_ablate.results import Store, leases
+from llama_ablate.results.run import RunFolder
 from llama_ablate.results.store import Store as RealStore
 from tests.commands import PYTHON, command
 
@@ -56,7 +56,7 @@ def recorded(request, experiment_file, tmp_path, monkeypatch):
         patch.setattr(disk, "os", recorder)
         patch.setattr(leases, "os", recorder)
         patch.setattr(RealStore, "commit", committed)
-        patch.setattr(processes, "_boot", lambda: "before-the-power-was-lost")
+        patch.setattr(leases, "_boot", lambda: "before-the-power-was-lost")
         grid(file, recorder.root)
     return file, recorder, request.param
 

@@ -20,7 +20,7 @@ from llama_ablate.files import disk
 from llama_ablate.launch import remote, worker
 from llama_ablate.launch.progress import Progress
 from llama_ablate.launch.queue import Gone, News, Queue
-from llama_ablate.results import Store, leases, processes
+from llama_ablate.results import Store, leases
 from tests import plans
 from tests.commands import PYTHON
 from tests.metrics import measured
@@ -158,7 +158,7 @@ def test_a_clone_of_a_machine_waits_for_a_lease_before_it_takes_a_lease_over(tmp
     """It shares all but the id of the boot, and has no process of the holder's number."""
     assert in_child(lambda: leases.take(tmp_path) and os.kill(os.getpid(), signal.SIGKILL)) == -9
     (tmp_path / "boot_id").write_text("5f0c5f6e-1111-4222-8333-944455556666\n")
-    monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(leases, "_BOOT_ID", tmp_path / "boot_id")
     watch, began = leases.Watch(), time.monotonic()
     assert leases.take(tmp_path) is None
     while watch.waits(tmp_path):
@@ -176,7 +176,7 @@ def test_a_worker_that_slept_beyond_its_lease_finds_the_run_taken_over_and_leave
 ):
     monkeypatch.setenv("LLAMA_ABLATE_LEASE_S", "0.5")
     # As if on clones of one machine: then only the lease tells whether somebody is still there.
-    monkeypatch.setattr(processes, "_boot", lambda: f"boot-of-{os.getpid()}")
+    monkeypatch.setattr(leases, "_boot", lambda: f"boot-of-{os.getpid()}")
     train = TRAIN.replace("12", "400")
     file = experiment_file(train=train, measure="[perplexity]", variants="{}", seeds="1")
     reference = grid(file, tmp_path / "reference").root

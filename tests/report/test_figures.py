@@ -11,7 +11,7 @@ from llama_ablate.report import drawing
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import metrics
 from llama_ablate.results import Results, Store
-from llama_ablate.results.metrics import Measurement, Value, row
+from llama_ablate.results.record import Measurement, Value, row
 from tests import plans
 
 SEEDS = (0, 1, 2)

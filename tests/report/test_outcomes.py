@@ -13,12 +13,12 @@ from llama_ablate.commands import promote, status
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings import comparison, contrasts, hypotheses, stability, union
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.stability import milder_outcomes
 from llama_ablate.report import details
 from llama_ablate.report.cells import DIFFERENCE
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
-from llama_ablate.results.outcomes import milder_outcomes
 from llama_ablate.results.snapshot import RunStatus
 from llama_ablate.training.loop import outcome
 from tests import plans, tables

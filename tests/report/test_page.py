@@ -22,7 +22,7 @@ from llama_ablate.report.charts import CHARTS
 from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Store
-from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.metrics import measured

@@ -26,7 +26,7 @@ from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Record, Store
-from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.conftest import LEARNS

@@ -13,11 +13,11 @@ from llama_ablate.evidence.scaling import Law
 from llama_ablate.findings import speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.speed_up import speed_ups
-from llama_ablate.findings.units import NATS
 from llama_ablate.report import cells
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.results import Store
-from llama_ablate.results.metrics import Measurement, Value, row
+from llama_ablate.results.plan import NATS
+from llama_ablate.results.record import Measurement, Value, row
 from llama_ablate.results.snapshot import Results
 from tests import plans
 

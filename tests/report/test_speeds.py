@@ -13,7 +13,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import results
 from llama_ablate.report import cells, speeds
 from llama_ablate.results import Results, Store
-from llama_ablate.results.metrics import Measurement, Value
+from llama_ablate.results.record import Measurement, Value
 from tests import plans
 
 #: Tokens a second by process and turn. The machine halves its speed in the second process.

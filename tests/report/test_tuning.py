@@ -19,12 +19,12 @@ from llama_ablate.findings import (
     tuning,
 )
 from llama_ablate.findings.frames import Frames, rows
-from llama_ablate.findings.samples import samples
+from llama_ablate.findings.tasks import samples
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
-from llama_ablate.results.run_folder import RunFolder
+from llama_ablate.results.run import RunFolder
 from tests.in_process import in_process, run_in_process
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.results import Results, Store, plans
+from llama_ablate.results import Results, Store
+from llama_ablate.results.plan import earlier_plans
 
 _NAMED = 3  # paths in one note
 
@@ -31,7 +32,7 @@ def left_out(store: Store, planned: set[str]) -> None:
     if not runs:
         return
     text = f"{len(runs)} finished runs in '{store.root}' are not in this plan; they stay there"
-    if earlier := plans.earlier(store.root, runs):
+    if earlier := earlier_plans(store.root, runs):
         text += (
             f", and their plans are kept ({_named(store.root, earlier)}): status, show, compare "
             f"and report read them, as in llama-ablate show '{earlier[-1]}'"
