@@ -90,7 +90,7 @@ step() {
 }
 
 decode() {
-  ablate bench decode --device "$DEVICE" --dtype bfloat16 --json \
+  "$PYTHON" -m benchmarks.components decode --device "$DEVICE" --dtype bfloat16 --json \
     ${TINY:+--dim 32 --processes 1 --rounds 1 --no-compile}
 }
 

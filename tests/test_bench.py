@@ -8,14 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from llama_ablate import bench
-from llama_ablate.bench import BENCHES, decode, mixers, step
-from llama_ablate.bench.feedforward import _FUSED, Activation
-from llama_ablate.bench.norms import NaiveLayerNorm, NaiveRMSNorm
-from llama_ablate.bench.timing import Controls, Setup, Table, in_turns, joined
-from llama_ablate.commands.cli import main
+from benchmarks import components
+from benchmarks.components import BENCHES, decode, mixers, step
+from benchmarks.components import tables as bench_tables
+from benchmarks.components.__main__ import main
+from benchmarks.components.feedforward import _FUSED, Activation
+from benchmarks.components.norms import NaiveLayerNorm, NaiveRMSNorm
+from benchmarks.components.timing import Controls, Setup, Table, in_turns, joined
 from llama_ablate.files.strict_json import read_json
-from llama_ablate.report import bench_tables
 
 QUICK = Setup(dim=32, rows=64, processes=1, rounds=6, compiled=False)
 
@@ -85,7 +85,7 @@ def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, t
     monkeypatch.setattr(mixers, "_CONTEXT", 32)
     monkeypatch.setattr(step, "_MODEL", step._MODEL | {"dim": 64, "layers": 1, "context": 32})
     small = ["--dim", "32", "--rows", "64", "--rounds", "1", "--processes", "2", "--no-compile"]
-    assert main(["bench", name, *small, "--json"]) == 0
+    main([name, *small, "--json"])
     (tmp_path / "values.json").write_text(capsys.readouterr().out, "utf-8")
     values = read_json(tmp_path / "values.json")
     assert values["environment"]["packages"]["torch"] == torch.__version__
@@ -107,8 +107,8 @@ def test_every_bench_prints_its_ratios_and_controls(name, capsys, monkeypatch, t
 
 def test_a_process_of_a_bench_is_python_started_anew(monkeypatch):
     """Forked processes share their addresses, and with them a part of what makes timings differ."""
-    monkeypatch.setattr(bench, "_tables", _started)
-    (timed,) = bench.run("norms", Setup(processes=1))
+    monkeypatch.setattr(components, "_tables", _started)
+    (timed,) = components.run("norms", Setup(processes=1))
     assert timed.note == "spawn"
     assert timed.seconds["pid"] != [[float(os.getpid())]]
 

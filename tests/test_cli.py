@@ -183,7 +183,6 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, t
         closed.chmod(0o500)
     try:
         for words in (
-            ["rope", "llama3-8b", "--out", str(closed / "x")],
             ["pack", str(results), "--out", str(closed / "x")],
             ["export", "llama2-demo", str(closed / "x")],
         ):
@@ -201,8 +200,8 @@ def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, t
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
 def test_a_folder_in_which_no_file_can_be_made_is_not_told_to_be_missing(capsys):
-    assert main(["rope", "llama3-8b", "--out", "/proc/x"]) == 2
-    assert capsys.readouterr().err == "llama-ablate: '/proc': no file can be made there\n"
+    assert main(["export", "llama2-demo", "/proc/x"]) == 2
+    assert capsys.readouterr().err.endswith("llama-ablate: '/proc': no file can be made there\n")
 
 
 @pytest.mark.parametrize("words", STREAMS)
@@ -242,7 +241,7 @@ def test_numbers_that_json_lacks_are_null_in_what_a_command_prints(monkeypatch, 
 
 def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["examples", "--json"]) == 0
+    assert main(["init", "--list", "--json"]) == 0
     listed = [row["template"] for row in json.loads(capsys.readouterr().out)]
     assert {"first", "quickstart", *SLOTS, "tune", "ladder", "path", "factorial"} == {*listed}
     for name in listed:
@@ -250,7 +249,6 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
         loaded = experiment.load(tmp_path / f"{name}.yaml").experiment
         assert loaded.name == name
         grid.variants(loaded, {**REGISTRIES, **TRAINING}, 256)
-        assert main(["examples", name]) == 0
     assert main(["init"]) == 2
     (tmp_path / "mine.yaml").write_text("mine")
     assert main(["init", "norm", "--to", "mine.yaml"]) == 2
@@ -301,7 +299,6 @@ def test_plan_says_what_a_bare_name_resets(experiment_file, capsys):
     "command",
     [
         "init",
-        "examples",
         "components",
         "plan",
         "run",

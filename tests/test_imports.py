@@ -27,7 +27,6 @@ ORDER = [
     "launch",
     "report",
     "track",
-    "bench",
     "interop",
     "commands",
     "api",

@@ -15,9 +15,10 @@ from pydantic import Field, model_validator
 
 from analysis.claims import counts, identities, norms  # noqa: F401  registers the checks
 from analysis.claims.checks import CHECKS
-from llama_ablate.bench import BENCHES
-from llama_ablate.bench import run as run_bench
-from llama_ablate.bench.timing import AGAIN, Setup, Table
+from benchmarks.components import BENCHES
+from benchmarks.components import run as run_bench
+from benchmarks.components import tables as bench_tables
+from benchmarks.components.timing import AGAIN, Setup, Table
 from llama_ablate.config.experiment import slug
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
@@ -28,7 +29,7 @@ from llama_ablate.evidence import medians
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, write_json, write_text
 from llama_ablate.launch.environment import environment
-from llama_ablate.report import bench_tables, tables
+from llama_ablate.report import tables
 from llama_ablate.training.compute import pick_device
 
 FILE = "findings.json"

@@ -240,7 +240,7 @@ def _benches(folder: Path) -> str:
         values = json.loads(file.read_text("utf-8"))
         setup, where = values["setup"], values["environment"]
         lines += [
-            f"`llama-ablate bench {values['bench']}` on {setup['device']}, "
+            f"`python -m benchmarks.components {values['bench']}` on {setup['device']}, "
             f"{setup['threads']} thread, {setup['dtype']}, torch {where['packages']['torch']}; "
             f"processes: {setup.get('processes', 1)}, rounds in each: {setup['rounds']}; "
             f"timing controls: {findings.timing_controls(values)}",

@@ -20,11 +20,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from llama_ablate.commands import (
     attention,
-    bench,
     compare,
     components,
-    coordcheck,
-    examples,
     export,
     generate,
     init,
@@ -33,7 +30,6 @@ from llama_ablate.commands import (
     plan,
     promote,
     report,
-    rope,
     run,
     show,
     status,
@@ -67,7 +63,6 @@ class Command(Protocol):
 #: In the order of `--help`.
 COMMANDS: dict[str, Command] = {
     "init": init,
-    "examples": examples,
     "components": components,
     "plan": plan,
     "run": run,
@@ -80,13 +75,10 @@ COMMANDS: dict[str, Command] = {
     "pack": pack,
     "track": track,
     "summary": summary,
-    "coordcheck": coordcheck,
-    "rope": rope,
     "generate": generate,
     "trace": trace,
     "attention": attention,
     "export": export,
-    "bench": bench,
 }
 _EPILOG = """\
 examples:

@@ -23,6 +23,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)",
     )
     parser.add_argument(
+        "--list", action="store_true", help="list the templates with their questions; write none"
+    )
+    parser.add_argument(
         "--to",
         type=Path,
         metavar="FILE",
@@ -34,6 +37,9 @@ def run(options: Namespace) -> Answer:
     """Write a template where no file is. Raises ConfigError where there is one."""
     from llama_ablate.config import templates
 
+    if options.list:
+        rows = [{"template": n, "question": templates.question(n)} for n in templates.NAMES]
+        return Answer("\n".join(f"{row['template']:12s} {row['question']}" for row in rows), rows)
     text = templates.text(options.template)
     file: Path = options.to or Path(f"{options.template}.yaml")
     if file.suffix not in (".yaml", ".yml"):

@@ -1,18 +1,16 @@
 """Exact parameters, FLOPs and cache of an architecture, part by part; weights are not built."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from llama_ablate.config import experiment
-from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.design import grid
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts, skeleton
-from llama_ablate.model.decoder import REGISTRIES, build
+from llama_ablate.model.decoder import REGISTRIES
 
 #: The formats in which a state may be counted.
 _DTYPES: Mapping[str, torch.dtype] = {
@@ -37,31 +35,6 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, expe
         )
         raise ConfigError(f"{key}: {error.message}") from None
     return spec, preset.about
-
-
-def rotation_rates(name: str, sets: Sequence[str] = ()) -> tuple[dict[str, list[float]], int]:
-    """Return the radians per position of each pair of a preset's rotation, and its context.
-
-    The rates are by name: of a scaled rotation, those unscaled as well. Raises ConfigError for a
-    preset whose position scheme does not rotate.
-    """
-    spec, _ = resolve_preset(name, sets)
-    position = spec.position.at(0)
-    if position.name != "rope":
-        raise ConfigError(
-            f"'{name}' has position '{spec.position.name}', which turns nothing; "
-            "try --set model.position=rope"
-        )
-
-    def rates(choice: Choice) -> list[float]:
-        model = build(replace(spec, position=choice, layers=1), "meta")
-        rope: Any = REGISTRIES["position"].build(choice, head_dim=model.blocks[0].attn.rotated)
-        return [float(rate) for rate in rope.frequencies()]
-
-    by_name = {name: rates(position)}
-    if position["scaling"] != "none":
-        by_name["unscaled"] = rates(position.with_options(scaling="none", factor=1.0))
-    return by_name, spec.context
 
 
 def summarize(

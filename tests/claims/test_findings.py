@@ -8,8 +8,8 @@ import torch
 
 from analysis.claims import findings
 from analysis.claims.__main__ import main
-from llama_ablate.bench import BENCHES, Bench
-from llama_ablate.bench.timing import AGAIN, Table
+from benchmarks.components import BENCHES, Bench
+from benchmarks.components.timing import AGAIN, Table
 from llama_ablate.files.strict_json import read_json
 
 FILE = """name: some audit

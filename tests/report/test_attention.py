@@ -168,10 +168,18 @@ def test_a_file_that_holds_code_is_not_loaded(tmp_path):
 PRINTED = {0: 1.0000e00, 1: 8.1462e-01, 2: 6.6360e-01, 63: 2.4551e-06}
 
 
-def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path, capsys):
+def rope(*words):
+    """What `rope_frequencies.py` does with these words."""
+    script = str(ROOT / "analysis" / "rope_frequencies.py")
+    return subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True, check=False
+    )
+
+
+def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path):
     out = tmp_path / "rope"
-    assert main(["rope", "llama3-8b", "--json", "--out", str(out)]) == 0
-    rates = json.loads(capsys.readouterr().out)["radians_per_position"]["llama3-8b"]
+    ran = rope("llama3-8b", "--json", "--out", str(out))
+    rates = json.loads(ran.stdout)["radians_per_position"]["llama3-8b"]
     assert len(rates) == 64
     for pair, value in PRINTED.items():
         assert rates[pair] == pytest.approx(value, rel=5e-5)
@@ -181,35 +189,24 @@ def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_rope_shows_a_scaled_rotation_beside_the_unscaled_one(tmp_path, capsys):
-    assert main(["rope", "llama3.1-405b", "--json", "--out", str(tmp_path / "x")]) == 0
-    values = json.loads(capsys.readouterr().out)
-    scaled, plain = values["radians_per_position"].values()
+def test_rope_shows_a_scaled_rotation_beside_the_unscaled_one(tmp_path):
+    ran = rope("llama3.1-405b", "llama2-7b", "--json", "--out", str(tmp_path / "x"))
+    scaled, plain, _ = json.loads(ran.stdout)["radians_per_position"].values()
     assert scaled[0] == plain[0]
     assert scaled[63] == pytest.approx(plain[63] / 8)
-    (tmp_path / "llama3.1-405b.json").write_text(json.dumps(values), "utf-8")
-    assert main(["rope", "llama2-7b", "--json", "--out", str(tmp_path / "y")]) == 0
-    (tmp_path / "llama2-7b.json").write_text(capsys.readouterr().out, "utf-8")
-    files = [str(tmp_path / f"{name}.json") for name in ("llama2-7b", "llama3.1-405b")]
-    script = str(ROOT / "analysis" / "rope_frequencies.py")
-    out = str(tmp_path / "both")
-    ran = subprocess.run(
-        [sys.executable, script, *files, "--out", out], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == [f"{out}.svg", f"{out}.png"]
 
 
-def test_rope_refuses_what_does_not_rotate(tmp_path, capsys):
-    assert main(["rope", "gpt2-small", "--out", str(tmp_path / "x")]) == 2
-    assert "'gpt2-small' has position 'learned', which turns nothing" in capsys.readouterr().err
+def test_rope_refuses_what_does_not_rotate(tmp_path):
+    ran = rope("gpt2-small", "--out", str(tmp_path / "x"))
+    assert ran.returncode == 2
+    assert "'gpt2-small' has position 'learned', which turns nothing" in ran.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_figures_keep_the_name_that_they_are_given(tmp_path):
-    from llama_ablate.report.drawing import save
-    from llama_ablate.report.rotation import rotation
+    from llama_ablate.report.drawing import blank, save
 
-    figure = rotation({"x": [1.0, 0.1]}, 8)
+    figure = blank(2, 2)
     for name, written in {"rope-1.5": "rope-1.5", "a.png": "a", "b.pdf": "b.pdf"}.items():
         assert [p.name for p in save(figure, tmp_path / name)] == [
             f"{written}.svg",

@@ -5,8 +5,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from llama_ablate.bench.step import steps
-from llama_ablate.bench.timing import Controls, Ratio, Setup, Table, Work, both_ways, in_turns, more
+from benchmarks.components.step import steps
+from benchmarks.components.timing import (
+    Controls,
+    Ratio,
+    Setup,
+    Table,
+    Work,
+    both_ways,
+    in_turns,
+    more,
+)
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.context import Context

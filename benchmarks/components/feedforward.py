@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llama_ablate.bench.step import steps
-from llama_ablate.bench.timing import (
+from benchmarks.components.step import steps
+from benchmarks.components.timing import (
     Controls,
     Ratio,
     Setup,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from llama_ablate.bench.step import steps
-from llama_ablate.bench.timing import Ratio, Setup, Table
+from benchmarks.components.step import steps
+from benchmarks.components.timing import Ratio, Setup, Table
 from llama_ablate.training.optimizers import OPTIMIZERS
 
 _AGAINST = "adamw"

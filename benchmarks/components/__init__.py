@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from llama_ablate.bench import decode, feedforward, mixers, norms, optimizers
-from llama_ablate.bench.timing import Ratio, Setup, Table, joined
+from benchmarks.components import decode, feedforward, mixers, norms, optimizers
+from benchmarks.components.timing import Ratio, Setup, Table, joined
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
 from llama_ablate.model.memory import free_bytes

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from llama_ablate.bench.timing import Controls, Ratio, Setup, Table, Work, in_turns, more
+from benchmarks.components.timing import Controls, Ratio, Setup, Table, Work, in_turns, more
 from llama_ablate.config.experiment import Model
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights

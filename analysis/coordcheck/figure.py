@@ -6,7 +6,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from llama_ablate.evidence.widths import Trend, slope
+from analysis.coordcheck.trends import Trend, slope
 from llama_ablate.report.drawing import blank, legend
 
 _KINDS = ("attention", "feed-forward", "stream", "logits")

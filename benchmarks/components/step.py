@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from llama_ablate.bench.timing import Controls, Setup, Table, Work, in_turns
+from benchmarks.components.timing import Controls, Setup, Table, Work, in_turns
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.grid import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights

@@ -1,25 +1,35 @@
-"""The command `coordcheck`: whether activations keep their size over widths."""
+"""Draw activations against width over a few training steps: whether a parametrization holds.
+
+python -m analysis.coordcheck experiments/width_transfer.yaml --widths 32,64,128,256 --steps 5
+"""
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from analysis.coordcheck import figure, widths
+from analysis.coordcheck.activations import over_widths
+from analysis.coordcheck.trends import GROWS, SHRINKS, Trend
 from llama_ablate.commands.shared import options as shared
-from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import count
+from llama_ablate.config import experiment
+from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
-
-if TYPE_CHECKING:
-    from llama_ablate.evidence.widths import Trend
-
-HELP = "draw activations against width over a few training steps: does the parametrization hold?"
-EXAMPLE = "coordcheck experiments/width_transfer.yaml --widths 32,64,128,256 --steps 5"
+from llama_ablate.files import disk
+from llama_ablate.files.strict_json import to_json
+from llama_ablate.report import drawing, tables
+from llama_ablate.terminal import Bar
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the experiment, the widths, and how long each is trained."""
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m analysis.coordcheck", description=(__doc__ or "").splitlines()[0]
+    )
     shared.add_experiment(parser)
     parser.add_argument(
         "--widths",
@@ -39,6 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="where the figure and the numbers go (default: coordcheck)",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
 
 
 def _widths(text: str) -> list[int]:
@@ -51,20 +63,11 @@ def _widths(text: str) -> list[int]:
     return widths
 
 
-def run(options: Namespace) -> Answer:
-    """Train models of several widths for a few steps, and fit how their activations follow it."""
-    from dataclasses import asdict
+def checked(options: Namespace) -> tuple[str, dict[str, Any]]:
+    """Train models of several widths for a few steps, and fit how their activations follow it.
 
-    import pandas as pd
-
-    from llama_ablate.config import experiment
-    from llama_ablate.design import plan, widths
-    from llama_ablate.evidence.widths import GROWS, SHRINKS
-    from llama_ablate.files import disk
-    from llama_ablate.measure.coordinates import over_widths
-    from llama_ablate.report import coordinates, drawing, tables
-    from llama_ablate.terminal import Bar
-
+    Returns what is printed, and plain values. Raises ConfigError.
+    """
     source = experiment.load(options.file, tuple(options.sets))
     try:
         text = plan.first_text(source.experiment)
@@ -82,8 +85,8 @@ def run(options: Namespace) -> Answer:
                 report=bar.update,
             )
         )
-    trends = coordinates.trends(activations)
-    files = drawing.save(coordinates.figure(activations), options.out / "coordcheck")
+    trends = figure.trends(activations)
+    files = drawing.save(figure.figure(activations), options.out / "coordcheck")
     files.append(options.out / "coordcheck.csv")
     disk.replace(files[-1], activations.to_csv(index=False).encode())
     values: dict[str, Any] = {
@@ -103,7 +106,7 @@ def run(options: Namespace) -> Answer:
         "files": [str(path) for path in files],
     }
     lines = [
-        tables.text(coordinates.cells(trends)),
+        tables.text(figure.cells(trends)),
         "",
         f"Exponents of width {options.widths[0]} to {options.widths[-1]}, the furthest from 0 of "
         f"{options.steps} steps: of mean |x| (size), and of mean |x - x before training| (change).",
@@ -111,10 +114,25 @@ def run(options: Namespace) -> Answer:
         *(_sentence(name, of_places) for name, of_places in trends.items()),
         *values["files"],
     ]
-    code = 0 if all(own["flat"] for own in values["parametrizations"][1:]) else 1
-    return Answer("\n".join(lines), values, code)
+    return "\n".join(lines), values
 
 
-def _sentence(name: str, trends: "Sequence[Trend]") -> str:
+def _sentence(name: str, trends: Sequence[Trend]) -> str:
     moving = [f"{trend.place} {trend.verdict}" for trend in trends if trend.verdict != "flat"]
     return f"{name}: {'; '.join(moving) if moving else 'flat'}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the slopes; exit code 1 where a parametrization but the standard one does not hold."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        said, values = checked(options)
+    except ConfigError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    print(to_json(values, nulls=True) if options.json else said)
+    parser.exit(0 if all(own["flat"] for own in values["parametrizations"][1:]) else 1)
+
+
+if __name__ == "__main__":
+    main()
