@@ -60,26 +60,31 @@ class Command(Protocol):
         """Do what the command is for. Raises ConfigError."""
 
 
-#: In the order of `--help`.
-COMMANDS: dict[str, Command] = {
-    "init": init,
-    "components": components,
-    "plan": plan,
-    "run": run,
-    "status": status,
-    "show": show,
-    "compare": compare,
-    "promote": promote,
-    "measure": measure,
-    "report": report,
-    "pack": pack,
-    "track": track,
-    "summary": summary,
-    "generate": generate,
-    "trace": trace,
-    "attention": attention,
-    "export": export,
+#: In two groups, in the order of `--help`.
+GROUPS: dict[str, dict[str, Command]] = {
+    "experiments": {
+        "init": init,
+        "plan": plan,
+        "run": run,
+        "status": status,
+        "show": show,
+        "compare": compare,
+        "promote": promote,
+        "report": report,
+        "measure": measure,
+        "pack": pack,
+    },
+    "models and trackers": {
+        "components": components,
+        "summary": summary,
+        "generate": generate,
+        "trace": trace,
+        "attention": attention,
+        "export": export,
+        "track": track,
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 _EPILOG = """\
 examples:
   llama-ablate init
@@ -110,6 +115,11 @@ class _Parser(ArgumentParser):
         return [name for name in self._option_string_actions if name.startswith("--")]
 
 
+def _listed(group: str) -> str:
+    lines = [f"  {name:12s}{command.HELP}" for name, command in GROUPS[group].items()]
+    return "\n".join([f"{group}:", *lines])
+
+
 def parser() -> ArgumentParser:
     """Return the parser of all commands."""
     from llama_ablate import __version__
@@ -117,7 +127,7 @@ def parser() -> ArgumentParser:
     top = _Parser(
         prog="llama-ablate",
         description="Architecture ablations of Llama-style models: paired runs, intervals, cost.",
-        epilog=_EPILOG,
+        epilog="\n\n".join([*map(_listed, GROUPS), _EPILOG]),
         formatter_class=RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
@@ -135,7 +145,6 @@ def parser() -> ArgumentParser:
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
             name,
-            help=command.HELP,
             description=command.HELP,
             parents=[common],
             epilog=f"example:\n  llama-ablate {command.EXAMPLE}",
