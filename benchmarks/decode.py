@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.interop import huggingface
 from llama_ablate.interop.generation import Compile, Generation, Sampling
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights

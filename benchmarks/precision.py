@@ -20,7 +20,7 @@ from typing import get_args
 import torch
 
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute, choose, update

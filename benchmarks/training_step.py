@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import settle
 from llama_ablate.training.timing import interleave, seconds_of

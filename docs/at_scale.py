@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, spec_from
 

@@ -221,13 +221,13 @@ STORE = (
     ),
 )
 
-GRID, REPORT = "tests/test_grid.py", "tests/report/test_report.py"
+GRID, REPORT = "tests/test_variants.py", "tests/report/test_report.py"
 
 #: Faults of what decides which runs there are, and of what is said about them.
 EVIDENCE = (
     Mutant(
         "a variant that changes only its training is taken for the base",
-        "design/grid.py",
+        "design/variants.py",
         "is_base",
         "self.spec == spec and not self.train and not self.text",
         "self.spec == spec and not self.text",
@@ -235,7 +235,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a variant's training is no part of its identity",
-        "design/grid.py",
+        "design/variants.py",
         "id",
         "dict(self.train)",
         "{}",

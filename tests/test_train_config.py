@@ -4,7 +4,8 @@ import pytest
 
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.registry import Registry
-from llama_ablate.design import grid, runs, train_config
+from llama_ablate.design import runs, train_config
+from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training.optimizers import optimizer_bytes
@@ -28,7 +29,7 @@ def planned(train=None, tune=None, **variants):
     )
     resolved = train_config.resolved(experiment.train, TRAINING)
     experiment = experiment.model_copy(update={"train": resolved})
-    arms = grid.variants(experiment, REGISTRIES | TRAINING, 64)
+    arms = variants_of(experiment, REGISTRIES | TRAINING, 64)
     of_arms = runs.runs(
         {}, experiment, arms, lambda _: 1, lambda _: ["text"], TRAINING, lambda *_: []
     )

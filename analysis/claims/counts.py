@@ -8,7 +8,7 @@ from analysis.claims.checks import CHECKS
 from llama_ablate.config import experiment
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.design.summary import resolve_preset
 from llama_ablate.model.counts import count, parts
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights

@@ -7,7 +7,8 @@ from llama_ablate.config import patterns
 from llama_ablate.config.experiment import Experiment, Model
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import STANDARD, ModelSpec
-from llama_ablate.design import grid
+from llama_ablate.design.specs import resolve
+from llama_ablate.design.variants import variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
@@ -21,8 +22,8 @@ def over_widths(
     The first is the standard one, then come the model's own and its variants'. Raises ConfigError
     where one of them cannot be built.
     """
-    variants = grid.variants(experiment, REGISTRIES, vocab)
-    own = grid.resolve(experiment.model, REGISTRIES)
+    variants = variants_of(experiment, REGISTRIES, vocab)
+    own = resolve(experiment.model, REGISTRIES)
     choices = dict.fromkeys(
         [STANDARD, own.parametrization, *(v.spec.parametrization for v in variants)]
     )
@@ -50,7 +51,7 @@ def at_width(model: Model, width: int, vocab: int) -> ModelSpec:
     in number or, where the parametrization names a `base_head_dim`, in width. Raises ConfigError
     where a size would be no whole number.
     """
-    base = grid.resolve(model, REGISTRIES)
+    base = resolve(model, REGISTRIES)
     wider = dict(base.parametrization.options).get("base_head_dim") is not None
     size, rest = divmod(width * (base.head_dim if wider else base.heads), base.dim)
     if rest or not size:
@@ -61,7 +62,7 @@ def at_width(model: Model, width: int, vocab: int) -> ModelSpec:
         )
     heads, head_dim = (base.heads, size) if wider else (size, base.head_dim)
     changes = {"dim": width, "heads": heads, "head_dim": head_dim}
-    spec = grid.resolve(model.model_copy(update=changes), REGISTRIES)
+    spec = resolve(model.model_copy(update=changes), REGISTRIES)
     ratio = width / base.dim
     feedforward, attention = (
         patterns.over_depth([_widened(choice, ratio) for choice in slot.choices])

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.components.timing import Controls, Ratio, Setup, Table, Work, in_turns, more
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.model.kernels import Kernel
 from llama_ablate.training.compute import Compute

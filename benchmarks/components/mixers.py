@@ -17,7 +17,7 @@ from benchmarks.components.timing import (
     more,
 )
 from llama_ablate.config.experiment import Model
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.context import Context
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.model.kernels import Kernel

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.components.timing import Controls, Setup, Table, Work, in_turns
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective

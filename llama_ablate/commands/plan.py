@@ -56,7 +56,7 @@ def run(options: Namespace) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import forecast, grid, memory
+    from llama_ablate.design import forecast, memory, specs
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
@@ -92,7 +92,7 @@ def run(options: Namespace) -> Answer:
     shown, values = forecast_tables.shown(predicted), predicted.to_dict(warnings.planned)
     resets = [
         str(source.locate(error))
-        for error in grid.resets(plan.experiment.model, source.base_model, REGISTRIES)
+        for error in specs.resets(plan.experiment.model, source.base_model, REGISTRIES)
     ]
     values["resets"] = resets
     if resets:

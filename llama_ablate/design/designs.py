@@ -5,7 +5,21 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from llama_ablate.config.spec import RULES, SLOTS
 from llama_ablate.errors import ConfigError, Where
+
+#: Keys of axes: sizes of the model, those of `train`, and what is an entry of a registry.
+SIZES = (
+    *("dim", "layers", "heads", "head_dim", "context"),
+    *("bias", "tie", "init_std", "logit_softcap"),
+)
+TRAIN = "train."  # in front of a key of `train` on an axis
+TOKENIZER = "data.tokenizer"
+#: Keys whose values may be mappings.
+ENTRIES = (
+    *(*SLOTS, *RULES, "dropout", TOKENIZER),
+    *(f"{TRAIN}{key}" for key in ("optimizer", "schedule", "losses")),
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from llama_ablate.design.grid import Variant
+from llama_ablate.design.variants import Variant
 from llama_ablate.results.record import Memory
 from llama_ablate.training.peak import peak_bytes
 

@@ -8,29 +8,39 @@ from functools import cached_property, partial
 from typing import Any
 
 from llama_ablate import __version__
-from llama_ablate.config import margins, plugins
-from llama_ablate.config.experiment import Data, Experiment, Model, Source, Train
+from llama_ablate.config.experiment import Data, Experiment, Source, Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.schema import Pair
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
-from llama_ablate.design import grid, runs, train_config
+from llama_ablate.design import runs, train_config
+from llama_ablate.design.checks import (
+    check_controls,
+    check_documents,
+    check_floor,
+    check_hypotheses,
+    check_losses,
+    check_margins,
+    check_metrics,
+    check_optimizers,
+    check_plugins,
+    check_seeds,
+    check_size,
+    check_text,
+    check_tuned,
+    guarded,
+)
 from llama_ablate.design.designs import Change
-from llama_ablate.design.grid import Variant
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
 from llama_ablate.design.table import Table
 from llama_ablate.design.text import Text
-from llama_ablate.errors import ConfigError, Where, nearest
-from llama_ablate.model import laws
+from llama_ablate.design.variants import Variant, counted, variants_of
+from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
-from llama_ablate.training import laws as optimizer_laws
-from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -125,18 +135,18 @@ def make(source: Source) -> Plan:
             METRICS.resolve(entry, ("measure", i)) for i, entry in enumerate(experiment.measure)
         )
         shortest = [choice.shortest() for choice in metrics]
-        experiment = _guarded(experiment.model_copy(update={"measure": shortest}), metrics)
+        experiment = guarded(experiment.model_copy(update={"measure": shortest}), metrics)
         runs.points(experiment, TRAINING)
-        _check_tuned(experiment, metrics)
+        check_tuned(experiment, metrics)
         tables = tuple(_tables(experiment, metrics))
-        _check_metrics(metrics, tables)
-        _check_plugins(tables)
-        _check_optimizers(experiment, tables)
-        _check_losses(tables)
-        _check_hypotheses(experiment, tables)
-        _check_seeds(experiment)
-        _check_margins(experiment, tables)
-        _check_controls(experiment)
+        check_metrics(metrics, tables)
+        check_plugins(tables)
+        check_optimizers(experiment, tables)
+        check_losses(tables)
+        check_hypotheses(experiment, tables)
+        check_seeds(experiment)
+        check_margins(experiment, tables)
+        check_controls(experiment)
     except ConfigError as error:
         raise source.locate(error) from None
     return Plan(experiment, tables, metrics)
@@ -149,48 +159,6 @@ def _resolved(experiment: Experiment) -> Experiment:
     except ConfigError as error:
         raise error.under("train") from None
     return experiment.model_copy(update={"train": train})
-
-
-def _guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
-    """Return an experiment whose guards say what they look at, and what is worse.
-
-    Raises ConfigError for a metric that is none, or not measured, and where it is not known which
-    of its numbers are worse.
-    """
-    from llama_ablate.measure import METRICS
-
-    measured = [choice.name for choice in metrics]
-    filled = []
-    for i, guard in enumerate(experiment.guard):
-        where: Where = ("guard", i)
-        METRICS.resolve(guard.metric, (*where, "metric"))
-        if guard.metric not in measured:
-            message = f"'{guard.metric}' is not measured: add it to 'measure'"
-            raise ConfigError(message, (*where, "metric"))
-        known = METRICS.worse(guard.metric)
-        quantity = guard.quantity or next(iter(known), None)
-        if quantity is None:
-            message = f"'{guard.metric}' says of none of its numbers which is worse: name one"
-            raise ConfigError(f"{message} by 'quantity', and 'worse': lower or higher", where)
-        worse = guard.worse or known.get(quantity)
-        if worse is None:
-            hint = nearest(quantity, known) if known else ""
-            message = f"'{guard.metric}' does not say which '{quantity}' is worse{hint}"
-            raise ConfigError(f"{message}; or say 'worse': lower or higher", (*where, "quantity"))
-        filled.append(guard.model_copy(update={"quantity": quantity, "worse": worse}))
-    return experiment.model_copy(update={"guard": filled}) if filled else experiment
-
-
-def _check_losses(tables: tuple[Table, ...]) -> None:
-    """Refuse a budget of FLOPs where losses differ: what they compute is not counted."""
-    for table in (table for table in tables if table.budget == "flops"):
-        for variant in table.variants:
-            if variant.train.get("losses") != table.baseline.train.get("losses"):
-                raise ConfigError(
-                    f"'{variant.label}' has other losses than the baseline: what they compute is "
-                    "not counted, so 'budget' is tokens or seconds",
-                    variant.where,
-                )
 
 
 def open_tokens(text: PlannedText) -> tokens.Tokens:
@@ -214,7 +182,7 @@ def first_text(experiment: Experiment) -> tokens.Tokens:
     """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
     data, where = _texts(experiment)[0]
     text = _text(data, where)
-    _check_size(experiment, text, where)
+    check_size(experiment, text, where)
     return text
 
 
@@ -231,10 +199,10 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     prepared = []
     for data, where in _texts(experiment):
         text = Text(data, _text(data, where))
-        _check_size(experiment, text.tokens, where)
-        _check_documents(text, where)
+        check_size(experiment, text.tokens, where)
+        check_documents(text, where)
         prepared.append(text)
-    _check_floor(metrics, [text.tokens for text in prepared])
+    check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, Text] = {}  # of variants that have their own, opened once
@@ -245,7 +213,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
         try:
-            variants = grid.variants(
+            variants = variants_of(
                 at,
                 registries,
                 text.tokens.vocab,
@@ -258,8 +226,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
-            grid.counted(variant, count)
-            _check_text(text, at, variant, budget)
+            counted(variant, count)
+            check_text(text, at, variant, budget)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -296,41 +264,6 @@ def _own_text(of_table: Text, known: dict[str, Text], change: Change) -> Text | 
     return None if text.tokens.fingerprint == of_table.tokens.fingerprint else text
 
 
-def _check_text(of_table: Text, experiment: Experiment, variant: Variant, budget: str) -> None:
-    """Refuse variants of other contexts or tokenizers that would not read the same text."""
-    context = variant.spec.context != experiment.model.context
-    if not (context or variant.text):
-        return
-    what = "contexts" if context else "tokenizers"
-    key = "context" if context else "data.tokenizer"
-    place = variant.place(key) or variant.where
-    if of_table.data.order == "windows":
-        raise ConfigError(
-            f"variants of several {what} are paired by documents: give 'order: documents' in "
-            "'data'",
-            place,
-        )
-    if variant.text is None:
-        return
-    if budget == "tokens":
-        raise ConfigError(
-            "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds",
-            ("budget",),
-        )
-    if experiment.sizes:
-        raise ConfigError("the laws of a ladder are in nats per token of one tokenizer", place)
-    for text, where in ((of_table, ("data", "tokenizer")), (variant.text, place)):
-        tokens = text.tokens
-        if tokens.lost:
-            raise ConfigError(
-                f"the tokenizer loses text ({tokens.lost}), so it has no bits per byte to compare",
-                where,
-            )
-        if tokens.document_counts != of_table.tokens.document_counts:
-            raise ConfigError("has other documents than the table's own tokenizer", where)
-    _check_size(experiment, variant.text.tokens, place)
-
-
 def _named(data: Data) -> str:
     """Name a text by its corpus, its options, and what is done with its documents."""
     if data.name:
@@ -359,166 +292,3 @@ def _text(data: Data, where: Where) -> tokens.Tokens:
             error.message,
             (*where, *error.where[1:]) if error.where[:1] == ("data",) else error.where,
         ) from None
-
-
-def _check_documents(text: Text, where: Where) -> None:
-    """Refuse what is done with documents where there is one, or no token between several."""
-    for key, value, does in (
-        ("documents", "mask", "keeps documents apart"),
-        ("order", "documents", "reads documents in random order"),
-    ):
-        if getattr(text.data, key) == value and text.tokens.document_counts["train"] == 1:
-            raise ConfigError(
-                f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
-                "or the tokenizer no token that stands between them; allowed: "
-                f"{Data.model_fields[key].default}",
-                (*where, key),
-            )
-
-
-def _check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
-    if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
-        raise ConfigError(
-            "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
-            ("measure",),
-        )
-
-
-def _check_seeds(experiment: Experiment) -> None:
-    for wanted, what in (
-        (experiment.hypotheses, "a hypothesis"),
-        (experiment.guard, "a guard"),
-        (experiment.sizes, "a ladder"),
-        (experiment.margin, "a margin"),
-        (set(experiment.controls.aa) - {"none"}, "an A/A arm"),
-        (experiment.controls.positive, "a positive control"),
-    ):
-        if wanted and len(experiment.seed_list) < 2:
-            raise ConfigError(
-                f"{what} needs an interval, and an interval two seeds or more", ("seeds",)
-            )
-
-
-def _check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse margins of a loss that are not in the unit in which tables compare losses."""
-    several = any(variant.text for table in tables for variant in table.variants)
-    unit, why = margins.NATS, "all have one tokenizer"
-    if several:
-        unit, why = margins.BITS, "variants differ in their tokenizers"
-    stated: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
-    stated += [
-        (hypothesis.margin, ("hypotheses", i, "margin"))
-        for i, hypothesis in enumerate(experiment.hypotheses)
-        if hypothesis.measure is None
-    ]
-    for margin, where in stated:
-        given = margins.read(margin)[1]
-        if given in margins.OF_LOSS and given != unit:
-            raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
-
-
-def _check_controls(experiment: Experiment) -> None:
-    """Refuse controls that could not fail: all but one in which nothing changes need a margin."""
-    controls = experiment.controls
-    for wanted, key, must in (
-        (set(controls.aa) - {"none"}, "aa", "be equivalent within it"),
-        (controls.positive, "positive", "harm by no more than ten of it"),
-    ):
-        if wanted and experiment.margin is None:
-            raise ConfigError(
-                f"needs a 'margin', such as '0.02 nats': the control must {must}",
-                ("controls", key),
-            )
-
-
-def _check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    names = [table.name for table in tables]
-    for i, hypothesis in enumerate(experiment.hypotheses):
-        where: Where = ("hypotheses", i)
-        pair = isinstance(hypothesis.minus, Pair)
-        for part, key in zip(hypothesis.parts, ("table", "minus"), strict=False):
-            if part.table not in (None, *names):
-                message = f"no table is called '{part.table}'{nearest(part.table, names)}"
-                raise ConfigError(message, (*where, key))
-            labels = [v.label for v in tables[names.index(part.table or names[0])].variants]
-            for name, of in ((part.variant, "variant"), (part.against, "against")):
-                if name not in (None, *labels):
-                    message = f"no variant is called '{name}'{nearest(name, labels)}"
-                    inside = ("minus", of) if pair and key == "minus" else (of,)
-                    raise ConfigError(message, (*where, *inside))
-
-
-def _check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
-    from llama_ablate.measure import METRICS
-
-    for (i, choice), table in itertools.product(enumerate(metrics), tables):
-        own = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
-        try:
-            for variant in own.values():
-                METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
-        except ConfigError as error:
-            raise error.under("measure", i) from None
-    several = any(variant.text for table in tables for variant in table.variants)
-    if several and all(choice.name != "perplexity" for choice in metrics):
-        raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
-
-
-def _check_plugins(tables: tuple[Table, ...]) -> None:
-    """Check the model laws for every plug-in component, beside built-in ones."""
-    checked: set[tuple[str, Choice, bool]] = set()
-    own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
-    for variant in (v for c in tables for v in c.variants):
-        apart = variant.spec.separator is not None
-        choices = [(s, c, apart) for s in SLOTS for c in getattr(variant.spec, s).choices]
-        foreign = [one for one in choices if plugins.code_of(REGISTRIES[one[0]].get(one[1].name))]
-        for slot, choice, _ in (one for one in foreign if one not in checked):
-            beside = {s: own[s] for s, _, _ in foreign} | {slot: choice}
-            try:
-                laws.check(variant.spec.with_components(beside), slot)
-            except ConfigError as error:
-                where = variant.place(slot) or ("model", slot)
-                raise ConfigError(error.message, where) from None
-        checked |= set(foreign)
-
-
-def _check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
-    """Refuse options of an optimizer or a loss that do not fit, and plug-ins that break a law."""
-    points = runs.points(experiment, TRAINING)
-    for table, point in itertools.product(tables, points):
-        for variant in table.variants:
-            try:
-                optimizer = table.optimizer({**variant.train, **point})
-                if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
-                    optimizer_laws.check(optimizer)
-                if experiment.parallel.shard:
-                    optimizer_laws.check_shards(optimizer)
-                table.optimizer_bytes(variant, {**variant.train, **point})
-            except ConfigError as error:
-                of_loss = error.where[:1] == ("losses",)
-                key, rest = ("losses", error.where[1:]) if of_loss else ("optimizer", error.where)
-                own = variant.varied.get(f"train.{key}", ("train", key))
-                where = ("tune", key) if key in point else own
-                raise ConfigError(error.message, (*where, *rest)) from None
-
-
-def _check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
-    for i, choice in enumerate(metrics):
-        if choice.name == "excess_loss" and not any(text.source for text in texts):
-            raise ConfigError(
-                "'excess_loss' needs a corpus whose floor is known (counting, hmm, induction, "
-                "lag-copy, markov, recall) "
-                "and the tokenizer 'chars'",
-                ("measure", i),
-            )
-
-
-def _check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
-    context = experiment.model.context
-    batch = experiment.train.batch * context + 1
-    for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():
-        if text.counts.get(split, 0) < needed:
-            raise ConfigError(
-                f"the {split} split has {text.counts.get(split, 0):,} tokens, smaller than one "
-                f"{'batch' if split == 'train' else 'window'} of {needed:,}",
-                (*where, "corpus"),
-            )

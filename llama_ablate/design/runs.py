@@ -9,8 +9,8 @@ from typing import Any
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.design import train_config
-from llama_ablate.design.grid import Variant
 from llama_ablate.design.train_config import Registries
+from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.results.plan import PlannedRun
 

@@ -7,7 +7,7 @@ import torch
 
 from llama_ablate.config import experiment
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design import grid
+from llama_ablate.design import specs
 from llama_ablate.errors import ConfigError, dotted
 from llama_ablate.model.counts import OUTSIDE, parts, skeleton
 from llama_ablate.model.decoder import REGISTRIES
@@ -25,7 +25,7 @@ def resolve_preset(name: str, sets: Sequence[str] = ()) -> tuple[ModelSpec, expe
     """
     preset = experiment.preset(name, tuple(sets))
     try:
-        spec = grid.resolve(preset.model, REGISTRIES)
+        spec = specs.resolve(preset.model, REGISTRIES)
         parts(spec)
     except ConfigError as error:
         key = (

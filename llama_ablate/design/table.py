@@ -11,9 +11,9 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import train_config
-from llama_ablate.design.grid import Variant
 from llama_ablate.design.runs import Run, runs
 from llama_ablate.design.text import Text
+from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llama_ablate.config.experiment import Model
 from llama_ablate.config.spec import ModelSpec
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build

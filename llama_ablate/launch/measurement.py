@@ -9,9 +9,9 @@ from typing import Any
 from llama_ablate.config.experiment import Source, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import digest
-from llama_ablate.design.grid import Variant
 from llama_ablate.design.plan import Pace, Plan, make, open_tokens
 from llama_ablate.design.table import Table, refuse_other_code
+from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment

@@ -107,7 +107,7 @@ def test_a_loss_of_tokens_may_ask_for_targets_and_nothing_else(spec, monkeypatch
 STEP = """
 import torch
 from llama_ablate.config.experiment import Model, Train
-from llama_ablate.design.grid import resolve
+from llama_ablate.design.specs import resolve
 from llama_ablate.measure.memory import most_resident
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update

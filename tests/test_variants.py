@@ -3,7 +3,8 @@ import time
 import pytest
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.design import grid, matching, runs
+from llama_ablate.design import matching, runs, specs
+from llama_ablate.design.variants import counted, variants_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES
@@ -30,7 +31,7 @@ def of(design, model=None, cost=None, **variants):
             "variants": {"design": design, **variants},
         }
     )
-    return grid.variants(experiment, REGISTRIES, 64, cost)
+    return variants_of(experiment, REGISTRIES, 64, cost)
 
 
 def labels(variants):
@@ -177,11 +178,11 @@ def test_mistakes_in_axes_point_at_the_value(variants, where, message):
 def test_components_that_do_not_fit_the_sizes_point_at_what_varies():
     variants = of("one-at-a-time", axes={"attention": [{"name": "gqa", "kv_heads": 3}]})
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
-        grid.counted(variants[1], count)
+        counted(variants[1], count)
     assert caught.value.where == ("variants", "axes", "attention", 0)
     base = of("one-at-a-time", {"attention": {"name": "gqa", "kv_heads": 3}})
     with pytest.raises(ConfigError) as caught:
-        grid.counted(base[0], count)
+        counted(base[0], count)
     assert caught.value.where == ("model", "attention")
 
 
@@ -388,7 +389,7 @@ def test_an_option_that_does_not_fit_the_sizes_points_at_its_axis():
     gqa = {"attention": "gqa"}
     variants = of("one-at-a-time", gqa, axes={"attention.kv_heads": [3]})
     with pytest.raises(ConfigError, match="4 query heads do not divide into 3") as caught:
-        grid.counted(variants[1], count)
+        counted(variants[1], count)
     assert caught.value.where == ("variants", "axes", "attention.kv_heads", 0)
 
 
@@ -456,7 +457,7 @@ def test_the_base_alone_may_be_trained_and_one_variant_where_something_else_vari
     tuned = {"name": "x", "model": SIZES, "train": {"steps": 1}, "variants": section}
     for more in ({"tune": {"lr": [0.1, 0.2]}}, {"budget": ["tokens", "flops"]}):
         experiment = Experiment.check({**tuned, **more})
-        assert labels(grid.variants(experiment, REGISTRIES, 64)) == ["only"]
+        assert labels(variants_of(experiment, REGISTRIES, 64)) == ["only"]
 
 
 def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
@@ -476,7 +477,7 @@ def test_bytes_of_keys_and_values_are_not_matched_where_there_are_none():
             }
         )
         with pytest.raises(ConfigError, match=r"keeps no keys and values.*match: state_bytes"):
-            grid.variants(experiment, REGISTRIES, 64, cost, "kv_bytes")
+            variants_of(experiment, REGISTRIES, 64, cost, "kv_bytes")
 
 
 def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_none_is_not():
@@ -493,6 +494,6 @@ def test_a_bare_name_that_loses_options_of_the_base_is_told_and_one_that_loses_n
         "norm": {"name": "rmsnorm", "eps": 1e-4},
     }
     model = Experiment.check({"name": "x", "model": own, "train": {"steps": 1}}).model
-    (lost,) = grid.resets(model, base, REGISTRIES)
+    (lost,) = specs.resets(model, base, REGISTRIES)
     assert lost.where == ("model", "feedforward")
     assert "multiple_of: 8, not 32" in lost.message

@@ -1,0 +1,267 @@
+"""Checks of a whole experiment file, before anything trains: what no single key can tell."""
+
+import itertools
+from collections.abc import Sequence
+
+from llama_ablate.config import margins, plugins
+from llama_ablate.config.experiment import Data, Experiment, Model
+from llama_ablate.config.registry import Choice
+from llama_ablate.config.schema import Pair
+from llama_ablate.config.spec import SLOTS
+from llama_ablate.data import tokens
+from llama_ablate.design import runs
+from llama_ablate.design.table import Table
+from llama_ablate.design.text import Text
+from llama_ablate.design.variants import Variant
+from llama_ablate.errors import ConfigError, Where, nearest
+from llama_ablate.model import laws
+from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.training import laws as optimizer_laws
+from llama_ablate.training.optimizers import OPTIMIZERS
+from llama_ablate.training.registries import REGISTRIES as TRAINING
+
+
+def guarded(experiment: Experiment, metrics: tuple[Choice, ...]) -> Experiment:
+    """Return an experiment whose guards say what they look at, and what is worse.
+
+    Raises ConfigError for a metric that is none, or not measured, and where it is not known which
+    of its numbers are worse.
+    """
+    from llama_ablate.measure import METRICS
+
+    measured = [choice.name for choice in metrics]
+    filled = []
+    for i, guard in enumerate(experiment.guard):
+        where: Where = ("guard", i)
+        METRICS.resolve(guard.metric, (*where, "metric"))
+        if guard.metric not in measured:
+            message = f"'{guard.metric}' is not measured: add it to 'measure'"
+            raise ConfigError(message, (*where, "metric"))
+        known = METRICS.worse(guard.metric)
+        quantity = guard.quantity or next(iter(known), None)
+        if quantity is None:
+            message = f"'{guard.metric}' says of none of its numbers which is worse: name one"
+            raise ConfigError(f"{message} by 'quantity', and 'worse': lower or higher", where)
+        worse = guard.worse or known.get(quantity)
+        if worse is None:
+            hint = nearest(quantity, known) if known else ""
+            message = f"'{guard.metric}' does not say which '{quantity}' is worse{hint}"
+            raise ConfigError(f"{message}; or say 'worse': lower or higher", (*where, "quantity"))
+        filled.append(guard.model_copy(update={"quantity": quantity, "worse": worse}))
+    return experiment.model_copy(update={"guard": filled}) if filled else experiment
+
+
+def check_losses(tables: tuple[Table, ...]) -> None:
+    """Refuse a budget of FLOPs where losses differ: what they compute is not counted."""
+    for table in (table for table in tables if table.budget == "flops"):
+        for variant in table.variants:
+            if variant.train.get("losses") != table.baseline.train.get("losses"):
+                raise ConfigError(
+                    f"'{variant.label}' has other losses than the baseline: what they compute is "
+                    "not counted, so 'budget' is tokens or seconds",
+                    variant.where,
+                )
+
+
+def check_text(of_table: Text, experiment: Experiment, variant: Variant, budget: str) -> None:
+    """Refuse variants of other contexts or tokenizers that would not read the same text."""
+    context = variant.spec.context != experiment.model.context
+    if not (context or variant.text):
+        return
+    what = "contexts" if context else "tokenizers"
+    key = "context" if context else "data.tokenizer"
+    place = variant.place(key) or variant.where
+    if of_table.data.order == "windows":
+        raise ConfigError(
+            f"variants of several {what} are paired by documents: give 'order: documents' in "
+            "'data'",
+            place,
+        )
+    if variant.text is None:
+        return
+    if budget == "tokens":
+        raise ConfigError(
+            "a token is not the same text for every tokenizer; allowed: bytes, flops, seconds",
+            ("budget",),
+        )
+    if experiment.sizes:
+        raise ConfigError("the laws of a ladder are in nats per token of one tokenizer", place)
+    for text, where in ((of_table, ("data", "tokenizer")), (variant.text, place)):
+        tokens = text.tokens
+        if tokens.lost:
+            raise ConfigError(
+                f"the tokenizer loses text ({tokens.lost}), so it has no bits per byte to compare",
+                where,
+            )
+        if tokens.document_counts != of_table.tokens.document_counts:
+            raise ConfigError("has other documents than the table's own tokenizer", where)
+    check_size(experiment, variant.text.tokens, place)
+
+
+def check_documents(text: Text, where: Where) -> None:
+    """Refuse what is done with documents where there is one, or no token between several."""
+    for key, value, does in (
+        ("documents", "mask", "keeps documents apart"),
+        ("order", "documents", "reads documents in random order"),
+    ):
+        if getattr(text.data, key) == value and text.tokens.document_counts["train"] == 1:
+            raise ConfigError(
+                f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
+                "or the tokenizer no token that stands between them; allowed: "
+                f"{Data.model_fields[key].default}",
+                (*where, key),
+            )
+
+
+def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:
+    """Refuse tuned values where nothing is measured to choose them by."""
+    if experiment.tune and all(choice.name != "perplexity" for choice in metrics):
+        raise ConfigError(
+            "what is tuned is chosen by the validation loss: 'measure' needs 'perplexity'",
+            ("measure",),
+        )
+
+
+def check_seeds(experiment: Experiment) -> None:
+    """Refuse what takes two seeds where there is one."""
+    for wanted, what in (
+        (experiment.hypotheses, "a hypothesis"),
+        (experiment.guard, "a guard"),
+        (experiment.sizes, "a ladder"),
+        (experiment.margin, "a margin"),
+        (set(experiment.controls.aa) - {"none"}, "an A/A arm"),
+        (experiment.controls.positive, "a positive control"),
+    ):
+        if wanted and len(experiment.seed_list) < 2:
+            raise ConfigError(
+                f"{what} needs an interval, and an interval two seeds or more", ("seeds",)
+            )
+
+
+def check_margins(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse margins of a loss that are not in the unit in which tables compare losses."""
+    several = any(variant.text for table in tables for variant in table.variants)
+    unit, why = margins.NATS, "all have one tokenizer"
+    if several:
+        unit, why = margins.BITS, "variants differ in their tokenizers"
+    stated: list[tuple[str | None, Where]] = [(experiment.margin, ("margin",))]
+    stated += [
+        (hypothesis.margin, ("hypotheses", i, "margin"))
+        for i, hypothesis in enumerate(experiment.hypotheses)
+        if hypothesis.measure is None
+    ]
+    for margin, where in stated:
+        given = margins.read(margin)[1]
+        if given in margins.OF_LOSS and given != unit:
+            raise ConfigError(f"'{margin}': losses compare in {unit} here, as {why}", where)
+
+
+def check_controls(experiment: Experiment) -> None:
+    """Refuse controls that could not fail: all but one in which nothing changes need a margin."""
+    controls = experiment.controls
+    for wanted, key, must in (
+        (set(controls.aa) - {"none"}, "aa", "be equivalent within it"),
+        (controls.positive, "positive", "harm by no more than ten of it"),
+    ):
+        if wanted and experiment.margin is None:
+            raise ConfigError(
+                f"needs a 'margin', such as '0.02 nats': the control must {must}",
+                ("controls", key),
+            )
+
+
+def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse hypotheses about a table or variant that the experiment does not have."""
+    names = [table.name for table in tables]
+    for i, hypothesis in enumerate(experiment.hypotheses):
+        where: Where = ("hypotheses", i)
+        pair = isinstance(hypothesis.minus, Pair)
+        for part, key in zip(hypothesis.parts, ("table", "minus"), strict=False):
+            if part.table not in (None, *names):
+                message = f"no table is called '{part.table}'{nearest(part.table, names)}"
+                raise ConfigError(message, (*where, key))
+            labels = [v.label for v in tables[names.index(part.table or names[0])].variants]
+            for name, of in ((part.variant, "variant"), (part.against, "against")):
+                if name not in (None, *labels):
+                    message = f"no variant is called '{name}'{nearest(name, labels)}"
+                    inside = ("minus", of) if pair and key == "minus" else (of,)
+                    raise ConfigError(message, (*where, *inside))
+
+
+def check_metrics(metrics: tuple[Choice, ...], tables: tuple[Table, ...]) -> None:
+    """Refuse metrics that a variant's model, or its text, does not have."""
+    from llama_ablate.measure import METRICS
+
+    for (i, choice), table in itertools.product(enumerate(metrics), tables):
+        own = {table.text_of(v).tokens.fingerprint: v for v in reversed(table.variants)}
+        try:
+            for variant in own.values():
+                METRICS.check(choice, variant.spec, table.text_of(variant).tokens)
+        except ConfigError as error:
+            raise error.under("measure", i) from None
+    several = any(variant.text for table in tables for variant in table.variants)
+    if several and all(choice.name != "perplexity" for choice in metrics):
+        raise ConfigError("bits per byte are a number of 'perplexity'", ("measure",))
+
+
+def check_plugins(tables: tuple[Table, ...]) -> None:
+    """Check the model laws for every plug-in component, beside built-in ones."""
+    checked: set[tuple[str, Choice, bool]] = set()
+    own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
+    for variant in (v for c in tables for v in c.variants):
+        apart = variant.spec.separator is not None
+        choices = [(s, c, apart) for s in SLOTS for c in getattr(variant.spec, s).choices]
+        foreign = [one for one in choices if plugins.code_of(REGISTRIES[one[0]].get(one[1].name))]
+        for slot, choice, _ in (one for one in foreign if one not in checked):
+            beside = {s: own[s] for s, _, _ in foreign} | {slot: choice}
+            try:
+                laws.check(variant.spec.with_components(beside), slot)
+            except ConfigError as error:
+                where = variant.place(slot) or ("model", slot)
+                raise ConfigError(error.message, where) from None
+        checked |= set(foreign)
+
+
+def check_optimizers(experiment: Experiment, tables: tuple[Table, ...]) -> None:
+    """Refuse options of an optimizer or a loss that do not fit, and plug-ins that break a law."""
+    points = runs.points(experiment, TRAINING)
+    for table, point in itertools.product(tables, points):
+        for variant in table.variants:
+            try:
+                optimizer = table.optimizer({**variant.train, **point})
+                if plugins.code_of(OPTIMIZERS.get(optimizer.name)):
+                    optimizer_laws.check(optimizer)
+                if experiment.parallel.shard:
+                    optimizer_laws.check_shards(optimizer)
+                table.optimizer_bytes(variant, {**variant.train, **point})
+            except ConfigError as error:
+                of_loss = error.where[:1] == ("losses",)
+                key, rest = ("losses", error.where[1:]) if of_loss else ("optimizer", error.where)
+                own = variant.varied.get(f"train.{key}", ("train", key))
+                where = ("tune", key) if key in point else own
+                raise ConfigError(error.message, (*where, *rest)) from None
+
+
+def check_floor(metrics: tuple[Choice, ...], texts: Sequence[tokens.Tokens]) -> None:
+    """Refuse an excess loss over texts whose source is unknown."""
+    for i, choice in enumerate(metrics):
+        if choice.name == "excess_loss" and not any(text.source for text in texts):
+            raise ConfigError(
+                "'excess_loss' needs a corpus whose floor is known (counting, hmm, induction, "
+                "lag-copy, markov, recall) "
+                "and the tokenizer 'chars'",
+                ("measure", i),
+            )
+
+
+def check_size(experiment: Experiment, text: tokens.Tokens, where: Where) -> None:
+    """Refuse a text with less than one batch for training, or one window to evaluate."""
+    context = experiment.model.context
+    batch = experiment.train.batch * context + 1
+    for split, needed in {"train": batch, **dict.fromkeys(text.heldout, context + 1)}.items():
+        if text.counts.get(split, 0) < needed:
+            raise ConfigError(
+                f"the {split} split has {text.counts.get(split, 0):,} tokens, smaller than one "
+                f"{'batch' if split == 'train' else 'window'} of {needed:,}",
+                (*where, "corpus"),
+            )
