@@ -323,13 +323,13 @@ def test_an_edited_plugin_makes_other_runs_and_is_pointed_out(experiment_file, t
 OPTIMIZER = '''
 """An optimizer of somebody else's."""
 import torch
-from llama_ablate.training.optimizers import OPTIMIZERS, groups
+from llama_ablate.training.optimizers import OPTIMIZERS, groups, moments
 
 
 @OPTIMIZERS.register("adagrad")
 def adagrad(weights, lr, weight_decay, eps, *, start: float = 0.0):
     """Adagrad (Duchi et al. 2011)."""
-    of_all = groups(weights, weight_decay, moments=1)
+    of_all = groups(weights, weight_decay, state=moments(1))
     return torch.optim.Adagrad(of_all, lr, eps=eps, initial_accumulator_value=start)
 '''
 
@@ -367,8 +367,8 @@ def test_an_optimizer_of_a_plugin_trains_and_its_code_is_part_of_the_id_of_its_r
     [
         ("weight_decay, eps, *", "weight_decay, epsilon, *", "no size 'epsilon'"),
         ("return torch.optim", "return object() or torch.optim", "has no 'load_state_dict'"),
-        ("moments=1", "moment=1", "TypeError: groups() got an unexpected keyword argument"),
-        ("moments=1", "moments=2", "bytes of 'moments', and keeps"),
+        ("state=m", "moments=m", "TypeError: groups() got an unexpected keyword argument"),
+        ("moments(1)", "moments(2)", "bytes of state, and keeps"),
     ],
 )
 def test_an_optimizer_that_does_not_fit_is_refused_in_one_line(

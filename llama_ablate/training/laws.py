@@ -45,15 +45,24 @@ def check_shards(choice: Choice) -> None:
 
 
 def groups_hold_every_weight(choice: Choice) -> str | None:
-    """Hold that each weight is in one group, and that each group states `scale` and `moments`."""
+    """Hold that each weight is in one group, which states `scale` and `shapes` in plain data."""
     weights, optimizer = _optimizer(choice)
     grouped = [id(p) for group in optimizer.param_groups for p in group["params"]]
     if sorted(grouped) != sorted(id(weight.parameter) for weight in weights):
         return "does not have every weight in one of its groups"
-    for key in ("scale", "moments"):
+    for key in ("scale", "shapes"):
         if any(key not in group for group in optimizer.param_groups):
             return f"has a group without '{key}': make them with 'groups'"
+    for key, value in (item for group in optimizer.param_groups for item in group.items()):
+        if key != "params" and not _is_plain(value):
+            return f"has a group whose '{key}' is no plain data: a checkpoint cannot keep it"
     return None
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor)
 
 
 def every_weight_moves(choice: Choice) -> str | None:
@@ -83,7 +92,7 @@ def bytes_are_counted(choice: Choice) -> str | None:
     _steps(weights, optimizer, range(_STEPS))
     live = sum(tensor.nbytes for tensor in _tensors(optimizer.state_dict()) if tensor.dim())
     if state_bytes(optimizer) != live:
-        return f"states {state_bytes(optimizer):,} bytes of 'moments', and keeps {live:,}"
+        return f"states {state_bytes(optimizer):,} bytes of state, and keeps {live:,}"
     return None
 
 

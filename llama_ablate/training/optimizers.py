@@ -2,10 +2,11 @@
 
 An optimizer is a function from weights to an object that does steps. Its positional parameters are
 what the train config supplies, its keyword-only ones what YAML may set. Every parameter group holds
-`scale`, a factor of the schedule's rate, and `moments`, how many tensors it keeps a parameter.
+`scale`, a factor of the schedule's rate, and `shapes`, those of what it keeps for each parameter.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
@@ -26,6 +27,14 @@ from llama_ablate.training.losses import Objective
 from llama_ablate.training.shards import is_part
 
 Group = dict[str, Any]
+Shape = tuple[int, ...]
+#: The shapes of the tensors that an optimizer keeps for a parameter of a shape, in its type.
+Kept = Callable[[Shape], Sequence[Shape]]
+
+
+def moments(count: int) -> Kept:
+    """Return that so many tensors of a parameter's own shape are kept for it."""
+    return lambda shape: [shape] * count
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +121,16 @@ def state_bytes(optimizer: Optimizer, times: Mapping[nn.Parameter, int] | None =
     `times` says of parameters how many like them there are, where that is not one.
     """
     return sum(
-        group["moments"] * parameter.nbytes * (times or {}).get(parameter, 1)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
+        math.prod(shape) * parameter.element_size() * (times or {}).get(parameter, 1)
+        for parameter, shape in kept_shapes(optimizer)
     )
+
+
+def kept_shapes(optimizer: Optimizer) -> Iterator[tuple[nn.Parameter, Shape]]:
+    """Yield the shape of each tensor that an optimizer keeps, with the parameter it is kept for."""
+    for group in optimizer.param_groups:
+        for parameter, shapes in zip(group["params"], group["shapes"], strict=True):
+            yield from ((parameter, shape) for shape in shapes)
 
 
 @lru_cache(maxsize=100_000)
@@ -138,16 +153,17 @@ def groups(
     weights: Iterable[Weight],
     weight_decay: float,
     *,
-    moments: int,
+    state: Kept,
     update: Update = "adaptive",
     scale: float = 1.0,
     eps: float | None = None,
 ) -> list[Group]:
     """Return parameter groups for torch's optimizers, each of one rate scale, weight decay and eps.
 
-    `moments` is how many tensors of a parameter's size the optimizer keeps for it, `update` what
-    its steps are proportional to. The rate's `scale`, weight decay and, where the optimizer has
-    one, `eps` are multiplied with what the parametrization has for each weight.
+    `state` gives the shapes of the tensors that are kept for a parameter, `update` what steps are
+    proportional to. The rate's `scale`, weight decay and, where the optimizer has one, `eps` are
+    multiplied with what the parametrization has for each weight. A group holds plain data, which a
+    checkpoint keeps.
     """
     shared: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     for weight in weights:
@@ -155,7 +171,12 @@ def groups(
         decay = weight_decay * own.decay if weight.decays else 0.0
         shared.setdefault((decay, scale * own.rate, own.eps), []).append(weight.parameter)
     return [
-        {"params": parameters, "weight_decay": decay, "scale": rate, "moments": moments}
+        {
+            "params": parameters,
+            "weight_decay": decay,
+            "scale": rate,
+            "shapes": [[*state(tuple(parameter.shape))] for parameter in parameters],
+        }
         | ({} if eps is None else {"eps": eps * factor})
         for (decay, rate, factor), parameters in shared.items()
     ]
@@ -170,7 +191,7 @@ def adamw(
     eps: float,
 ) -> Optimizer:
     """AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), torch's fused one."""
-    of_all = groups(weights, weight_decay, moments=2, eps=eps)
+    of_all = groups(weights, weight_decay, state=moments(2), eps=eps)
     return Deferred(partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True), of_all)
 
 
@@ -209,8 +230,8 @@ def muon(
     )
     others = partial(torch.optim.AdamW, lr=lr, betas=betas, fused=True)
     return Joint(
-        Deferred(matrices, groups(hidden, weight_decay, moments=1, update=step)),
-        Deferred(others, groups(rest, weight_decay, moments=2, scale=adam_lr, eps=eps)),
+        Deferred(matrices, groups(hidden, weight_decay, state=moments(1), update=step)),
+        Deferred(others, groups(rest, weight_decay, state=moments(2), scale=adam_lr, eps=eps)),
     )
 
 
@@ -229,7 +250,7 @@ def sgd(
     """
     if nesterov and not momentum:
         raise ConfigError("nesterov needs a momentum above 0", ("nesterov",))
-    of_all = groups(weights, weight_decay, moments=1 if momentum else 0, update="gradient")
+    of_all = groups(weights, weight_decay, state=moments(1 if momentum else 0), update="gradient")
     # torch has no fused step for weights that are cut over ranks.
     fused = not any(is_part(weight.parameter) for weight in weights)
     made = partial(torch.optim.SGD, lr=lr, momentum=momentum, nesterov=nesterov, fused=fused)
@@ -250,7 +271,7 @@ def lion(
     Its rate is to be three to ten times smaller than AdamW's, its weight decay larger by as much.
     """
     made = partial(Lion, lr=lr, beta1=beta1, beta2=beta2)
-    return Deferred(made, groups(weights, weight_decay, moments=1))
+    return Deferred(made, groups(weights, weight_decay, state=moments(1)))
 
 
 class Lion(torch.optim.Optimizer):

@@ -30,7 +30,7 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.training.compute import KEPT_BLOCK, Compute
 from llama_ablate.training.evaluation import BATCH_TOKENS
 from llama_ablate.training.losses import Objective, losses_of
-from llama_ablate.training.optimizers import make_optimizer
+from llama_ablate.training.optimizers import kept_shapes, make_optimizer
 from llama_ablate.training.token_losses import rows_at_once
 
 _FORMAT = 3  # of what is kept of a forecast: raised when it should be made anew
@@ -120,14 +120,9 @@ def _gradients(objective: Objective, train: Train, compute: Compute, micro_batch
 
 def _state(objective: Objective, train: Train) -> list[Tensor]:
     """Return as many tensors as a run keeps beside its weights, in their shapes."""
-    groups = make_optimizer(objective, train).param_groups
-    weights: list[Tensor] = [weight for group in groups for weight in group["params"]]
-    state = [
-        torch.empty_like(weight)
-        for group in groups
-        for weight in group["params"]
-        for _ in range(group["moments"])
-    ]
+    optimizer = make_optimizer(objective, train)
+    weights: list[Tensor] = [weight for of in optimizer.param_groups for weight in of["params"]]
+    state = [weight.new_empty(shape) for weight, shape in kept_shapes(optimizer)]
     if train.branches:  # goes back to a copy of both
         state += [torch.empty_like(tensor) for tensor in [*weights, *state]]
     if train.average > 1:

@@ -77,8 +77,7 @@ WRONG = {
     "no results to draw": ("draw.py", "effects", "{here}", "holds no results"),
     "no results with speeds": ("decode_speed.py", "{here}", "holds no results"),
     "no maps": ("attention_maps.py", "{here}", "holds no attention maps"),
-    "no frequencies": ("rope_frequencies.py", "{here}", "holds no frequencies"),
-    "frequencies of another form": ("rope_frequencies.py", "{here}/rates.json", "no frequencies"),
+    "what does not rotate": ("rope_frequencies.py", "gpt2-small", "which turns nothing"),
     "no speeds": ("decode_speed.py", "{x}", "no decode speeds of these variants were measured"),
     "a figure of what was not tuned": ("draw.py", "sensitivity", "{x}", "that sensitivity shows"),
     "a table that is not there": (

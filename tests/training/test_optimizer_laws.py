@@ -5,7 +5,7 @@ import torch
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.training import laws
-from llama_ablate.training.optimizers import OPTIMIZERS, Lion, groups
+from llama_ablate.training.optimizers import OPTIMIZERS, Lion, groups, moments
 
 from .test_optimizers import ENTRIES
 
@@ -48,27 +48,51 @@ class Forgetful(Lion):
         super().step()
 
 
-def lion(weights, kind=Lion, moments=1):
-    return kind(groups(weights, 0.1, moments=moments), 1e-2, 0.9, 0.99)
+def lion(weights, kind=Lion, kept=1):
+    return kind(groups(weights, 0.1, state=moments(kept)), 1e-2, 0.9, 0.99)
 
 
 def one_weight_rests(weights):
     """Give gains a scale of zero."""
-    decaying, others = groups(weights, 0.1, moments=0)
+    decaying, others = groups(weights, 0.1, state=moments(0))
     return torch.optim.SGD([decaying, {**others, "scale": 0.0}], 1e-2)
 
 
 def plain_groups(weights):
-    """Group weights without a word on scale and moments."""
+    """Group weights without a word on scale and shapes."""
     return Lion([{"params": [weight.parameter for weight in weights]}], 1e-2, 0.9, 0.99)
 
 
+def with_a_function(weights):
+    """Keep a function in a group: torch would refuse the checkpoint, and not say why."""
+    of_all = groups(weights, 0.1, state=moments(1))
+    return Lion([{**group, "rule": len} for group in of_all], 1e-2, 0.9, 0.99)
+
+
+def adafactor(weights, lr, weight_decay):
+    """torch's Adafactor, which keeps a row and a column of a matrix, and a vector as it is."""
+
+    def kept(shape):
+        matrix = len(shape) > 1
+        return [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])] if matrix else [shape]
+
+    return torch.optim.Adafactor(groups(weights, weight_decay, state=kept), lr)
+
+
+def test_an_optimizer_that_keeps_parts_of_a_matrix_obeys_the_laws(monkeypatch):
+    for kind in ("_components", "_schemas"):
+        monkeypatch.setattr(OPTIMIZERS, kind, dict(getattr(OPTIMIZERS, kind)))
+    OPTIMIZERS.register("adafactor")(adafactor)
+    laws.check(OPTIMIZERS.resolve("adafactor"))
+
+
 FAULTS = {
+    "whose 'rule' is no plain data": with_a_function,
     "does not have every weight": lambda weights: lion(weights[1:]),
     "has a group without 'scale'": plain_groups,
     "leaves blocks.0.norm.weight as it is": one_weight_rests,
     "moves weights at a learning rate of zero": lambda weights: lion(weights, Unscheduled),
-    "bytes of 'moments', and keeps": lambda weights: lion(weights, moments=2),
+    "bytes of state, and keeps": lambda weights: lion(weights, kept=2),
     "goes on from a checkpoint to other numbers": lambda weights: lion(weights, Forgetful),
     "cannot be made: IndexError: list index out of range": lambda weights: weights[9],
     "has no 'load_state_dict', 'param_groups', 'state_dict'": repr,

@@ -240,7 +240,7 @@ def test_the_state_of_a_version_without_scales_is_gone_on_from(spec):
     trained(model, optimizer, train)
     old = copy.deepcopy(optimizer.state_dict())
     for group in old["param_groups"]:
-        del group["scale"], group["moments"]
+        del group["scale"], group["shapes"]
     optimizer.load_state_dict(old)
     set_learning_rate(optimizer, 0.25)
     assert {group["lr"] for group in optimizer.param_groups} == {0.25}
