@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from llama_ablate.commands import components
 from llama_ablate.commands.cli import COMMANDS, parser
-from llama_ablate.config import experiment, schema, sections
+from llama_ablate.config import experiment, schema
+from llama_ablate.config import section_keys as sections
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.report.glossary import GLOSSARY
 
@@ -21,7 +22,7 @@ EXPERIMENTS = DOCS.parent / "experiments"
 SECTIONS: dict[str, type[BaseModel]] = {
     "The file": schema.Experiment,
     "`model`": sections.Model,
-    "`model.dropout`": sections.Dropout,
+    "`model.dropout`": sections.DropoutKeys,
     "`variants`": schema.Variants,
     "`data`, and each of `texts`": sections.Data,
     "`train`": sections.Train,

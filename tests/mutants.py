@@ -339,7 +339,7 @@ EVIDENCE = (
     ),
     Mutant(
         "a run that is lower all along counts as collapsed beside one that falls",
-        "findings/stability.py",
+        "findings/outcomes.py",
         "_milder_of",
         "all(map(operator.ge, losses, own))",
         "False",
@@ -379,7 +379,7 @@ EVIDENCE = (
     ),
     Mutant(
         "seeds that agree by chance have no error of the items",
-        "evidence/items.py",
+        "evidence/item_error.py",
         "item_error",
         "max(missing, least**2)",
         "least**2",
@@ -484,7 +484,7 @@ WINGS = (
     ),
     Mutant(
         "a later format is read as ours",
-        "results/plan.py",
+        "results/plan_document.py",
         "validated",
         "number not in READ",
         "False",
@@ -492,7 +492,7 @@ WINGS = (
     ),
     Mutant(
         "another version's plan counts as damaged",
-        "results/plan.py",
+        "results/plan_document.py",
         "sound_plan",
         "raise",
         "return None",

@@ -4,7 +4,7 @@ from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import digest
 from llama_ablate.results import Record
-from llama_ablate.results.plan import (
+from llama_ablate.results.plan_document import (
     FORMAT,
     PlanDocument,
     PlannedRun,

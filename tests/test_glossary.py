@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "llama_ablate"
@@ -22,6 +23,8 @@ INSTEAD = {
     "common": "a noun",
     "helpers": "a noun",
 }
+#: The folders in which a topic has a module each.
+TOPICS = {"evidence", "findings", "report"}
 #: Nouns that end like a participle.
 NOUNS = {"speed"}
 
@@ -52,6 +55,31 @@ def test_modules_are_nouns():
     last = {file: words(file.stem)[-1] for file in FILES if file.stem.strip("_")}
     wrong = [file for file, word in last.items() if word.endswith("ed") and word not in NOUNS]
     assert not wrong
+
+
+def test_a_public_class_has_a_name_of_its_own():
+    places = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    assert not {name: of for name, of in places.items() if len(of) > 1}
+
+
+def test_a_module_has_a_name_of_its_own_but_for_the_layers_of_one_topic():
+    """A topic stands in `evidence`, `findings` and `report`; a command is called what it does."""
+    places = {}
+    for file in FILES:
+        folder = file.relative_to(PACKAGE).parts[0]
+        if file.stem != "__init__" and folder != "commands":
+            places.setdefault(file.stem, []).append(folder)
+    wrong = {name: of for name, of in places.items() if len(of) > 1 and {*of} - TOPICS}
+    assert not wrong
+
+
+def test_no_folder_has_more_than_20_modules():
+    counts = Counter(file.parent for file in FILES if file.stem != "__init__")
+    assert not {str(folder): n for folder, n in counts.items() if n > 20}
 
 
 def test_the_glossary_has_the_words_that_the_test_asks_for():

@@ -18,7 +18,7 @@ from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.model.counts import count, skeleton, states
 from llama_ablate.model.decoder import build
-from llama_ablate.results.plan import CONTEXTS
+from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.results.record import Settings
 from llama_ablate.training import compute
 

@@ -71,7 +71,7 @@ def test_a_second_launcher_starts_no_more_workers_than_the_first_has_left_room_f
         raise ConfigError(f"{workers} workers")
 
     monkeypatch.setattr(command, "_launcher", launched)
-    monkeypatch.setattr("llama_ablate.model.memory.free_bytes", lambda _device: 500 * MIB)
+    monkeypatch.setattr("llama_ablate.training.compute.free_bytes", lambda _device: 500 * MIB)
     words = ["run", str(experiment_file()), "--results", str(tmp_path / "r"), "--workers", "4"]
     assert main(words) == 2
     assert capsys.readouterr().err == "llama-ablate: 4 workers\n"

@@ -25,8 +25,7 @@ from llama_ablate.model.mixers.recurrent import Recurrent
 from llama_ablate.model.mixture import MixtureOfExperts
 from llama_ablate.model.norms import LayerNorm
 from llama_ablate.model.state import DecoderState, KVState, RecurrentState
-from llama_ablate.training import evaluation, loop, optimizers
-from llama_ablate.training import laws as optimizer_laws
+from llama_ablate.training import evaluation, loop, optimizer_laws, optimizers
 
 from . import laws
 from .conftest import LLAMA, make_spec

@@ -19,7 +19,7 @@ from llama_ablate.results.live import LiveNote
 from llama_ablate.track import SINKS, TrackedRun
 from llama_ablate.track.beside import beside
 from llama_ablate.track.follower import Follower, alone, follow
-from llama_ablate.track.registry import checked
+from llama_ablate.track.sinks import checked
 from tests.metrics import measured
 from tests.plans import RECORD, document, run, table, variant
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from analysis.claims.ledger import Row
-from llama_ablate.config.validation import Section
+from llama_ablate.config.validation import Keys
 
 
-class Change(Section):
+class Change(Keys):
     """The verdict that the first audit had on a claim, and why another stands now."""
 
     before: str

@@ -14,7 +14,7 @@ from analysis.claims.ledger import HERE, Evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.config.registry import entry_text
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.config.validation import Section
+from llama_ablate.config.validation import Keys
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import simultaneous, verdict, written
 from llama_ablate.files.slugs import slug
@@ -23,7 +23,7 @@ from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.findings.tasks import differences, samples, split_of
 from llama_ablate.report import cells
 from llama_ablate.results import snapshot
-from llama_ablate.results.plan import PlannedTable
+from llama_ablate.results.plan_document import PlannedTable
 
 _CONTRARY = {"supported": "refuted", "refuted": "supported"}
 _NOT = "not "
@@ -31,7 +31,7 @@ _BASELINE = re.compile(r"\bbaseline\b")
 _OF_NUMBERS = {"better": "lower", "worse": "higher"}
 
 
-class Source(Section):
+class Source(Keys):
     """What sources say of a hypothesis, and the claims that it tests."""
 
     variant: str
@@ -43,7 +43,7 @@ class Source(Section):
     bound: Literal["", "ours"] = ""
 
 
-class FactorSource(Section):
+class FactorSource(Keys):
     """What sources say of a factor of a factorial experiment: that it changes the loss little.
 
     No hypothesis of the file, so it was not stated before the runs, and the statement says so.

@@ -23,7 +23,7 @@ from llama_ablate.config.experiment import slug
 from llama_ablate.config.marked_yaml import Marked
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.registry import Choice, Entry
-from llama_ablate.config.validation import Section
+from llama_ablate.config.validation import Keys
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import medians
 from llama_ablate.files import disk
@@ -35,7 +35,7 @@ from llama_ablate.training.compute import pick_device
 FILE = "findings.json"
 
 
-class Bench(Section):
+class Bench(Keys):
     """A micro-benchmark, and at what size it runs."""
 
     name: str
@@ -49,7 +49,7 @@ class Bench(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
-class Finding(Section):
+class Finding(Keys):
     """A number, and the bounds that a source puts on it."""
 
     #: A check by name, with its options; or a ratio of times of the file's benchmark.
@@ -107,7 +107,7 @@ class Finding(Section):
         return "refuted" if high < least or low > most else "undecided"
 
 
-class Audit(Section):
+class Audit(Keys):
     """One file of findings."""
 
     name: str = Field(min_length=1, max_length=80)

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator
 
-from llama_ablate.config.validation import Section
+from llama_ablate.config.validation import Keys
 from llama_ablate.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ class Evidence:
     by_length: str = ""
 
 
-class Part(Section):
+class Part(Keys):
     """A thing that a claim says."""
 
     says: str

@@ -13,8 +13,7 @@ from benchmarks.components import decode, feedforward, mixers, norms, optimizers
 from benchmarks.components.timing import Ratio, Setup, Table, joined
 from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes
-from llama_ablate.model.memory import free_bytes
-from llama_ablate.training.compute import settle
+from llama_ablate.training.compute import free_bytes, settle
 
 __all__ = ["BENCHES", "Bench", "Ratio", "Setup", "Table", "run"]
 

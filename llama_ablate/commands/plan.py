@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from llama_ablate.design.forecast import Forecast
-    from llama_ablate.evidence.noise import Memory
+    from llama_ablate.evidence.noise import NoiseMemory
     from llama_ablate.findings.power import Known
 
 _MOST_ARMS = 40  # whose tables are drawn in a second or two
@@ -56,15 +56,14 @@ def run(options: Namespace) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import forecast, memory, specs
+    from llama_ablate.design import forecast, specs
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
     from llama_ablate.model.decoder import REGISTRIES
-    from llama_ablate.model.memory import free_bytes
     from llama_ablate.report import warnings
     from llama_ablate.results import Settings
-    from llama_ablate.training.compute import Work, choose, measured, pick_device
+    from llama_ablate.training.compute import Work, choose, free_bytes, measured, pick_device
 
     device = pick_device(options.device)
     plan = make(source)
@@ -81,10 +80,10 @@ def run(options: Namespace) -> Answer:
     parallel = plan.experiment.parallel
     compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
     say("forecasting memory")
-    need = memory.needed(plan, compute)
+    need = forecast.needed(plan, compute)
     if need:
         workers = min(
-            workers, memory.fitting(need, free_bytes(device), compute) * local.devices(device)
+            workers, forecast.fitting(need, free_bytes(device), compute) * local.devices(device)
         )
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()), expected)
@@ -108,7 +107,7 @@ def run(options: Namespace) -> Answer:
 
 
 def _power(
-    options: Namespace, predicted: "Forecast", expected: "Memory | None"
+    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Return what `--power` asks for, as values and for a terminal."""
     from llama_ablate.commands.shared import forecast_tables
@@ -139,7 +138,7 @@ def _power(
 
 
 def _margin(
-    options: Namespace, predicted: "Forecast", expected: "Memory | None"
+    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Say how wide intervals will be beside the stated margin, where the noise is known."""
     from llama_ablate.commands.shared import forecast_tables
@@ -158,7 +157,7 @@ def _margin(
 
 
 def _noise(
-    options: Namespace, predicted: "Forecast", expected: "Memory | None"
+    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[Known, str]":
     """Return the noise to plan with, and whose it is: a pilot's, or without one the memory's."""
     from llama_ablate.findings.frames import Frames

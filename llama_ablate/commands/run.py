@@ -16,11 +16,11 @@ from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
 if TYPE_CHECKING:
-    from llama_ablate.config.experiment import Source
+    from llama_ablate.config.experiment import ExperimentFile
     from llama_ablate.design.plan import Plan
     from llama_ablate.launch.queue import Launcher, Queue
     from llama_ablate.results import Settings, Store
-    from llama_ablate.results.plan import PlanDocument
+    from llama_ablate.results.plan_document import PlanDocument
     from llama_ablate.training.compute import Compute
 
 HELP = "train what has no record yet, measure what is missing, write the report"
@@ -137,7 +137,7 @@ def run(options: Namespace) -> Answer:
     return of_source(experiment.load(options.file, tuple(options.sets)), options)
 
 
-def of_source(source: "Source", options: Namespace) -> Answer:
+def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
     """Train, measure and report an experiment that has been read, from a file or from Python."""
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
@@ -145,7 +145,7 @@ def of_source(source: "Source", options: Namespace) -> Answer:
     from llama_ablate.launch import processes
     from llama_ablate.results import Results, Store, snapshot
     from llama_ablate.track.beside import beside
-    from llama_ablate.track.registry import checked
+    from llama_ablate.track.sinks import checked
 
     _check_launcher(options)
     sinks = checked(options.track, "--track")
@@ -269,11 +269,11 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
     On a CPU beside those of the user's other launchers.
     """
     from llama_ablate.commands.shared.notes import note
-    from llama_ablate.design import memory
+    from llama_ablate.design import forecast
     from llama_ablate.launch import local
     from llama_ablate.launch.promises import promised
-    from llama_ablate.model.memory import free_bytes
     from llama_ablate.report.tables import size
+    from llama_ablate.training.compute import free_bytes
 
     asked, need = _workers(options, plan), None
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
@@ -281,14 +281,14 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
     elsewhere = options.launcher == "slurm" or options.ray_address
     if not elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
         say("forecasting memory")
-        need = memory.needed(plan, compute)
+        need = forecast.needed(plan, compute)
     if need is None:  # not known, or none shares a device
         yield asked
         return
 
     def fitting(others: int) -> int:
         free = free_bytes(compute.device) - others
-        most = memory.fitting(need, free, compute) * devices
+        most = forecast.fitting(need, free, compute) * devices
         if most >= workers:
             return workers
         note(
@@ -305,7 +305,7 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
 
 
 def _write_plan(
-    options: Namespace, source: "Source", plan: "Plan", store: "Store", device: str
+    options: Namespace, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
     """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
     from dataclasses import replace

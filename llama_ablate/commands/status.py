@@ -85,7 +85,7 @@ def _needed(results: "Results", asked: Collection[str]) -> "list[RunStatus]":
     runs = [run for run in results.statuses if run.id in asked or run.outcome != "pending"]
     if {run.outcome for run in runs}.isdisjoint(("diverged", "collapsed")):
         return runs
-    from llama_ablate.findings.stability import milder_outcomes
+    from llama_ablate.findings.outcomes import milder_outcomes
 
     found = milder_outcomes(runs, results.curve, results.plan.tables)
     return [

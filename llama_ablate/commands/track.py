@@ -44,10 +44,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Send what has finished and what is being trained; with `--follow`, go on doing so."""
     from llama_ablate.results import Results
-    from llama_ablate.track import registry
     from llama_ablate.track.follower import Follower, alone
+    from llama_ablate.track.sinks import checked
 
-    sinks = registry.checked(options.sinks, "--to")
+    sinks = checked(options.sinks, "--to")
     sent = {}
     for name in sinks:
         if options.beside:

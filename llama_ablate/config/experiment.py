@@ -15,7 +15,7 @@ import yaml
 from llama_ablate.config.marked_yaml import Mark, Marked, parse, scalar
 from llama_ablate.config.marked_yaml import load as load_yaml
 from llama_ablate.config.schema import Experiment, Hypothesis
-from llama_ablate.config.sections import About, Data, Model, Preset, Train
+from llama_ablate.config.section_keys import About, Data, Model, Preset, Train
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files.slugs import slug
 
@@ -23,10 +23,10 @@ __all__ = [
     "About",
     "Data",
     "Experiment",
+    "ExperimentFile",
     "Hypothesis",
     "Model",
     "Preset",
-    "Source",
     "Train",
     "from_mapping",
     "load",
@@ -45,7 +45,7 @@ _ONE_OF: tuple[tuple[tuple[str, ...], ...], ...] = (
 )
 
 
-class Source:
+class ExperimentFile:
     """An experiment and its file, so that errors name file, line and column."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Source:
         self._marked = marked
 
     @classmethod
-    def of(cls, experiment: Experiment) -> "Source":
+    def of(cls, experiment: Experiment) -> "ExperimentFile":
         """Wrap an experiment that comes from no file; its errors name keys alone."""
         return cls(experiment, Marked({}), "")
 
@@ -71,7 +71,7 @@ class Source:
         return self._marked.locate(error)
 
 
-def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
+def load(path: Path | str, sets: tuple[str, ...] = ()) -> ExperimentFile:
     """Read an experiment file. Raises ConfigError, one sentence with file, line and column.
 
     `sets` are overrides in the form `train.lr=3e-4`, as given with `--set`.
@@ -79,12 +79,12 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> Source:
     return _source(load_yaml(Path(path)), Path(path), sets)
 
 
-def read(text: str, path: Path) -> Source:
+def read(text: str, path: Path) -> ExperimentFile:
     """Read the text of an experiment file that is to stand at `path`. Raises as `load` does."""
     return _source(parse(text, str(path)), path, ())
 
 
-def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> Source:
+def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> ExperimentFile:
     """Read an experiment from plain values, with the keys of a file. Raises as `load` does.
 
     A `base` that is a file is looked for from the working directory. The experiment's text is these
@@ -100,7 +100,7 @@ def from_mapping(values: Mapping[str, Any], sets: tuple[str, ...] = ()) -> Sourc
     return _source(Marked(read.values, {}, text), Path(), sets)
 
 
-def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> Source:
+def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile:
     for text in sets:
         if text.startswith("base="):
             _override(marked, text)  # before the others, which change what the base says
@@ -116,7 +116,7 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> Source:
     if {"data", "texts"} <= marked.values.keys():
         both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
         raise marked.locate(both)
-    return Source(experiment, marked, marked.text, base_model)
+    return ExperimentFile(experiment, marked, marked.text, base_model)
 
 
 def presets() -> dict[str, str]:

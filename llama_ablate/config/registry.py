@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import PydanticUserError, create_model
 
 from llama_ablate.config import plugins
-from llama_ablate.config.validation import Section, shown
+from llama_ablate.config.validation import Keys, shown
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.files.strict_json import to_json
 
@@ -116,7 +116,7 @@ class Registry:
         self._needed = tuple(options)
         self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
         self._components: dict[str, Callable[..., Any]] = {}
-        self._schemas: dict[str, type[Section]] = {}
+        self._schemas: dict[str, type[Keys]] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._components)
@@ -140,7 +140,7 @@ class Registry:
                     for parameter, hint in _options(component)
                 }
                 self._check(component, fields)
-                self._schemas[name] = create_model(name, __base__=Section, **fields)
+                self._schemas[name] = create_model(name, __base__=Keys, **fields)
             except (TypeError, PydanticUserError) as error:
                 why = str(error).splitlines()[0]
                 raise ConfigError(f"the {self.slot} '{name}' cannot be registered: {why}") from None

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
-from llama_ablate.config.sections import Data, Model, Train
-from llama_ablate.config.validation import Section, at, shown
+from llama_ablate.config.section_keys import Data, Model, Train
+from llama_ablate.config.validation import Keys, at, shown
 from llama_ablate.files.slugs import slug
 
 #: The most runs of one experiment, over all tables: a plan of that size takes seconds.
@@ -52,7 +52,7 @@ Budget = Literal["tokens", "bytes", "flops", "seconds"]
 Named = Annotated[str, Field(min_length=1, max_length=400)]
 
 
-class Variants(Section):
+class Variants(Keys):
     """The `variants` section: design, axes or entries, baseline, matching."""
 
     design: Literal["one-at-a-time", "product", "fraction", "path", "list"] = "one-at-a-time"
@@ -116,14 +116,14 @@ def _with_some_unit(value: object) -> object:
     return value
 
 
-class Pair(Section):
+class Pair(Keys):
     """Two other variants, whose difference is taken from a hypothesis' own."""
 
     variant: Named
     against: Named | None = None
 
 
-class Hypothesis(Section):
+class Hypothesis(Keys):
     """A hypothesis stated before the runs: how two variants compare in a metric."""
 
     variant: Named
@@ -208,7 +208,7 @@ class Hypothesis(Section):
         return margins.read(self.margin)[1] == "%"
 
 
-class Guard(Section):
+class Guard(Keys):
     """A number in which no variant may be worse, whatever its loss."""
 
     #: A metric that `measure` names, and which of the kinds of its numbers; the plan fills in the
@@ -234,7 +234,7 @@ class Guard(Section):
         return margins.read(self.worse_by)[1] == "%"
 
 
-class Size(Section):
+class Size(Keys):
     """One rung of a ladder of model sizes: what it changes of `model`."""
 
     dim: int | None = Field(None, gt=0, le=65536)
@@ -254,7 +254,7 @@ class Size(Section):
         return self.model_dump(exclude_none=True)
 
 
-class Sizes(Section):
+class Sizes(Keys):
     """A ladder: the same question asked of models of growing size."""
 
     models: list[Size] = Field(min_length=2)
@@ -265,7 +265,7 @@ class Sizes(Section):
     lr: Literal["same", "inverse-dim"] = "same"
 
 
-class Parallel(Section):
+class Parallel(Keys):
     """How one run is spread over devices."""
 
     #: Processes, each with its own device, that share every batch.
@@ -287,7 +287,7 @@ def _repeated() -> list[Reseed]:
     return ["none"]
 
 
-class Controls(Section):
+class Controls(Keys):
     """Arms that show whether the experiment can be believed.
 
     `aa` is the baseline once more under another name. With nothing changed (`none`) it must be
@@ -308,7 +308,7 @@ class Controls(Section):
         return _without_repeats(values) if values else values
 
 
-class Looks(Section):
+class Looks(Keys):
     """Seeds in groups: variants that are undecided after a group get the next one.
 
     A group-sequential design: the error that a table may make is divided over its looks before
@@ -345,7 +345,7 @@ class Looks(Section):
         return self
 
 
-class Experiment(Section):
+class Experiment(Keys):
     """An experiment file."""
 
     name: str = Field(min_length=1, max_length=80)

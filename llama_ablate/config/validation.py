@@ -21,7 +21,7 @@ _PLAIN = {
 }
 
 
-class Section(BaseModel):
+class Keys(BaseModel):
     """A part of a file or a component's options: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

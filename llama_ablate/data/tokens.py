@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Data
-from llama_ablate.config.experiment import Source as Experiment
+from llama_ablate.config.experiment import ExperimentFile as Experiment
 from llama_ablate.config.registry import Choice, Entry, Registry
 from llama_ablate.config.spec import digest
 from llama_ablate.data import working
@@ -30,7 +30,7 @@ from llama_ablate.data.texts import Text
 from llama_ablate.data.tokenizers import named_tokenizers  # noqa: F401  registers
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS, Chars, Maker, Tokenizer
 from llama_ablate.data.tokenizers.tokenizer_files import from_json
-from llama_ablate.data.working import Appended, Done, Progress
+from llama_ablate.data.working import Appended, Done, EncodingProgress
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.files import disk
 from llama_ablate.terminal import Bar, say
@@ -316,7 +316,7 @@ def cache_folder() -> Path:
 
 def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) -> None:
     """Encode a text in a working folder, from where that was stopped, and place its tokens."""
-    partial, progress = disk.below(folder, "tokens"), Progress.of(folder, text)
+    partial, progress = disk.below(folder, "tokens"), EncodingProgress.of(folder, text)
     file = partial / "tokenizer.json"
     disk.make(partial)
     with _at("data", "tokenizer"):
@@ -325,7 +325,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
             saved = maker.make(text).to_json()
             disk.remove_tree(file)
             done = disk.write(file, saved.encode("utf-8"))
-            progress = Progress(folder, text.fingerprint, tokenizer=done)
+            progress = EncodingProgress(folder, text.fingerprint, tokenizer=done)
         tokenizer = from_json(file.read_text("utf-8"))
         with Bar("tokenising", "B") as bar:
             _encode(text, partial, progress, kind_of(tokenizer.vocab).itemsize, bar)
@@ -349,7 +349,7 @@ def _write(place: Path, text: Text, maker: Maker, folder: Path, entry: Entry) ->
     disk.place(partial, place)
 
 
-def _encode(text: Text, partial: Path, progress: Progress, width: int, bar: Bar) -> None:
+def _encode(text: Text, partial: Path, progress: EncodingProgress, width: int, bar: Bar) -> None:
     """Write the tokens of all splits, each behind those that are there."""
     total, before = sum(text.sizes.values()), 0
     for split, size in text.sizes.items():

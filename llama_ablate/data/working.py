@@ -224,7 +224,7 @@ class _Noted:
 _NOTED = TypeAdapter(_Noted)
 
 
-class Progress(_Noted):
+class EncodingProgress(_Noted):
     """How far the encoding of a text is, kept in a working folder."""
 
     def __init__(self, working: Path, fingerprint: str, **noted: Any) -> None:
@@ -232,7 +232,7 @@ class Progress(_Noted):
         self._working, self._saved = working, time.monotonic()
 
     @classmethod
-    def of(cls, working: Path, text: Text) -> "Progress":
+    def of(cls, working: Path, text: Text) -> "EncodingProgress":
         """Return how far a text was encoded here; nothing, where its chunks end elsewhere."""
         with contextlib.suppress(*_NO_NOTE):
             file = working / "progress.json"

@@ -11,12 +11,12 @@ from llama_ablate.config.spec import SLOTS
 from llama_ablate.data import tokens
 from llama_ablate.design import runs
 from llama_ablate.design.table import Table
-from llama_ablate.design.text import Text
+from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.model import laws
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.training import laws as optimizer_laws
+from llama_ablate.training import optimizer_laws
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -63,7 +63,7 @@ def check_losses(tables: tuple[Table, ...]) -> None:
                 )
 
 
-def check_text(of_table: Text, experiment: Experiment, variant: Variant, budget: str) -> None:
+def check_text(of_table: TableText, experiment: Experiment, variant: Variant, budget: str) -> None:
     """Refuse variants of other contexts or tokenizers that would not read the same text."""
     context = variant.spec.context != experiment.model.context
     if not (context or variant.text):
@@ -98,7 +98,7 @@ def check_text(of_table: Text, experiment: Experiment, variant: Variant, budget:
     check_size(experiment, variant.text.tokens, place)
 
 
-def check_documents(text: Text, where: Where) -> None:
+def check_documents(text: TableText, where: Where) -> None:
     """Refuse what is done with documents where there is one, or no token between several."""
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),

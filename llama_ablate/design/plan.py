@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from llama_ablate import __version__
-from llama_ablate.config.experiment import Data, Experiment, Source, Train
+from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
@@ -34,12 +34,12 @@ from llama_ablate.design.designs import Change
 from llama_ablate.design.matching import Cost
 from llama_ablate.design.runs import Run
 from llama_ablate.design.table import Table
-from llama_ablate.design.text import Text
+from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant, counted, variants_of
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan import FORMAT, PlanDocument, PlannedText
+from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -122,7 +122,7 @@ class Plan:
         )
 
 
-def make(source: Source) -> Plan:
+def make(source: ExperimentFile) -> Plan:
     """Return the plan of an experiment; reads the corpus, trains nothing.
 
     Raises ConfigError, with file, line and column, for whatever in the file cannot be done.
@@ -198,14 +198,14 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     prepared = []
     for data, where in _texts(experiment):
-        text = Text(data, _text(data, where))
+        text = TableText(data, _text(data, where))
         check_size(experiment, text.tokens, where)
         check_documents(text, where)
         prepared.append(text)
     check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
-    texts: dict[str, Text] = {}  # of variants that have their own, opened once
+    texts: dict[str, TableText] = {}  # of variants that have their own, opened once
     tables = []
     for text, (i, size), match, budget in itertools.product(
         prepared, enumerate(sizes), experiment.variants.match, experiment.budget
@@ -249,13 +249,13 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     return tables
 
 
-def _own_text(of_table: Text, known: dict[str, Text], change: Change) -> Text | None:
+def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) -> TableText | None:
     """Return the text of a table with another tokenizer; None where the tokens are the same."""
     data = of_table.data.model_copy(update={"tokenizer": change.value})
     try:
         TOKENIZERS.resolve(change.value)
         key = data.model_dump_json()
-        text = known.get(key) or Text(data, _text(data, ("data",)))
+        text = known.get(key) or TableText(data, _text(data, ("data",)))
     except ConfigError as error:
         of_tokenizer = error.where[:2] == ("data", "tokenizer")
         rest = error.where[2:] if of_tokenizer else error.where

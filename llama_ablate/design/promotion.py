@@ -10,7 +10,7 @@ import yaml
 
 from llama_ablate.config.experiment import Experiment, Model, Train
 from llama_ablate.design import train_config
-from llama_ablate.results.plan import PlannedRun, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import PlannedRun, PlannedTable, PlannedVariant
 from llama_ablate.training.registries import REGISTRIES
 
 #: The first fresh seed: beyond the numbers of seeds that files give, below those of races.

@@ -12,7 +12,7 @@ from llama_ablate.design import train_config
 from llama_ablate.design.train_config import Registries
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.plan import PlannedRun
+from llama_ablate.results.plan_document import PlannedRun
 
 #: The version of what a plan's words mean, part of every run's id: raised when the same plan would
 #: train differently, as when a default gets another value.

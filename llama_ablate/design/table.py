@@ -12,12 +12,12 @@ from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import train_config
 from llama_ablate.design.runs import Run, runs
-from llama_ablate.design.text import Text
+from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan import CONTEXTS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import CONTEXTS, PlannedTable, PlannedVariant
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -30,7 +30,7 @@ class Table:
     #: What sets this table apart from the experiment's others; empty where it is alone.
     name: str
     experiment: Experiment  # at this table's size
-    text: Text  # of all variants that have none of their own
+    text: TableText  # of all variants that have none of their own
     match: str
     budget: str
     variants: tuple[Variant, ...]
@@ -130,7 +130,7 @@ class Table:
         entries = changes.get("losses", self.experiment.train.losses)
         return tuple(LOSSES.resolve(entry) for entry in entries)
 
-    def text_of(self, variant: Variant) -> Text:
+    def text_of(self, variant: Variant) -> TableText:
         """Return the text that a variant reads."""
         return variant.text or self.text
 

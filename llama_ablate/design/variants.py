@@ -15,7 +15,7 @@ from llama_ablate.design.designs import DESIGNS, TOKENIZER, TRAIN, Change
 from llama_ablate.design.labels import check_label, label_of, left_out
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.design.specs import change_of, check_key, model_of, parts, spec_of
-from llama_ablate.design.text import Text
+from llama_ablate.design.table_text import TableText
 from llama_ablate.design.train_config import Registries
 from llama_ablate.errors import ConfigError, Where, nearest
 
@@ -36,7 +36,7 @@ class Variant:
     #: What it changes of the experiment's `train`.
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Its own text, where its tokenizer is not that of the table.
-    text: Text | None = field(default=None, compare=False)
+    text: TableText | None = field(default=None, compare=False)
     #: The kind of a control; of an A/A arm, what gets another seed: "init", "order" or "both".
     role: Role = ""
     reseed: str = ""
@@ -82,7 +82,7 @@ def variants_of(
     cost: Cost | None = None,
     match: str = "parameters",
     separator: int | None = None,
-    text_of: Callable[[Change], Text | None] = lambda _change: None,
+    text_of: Callable[[Change], TableText | None] = lambda _change: None,
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence.intervals import EXACT, PRIOR_DF, Interval, t_interval
 from llama_ablate.evidence.student import above_f
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 
 #: The factors of a main effect (one) or of an interaction.
 Factors = tuple[str, ...]

@@ -11,7 +11,7 @@ Result = Literal["supported", "refuted", "undecided"]
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class Expectation:
     """A comparison stated before the runs: the variant's loss against another's.
 
     Raises ValueError for an equivalence without a margin.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from llama_ablate.evidence.student import above, above_f, freedom, noncentral_above, quantile
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 
 #: Seeds that say enough of their spread to count seeds by.
 FEWEST_SEEDS = 5

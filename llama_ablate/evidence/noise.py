@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 
 #: What a variant changes: a slot of the model, the training, or anything else.
 KINDS = ("norm", "position", "attention", "feedforward", "block", "train", "other")
@@ -49,7 +49,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Memory:
+class NoiseMemory:
     """What was seen, and what it predicts."""
 
     rows: tuple[Seen, ...]
@@ -81,9 +81,9 @@ class Memory:
             writer.writerow({**asdict(row), **numbers})
         return text.getvalue()
 
-    def without(self, experiment: str) -> "Memory":
+    def without(self, experiment: str) -> "NoiseMemory":
         """Return what all other experiments have seen."""
-        return Memory(tuple(row for row in self.rows if row.experiment != experiment))
+        return NoiseMemory(tuple(row for row in self.rows if row.experiment != experiment))
 
     def expected(self, kind: str, parameters: int, tokens: int) -> StandardError | None:
         """Return the standard deviation over seeds that a row is to have, in nats, and its df.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llama_ablate.evidence.factorial import Factors, contrasts
 from llama_ablate.evidence.intervals import EXACT, Interval, simultaneous
 from llama_ablate.evidence.sequential import is_futile, standings
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 from llama_ablate.evidence.verdicts import verdict
 
 #: Power that is asked for.
@@ -61,7 +61,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTables:
     """Tables of rows that differ by nothing: what stands in the way of seeing an effect.
 
     Both are (tables, rows).
@@ -92,7 +92,7 @@ def of_rows(
     *,
     known: bool = False,
     tables: int = TABLES,
-) -> Drawn:
+) -> DrawnTables:
     """Draw tables of variants against a baseline: rows share its seeds, and so half their noise.
 
     `looks` are the numbers of seeds at which they are judged, once or at each look with its share
@@ -124,7 +124,7 @@ def of_factors(
     *,
     known: bool = False,
     tables: int = TABLES,
-) -> Drawn:
+) -> DrawnTables:
     """Draw factorial designs, whose rows are `factorial.contrasts`.
 
     `residual` is the standard deviation of a cell over seeds, less what a seed shifts in all cells.
@@ -204,7 +204,7 @@ def with_looks(
 
 
 def fewest(
-    draw: Callable[[float], Drawn],
+    draw: Callable[[float], DrawnTables],
     effect: float,
     among: Sequence[float],
     row: int,
@@ -224,10 +224,10 @@ def fewest(
 
 def _drawn(
     judged: Callable[[np.random.Generator], tuple[list[float], list[float]]], tables: int
-) -> Drawn:
+) -> DrawnTables:
     generator = np.random.default_rng(0)
     needed, halves = zip(*(judged(generator) for _ in range(tables)), strict=True)
-    return Drawn(np.array(needed), np.array(halves))
+    return DrawnTables(np.array(needed), np.array(halves))
 
 
 def _values(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence.intervals import FEWEST_SEEDS, Interval, joined_df
 from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 
 Row = TypeVar("Row")
 #: Of the runs that a look at an arm takes: all have ended, some have not, some failed.

@@ -22,7 +22,7 @@ _BENDS = 3  # fewest lengths that say how a curve bends, one more says whether i
 
 
 @dataclass(frozen=True)
-class Curve:
+class LossCurve:
     """Mean losses over seeds of runs by their length, which ascends, in tokens or FLOPs."""
 
     x: Sequence[float]
@@ -61,7 +61,7 @@ class Curve:
             return []
         logs, inner = np.log(self.x), range(1, len(self.x) - 1)
         others = [
-            Curve([*self.x[:i], *self.x[i + 1 :]], [*self.losses[:i], *self.losses[i + 1 :]])
+            LossCurve([*self.x[:i], *self.x[i + 1 :]], [*self.losses[:i], *self.losses[i + 1 :]])
             for i in inner
         ]
         return [
@@ -134,7 +134,7 @@ class SpeedUp:
         )
 
 
-def speed_up(baseline: Curve, variant: Curve, difference: Interval) -> SpeedUp:
+def speed_up(baseline: LossCurve, variant: LossCurve, difference: Interval) -> SpeedUp:
     """Return the multiple of the baseline's length that reaches the same loss.
 
     `difference` is that of the losses at both ends, variant minus baseline. The better one's curve

@@ -13,7 +13,7 @@ from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seeds
 from llama_ablate.findings import lengths
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.results.plan import BITS
+from llama_ablate.results.plan_document import BITS
 
 #: Named as the results of a row that is over several.
 ALL = "(all)"

@@ -27,9 +27,9 @@ from llama_ablate.evidence import (
 from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.findings import tuning
-from llama_ablate.findings.stability import UNSTABLE, words
+from llama_ablate.findings.outcomes import UNSTABLE, words
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 #: The reported losses by variant's id and by seed.
 Losses = dict[str, dict[int, float]]

@@ -17,8 +17,8 @@ from llama_ablate.evidence.factorial import weights
 from llama_ablate.findings import heldout, tuning
 from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.stability import sides
-from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.findings.outcomes import sides
+from llama_ablate.results.plan_document import PlannedVariant
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ import pandas as pd
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import interval
 from llama_ablate.findings.comparison import Pairs, bias_of
-from llama_ablate.findings.stability import UNSTABLE
-from llama_ablate.results.plan import PlannedTable
+from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.results.plan_document import PlannedTable
 
 Kind = Literal["aa", "positive"]
 #: Words that say something of a difference, which a bias could have made.

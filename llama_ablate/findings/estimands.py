@@ -16,16 +16,16 @@ from llama_ablate.evidence.sequential import is_futile, spending
 from llama_ablate.findings import stages, tasks
 from llama_ablate.findings.comparison import NO_BIAS
 from llama_ablate.findings.controls import Bias, scaled
-from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.findings.tasks import Samples, differences, samples, split_of
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan_document import PlanDocument, PlannedTable
 
 #: A hypothesis, and the labels of the variants of one table whose runs it needs.
 Asked = tuple[Hypothesis, frozenset[str]]
 
 
-class Table(tasks.Table, Protocol):
+class EstimandTable(tasks.TaskTable, Protocol):
     """What is measured of a table, and what its other comparisons say of its bias."""
 
     @property
@@ -35,7 +35,7 @@ class Table(tasks.Table, Protocol):
 
 
 #: Finds the table of a name; for None the first.
-Named = Callable[[str | None], Table]
+Named = Callable[[str | None], EstimandTable]
 
 
 def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
@@ -60,7 +60,7 @@ def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
 
 
 def quantities(
-    table: Table, stated: Sequence[Asked], until: Callable[[int], Table]
+    table: EstimandTable, stated: Sequence[Asked], until: Callable[[int], EstimandTable]
 ) -> dict[str, stages.Quantity]:
     """Return the quantities of a table's hypotheses that are no row of it, as looks judge them.
 
@@ -97,14 +97,14 @@ def quantities(
     return found
 
 
-def key_of(entry: Hypothesis, table: Table) -> str:
+def key_of(entry: Hypothesis, table: EstimandTable) -> str:
     """Return what a hypothesis is about; alike for those that are about the same number."""
     other = None if entry.value is not None else against(entry, table)
     pair = sorted((entry.variant, other or ""))
     return str((table.plan.name, entry.minus, entry.measure, entry.relative, pair))
 
 
-def is_of_row(entry: Hypothesis, table: Table) -> bool:
+def is_of_row(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a hypothesis is about a row of a table: its loss against the baseline's.
 
     Any other quantity is one of two other variants, another number, in percent, or two differences.
@@ -118,23 +118,23 @@ def is_of_row(entry: Hypothesis, table: Table) -> bool:
     )
 
 
-def _is_of_runs(entry: Hypothesis, table: Table) -> bool:
+def _is_of_runs(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a number is one of runs, or may be: nothing has been measured."""
     ended = table.planned[table.planned["outcome"] != "pending"].dropna(axis="columns", how="all")
     return ended.empty or entry.measure in ended
 
 
-def is_loss(entry: Hypothesis, table: Table) -> bool:
+def is_loss(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a hypothesis is about a loss in the unit in which the table compares them."""
     return bool(split_of(table, entry.measure))
 
 
-def against(entry: Hypothesis, table: Table) -> str:
+def against(entry: Hypothesis, table: EstimandTable) -> str:
     """Return the label of the variant that a hypothesis compares with."""
     return entry.against or table.plan.baseline.label
 
 
-def test_of(entry: Hypothesis) -> evidence.Hypothesis:
+def test_of(entry: Hypothesis) -> evidence.Expectation:
     """Return what a hypothesis says of its quantity."""
     word: Any = entry.direction.removeprefix("not ")
     direction = {"lower": "better", "higher": "worse"}.get(word, word)
@@ -142,8 +142,8 @@ def test_of(entry: Hypothesis) -> evidence.Hypothesis:
     if entry.relative:  # of a logarithm: 5% lower is further than 5% higher
         margin = -math.log1p(-share) if direction == "better" else math.log1p(share)
     if entry.direction.startswith("not "):  # not worse by m: better than m worse
-        return evidence.Hypothesis("worse" if direction == "better" else "better", -margin)
-    return evidence.Hypothesis(direction, margin)
+        return evidence.Expectation("worse" if direction == "better" else "better", -margin)
+    return evidence.Expectation(direction, margin)
 
 
 def _differences(entry: Hypothesis, named: Named) -> Samples:
@@ -154,7 +154,7 @@ def _differences(entry: Hypothesis, named: Named) -> Samples:
     return values
 
 
-def _differences_in(entry: Hypothesis, table: Table) -> Samples:
+def _differences_in(entry: Hypothesis, table: EstimandTable) -> Samples:
     """Return the number minus what it is compared with; of shares, the logarithm of the ratio."""
     own = samples(table, entry.variant, entry.measure)
     if entry.value is not None:
@@ -202,7 +202,7 @@ def _bias(entry: Hypothesis, named: Named) -> tuple[float, float]:
     return scaled((low, high), -scale if entry.variant == base else scale)
 
 
-def weight(entry: Hypothesis, table: Table) -> float:
+def weight(entry: Hypothesis, table: EstimandTable) -> float:
     """Return what a bias of all arms but the baseline weighs in a quantity; 0 where it cancels.
 
     In percent it is over the loss.
@@ -245,13 +245,13 @@ def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
     return StandardError(se, se**4 / sum(error.se**4 / error.df for error in errors))
 
 
-def _ended(table: Table, label: str, outcome: str) -> tuple[int, int]:
+def _ended(table: EstimandTable, label: str, outcome: str) -> tuple[int, int]:
     """Return how many runs of a variant ended so, of all that finished at any tuned point."""
     runs = table.runs[(table.runs["label"] == label) & table.runs["outcome"].isin(FINAL)]
     return int((runs["outcome"] == outcome).sum()), len(runs)
 
 
-def is_timed(entry: Hypothesis, table: Table) -> bool:
+def is_timed(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a number is a speed or a time, which several processes took."""
     measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
     return bool((measured.map(len) > 1).any())

@@ -28,8 +28,15 @@ from llama_ablate.findings import (
 )
 from llama_ablate.findings.controls import Bias, Check, Kind, check
 from llama_ablate.findings.heldout import OF_DOCUMENTS
-from llama_ablate.findings.stability import UNSTABLE, Curves, milder_outcomes
-from llama_ablate.results.plan import BITS, HELD_OUT, PlanDocument, PlannedTable, PlannedText, Unit
+from llama_ablate.findings.outcomes import UNSTABLE, Curves, milder_outcomes
+from llama_ablate.results.plan_document import (
+    BITS,
+    HELD_OUT,
+    PlanDocument,
+    PlannedTable,
+    PlannedText,
+    Unit,
+)
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Measurement, Record, Value
 from llama_ablate.results.record import row as measured_row

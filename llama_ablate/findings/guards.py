@@ -13,15 +13,15 @@ from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.intervals import FEWEST_SEEDS
 from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
 from llama_ablate.findings import tasks
-from llama_ablate.findings.stability import sides
-from llama_ablate.findings.tasks import Table, differences, of_training, samples
+from llama_ablate.findings.outcomes import sides
+from llama_ablate.findings.tasks import TaskTable, differences, of_training, samples
 from llama_ablate.findings.tuning import first_split
-from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.results.plan_document import PlannedVariant
 
 COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
 
 
-def results(table: Table) -> pd.DataFrame:
+def results(table: TaskTable) -> pd.DataFrame:
     """Return one row for each variant and guarded number: how it differs, and whether it is worse.
 
     Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
@@ -77,7 +77,7 @@ def results(table: Table) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLUMNS, "result"])
 
 
-def still_open(table: Table, looks: Sequence[int]) -> set[str]:
+def still_open(table: TaskTable, looks: Sequence[int]) -> set[str]:
     """Return the variants, by id, with a guard that is undecided and that more seeds may decide.
 
     `table` is as it was at one of the looks. What has less than a 10% predicted chance of being
@@ -112,7 +112,7 @@ def broken(guarded: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _names(table: Table, guard: Guard) -> list[str]:
+def _names(table: TaskTable, guard: Guard) -> list[str]:
     """Return the numbers of a guard: all of its quantity on the reported split, without groups.
 
     Of what was not measured there, those on the split that would be reported of the others.
@@ -132,7 +132,7 @@ def _names(table: Table, guard: Guard) -> list[str]:
 
 
 def _intervals(
-    table: Table, guard: Guard, name: str, variants: Sequence[PlannedVariant], family: int
+    table: TaskTable, guard: Guard, name: str, variants: Sequence[PlannedVariant], family: int
 ) -> dict[str, Interval]:
     base = table.plan.baseline
     other = samples(table, base.label, name)
@@ -157,7 +157,7 @@ def _intervals(
     return {id_: _point(interval) if exact else interval for id_, interval in found.items()}
 
 
-def _is_exact(table: Table, name: str) -> bool:
+def _is_exact(table: TaskTable, name: str) -> bool:
     """Return whether a number is a variant's own and was counted once, as bytes are."""
     rows = table.metrics[table.metrics["name"] == name]
     return bool((rows["run"] == "").all()) and all(len(own) <= 1 for own in rows["samples"])

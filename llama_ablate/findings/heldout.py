@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text import LEAST_DF, StandardError, text_error
+from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
 from llama_ablate.findings.comparison import Losses
-from llama_ablate.results.plan import HELD_OUT, PlannedTable, PlannedText
+from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 from llama_ablate.results.record import Measurement, Value
 
 #: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants

@@ -10,10 +10,10 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.findings import contrasts, controls, estimands, guards, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.findings.stability import UNSTABLE, sides
+from llama_ablate.findings.outcomes import UNSTABLE, sides
 from llama_ablate.findings.tasks import of_training, split_of
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import NATS
+from llama_ablate.results.plan_document import NATS
 
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
@@ -168,7 +168,7 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     return "failed" if any(end.isdisjoint(FINAL) for end in ends) else ""
 
 
-def _remark(result: str, test: evidence.Hypothesis, row: _Row | None, margin: str | None) -> str:
+def _remark(result: str, test: evidence.Expectation, row: _Row | None, margin: str | None) -> str:
     """Say how a row's verdict and a result go together, where they are about different bounds."""
     if row is None:
         return ""
@@ -283,7 +283,7 @@ def _failing_controls(entry: Hypothesis, frames: Frames, seen_to_differ: bool) -
     return next(filter(None, whys), "")
 
 
-def _is_seen(test: evidence.Hypothesis, interval: Interval) -> bool:
+def _is_seen(test: evidence.Expectation, interval: Interval) -> bool:
     """Return whether a result rests on a difference that was seen, and not on its being small."""
     apart = interval.low > 0 or interval.high < 0
     return apart and not (test.direction == "equivalent" and test.result(interval) == "supported")

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_ablate.config.experiment import Source
+from llama_ablate.config.experiment import ExperimentFile
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence.noise import FEWEST, Memory, Seen
+from llama_ablate.evidence.noise import FEWEST, NoiseMemory, Seen
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results import Results
 from llama_ablate.results.layout import experiments_in
-from llama_ablate.results.plan import PlanDocument, PlannedNoise, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import (
+    PlanDocument,
+    PlannedNoise,
+    PlannedTable,
+    PlannedVariant,
+)
 
 OFF = "none"
 #: Corpora whose text is drawn, and whose noise is of another kind.
 MADE = ("counting", "hmm", "induction", "lag-copy", "markov", "recall")
 
 
-def seen(experiments: Iterable[Frames]) -> Memory:
+def seen(experiments: Iterable[Frames]) -> NoiseMemory:
     """Return the noise of the rows of experiments, those of one kind in one table as one.
 
     Controls have none, as nothing is expected of them. Experiments that share runs of a baseline
@@ -41,7 +46,7 @@ def seen(experiments: Iterable[Frames]) -> Memory:
         for table in frames.tables:
             tables.setdefault((table.plan.text.fingerprint, table.plan.baseline.id), table)
         rows += [one for table in tables.values() for one in _seen(name, table)]
-    return Memory(tuple(rows))
+    return NoiseMemory(tuple(rows))
 
 
 def _seen(name: str, table: TableFrames) -> Iterator[Seen]:
@@ -81,7 +86,7 @@ def corpus(table: PlannedTable) -> str:
     return entry if isinstance(entry, str) else str(entry["name"])
 
 
-def stated(source: Source) -> Memory | None:
+def stated(source: ExperimentFile) -> NoiseMemory | None:
     """Return the memory that an experiment states: the shipped one, none, or that of a folder.
 
     A folder has results or packs in its folders. Raises ConfigError where those are fewer than
@@ -89,7 +94,7 @@ def stated(source: Source) -> Memory | None:
     """
     name = source.experiment.noise
     if name is None:
-        return Memory.shipped()
+        return NoiseMemory.shipped()
     if name == OFF:
         return None
     folders = experiments_in(Path(name).expanduser())
@@ -104,7 +109,7 @@ def stated(source: Source) -> Memory | None:
     return memory
 
 
-def expecting(plan: PlanDocument, memory: Memory | None) -> PlanDocument:
+def expecting(plan: PlanDocument, memory: NoiseMemory | None) -> PlanDocument:
     """Return a plan with what a memory expects of the noise of each row in nats.
 
     What an experiment of the same name has seen does not count.

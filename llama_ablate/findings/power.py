@@ -15,13 +15,13 @@ from llama_ablate.config import margins
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError
 from llama_ablate.evidence.factorial import Factors, weights
-from llama_ablate.evidence.noise import Memory
+from llama_ablate.evidence.noise import NoiseMemory
 from llama_ablate.evidence.power import (
     DOCUMENTS,
     SEEDS,
     TABLES,
     WANTED,
-    Drawn,
+    DrawnTables,
     Noise,
     OfText,
     fewest,
@@ -30,10 +30,10 @@ from llama_ablate.evidence.power import (
     with_looks,
 )
 from llama_ablate.evidence.sequential import spending
-from llama_ablate.evidence.text import LEAST_DF
+from llama_ablate.evidence.text_error import LEAST_DF
 from llama_ablate.findings import comparison, contrasts, noise
 from llama_ablate.findings.frames import TableFrames
-from llama_ablate.results.plan import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import HELD_OUT, PlanDocument, PlannedTable, PlannedVariant
 
 _FEW_TABLES = 100
 _FEW_DF = 4.0  # of a deviation, below which the other rows' are joined with it
@@ -54,7 +54,7 @@ class Known:
     documents: int
 
     @classmethod
-    def of_pilot(cls, pilot: TableFrames, kept: Memory | None, root: object) -> "Known":
+    def of_pilot(cls, pilot: TableFrames, kept: NoiseMemory | None, root: object) -> "Known":
         """Read it off the runs and documents of finished results.
 
         The text's error of an effect that the pilot has not measured is that of a memory: it
@@ -95,7 +95,7 @@ class Known:
         return cls(rows, rest, residual, texts, other, documents)
 
     @classmethod
-    def of_memory(cls, plan: PlannedTable, kept: Memory) -> "Known | None":
+    def of_memory(cls, plan: PlannedTable, kept: NoiseMemory) -> "Known | None":
         """Take what a memory of noise expects of a table's rows; None where it says nothing."""
         documents = _documents(plan, HELD_OUT)
         text = _remembered(plan, documents, kept) or OfText()
@@ -216,7 +216,7 @@ def _text_of(plan: PlanDocument, known: Known) -> tuple[int, float]:
 
 def _design(
     plan: PlanDocument, known: Known, tables: int = TABLES
-) -> tuple[list[str], Callable[[int, float], Drawn]]:
+) -> tuple[list[str], Callable[[int, float], DrawnTables]]:
     """Return the names of a plan's rows, and what draws its tables: by seeds and documents."""
     table = plan.tables[0]
     cells = [variant for variant in table.variants if not variant.role]
@@ -227,7 +227,7 @@ def _design(
         texts = {of: known.texts.get(of, known.text) for of in effects}
 
         @cache
-        def factorial(seeds: int, held: float) -> Drawn:
+        def factorial(seeds: int, held: float) -> DrawnTables:
             own = {of: text.with_documents(held) for of, text in texts.items()}
             return of_factors(levels, factors, known.residual, own, seeds, tables=tables)
 
@@ -237,7 +237,7 @@ def _design(
     shares = plan.experiment.spend or spending(looks)
 
     @cache
-    def rows(seeds: int, held: float) -> Drawn:
+    def rows(seeds: int, held: float) -> DrawnTables:
         at, of = _scaled(looks, shares, seeds)
         return of_rows(_noises(plan, known, held), at, of, tables=tables)
 
@@ -269,12 +269,12 @@ def _noises(plan: PlanDocument, known: Known, held: float) -> list[Noise]:
 
 
 def _together(
-    draw: Callable[[int, float], Drawn], held: float, effect: float, row: int, documents: int
+    draw: Callable[[int, float], DrawnTables], held: float, effect: float, row: int, documents: int
 ) -> dict[str, int | None] | None:
     """Return the least of more documents with which some number of seeds is enough."""
     for factor in DOCUMENTS[1:]:
 
-        def with_more(seeds: float, times: float = held * factor) -> Drawn:
+        def with_more(seeds: float, times: float = held * factor) -> DrawnTables:
             return draw(int(seeds), times)
 
         if math.isfinite(seeds := fewest(with_more, effect, SEEDS, row)):
@@ -286,7 +286,7 @@ def _documents(table: PlannedTable, split: str) -> int:
     return table.text.size(split)[2]
 
 
-def _remembered(table: PlannedTable, documents: int, kept: Memory | None) -> OfText | None:
+def _remembered(table: PlannedTable, documents: int, kept: NoiseMemory | None) -> OfText | None:
     found = kept.text(noise.corpus(table), documents) if kept else None
     return OfText(found, max(LEAST_DF, documents / 2)) if found else None
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
-from llama_ablate.evidence.speed_up import Curve, SpeedUp, speed_up
+from llama_ablate.evidence.speed_up import LossCurve, SpeedUp, speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
 
 _LENGTHS = 3  # fewest of a curve
@@ -112,8 +112,8 @@ def _grid(points: pd.DataFrame, axis: str) -> pd.DataFrame:
     return points.pivot_table("loss", axis, "seed").dropna(axis=1)
 
 
-def _curve(grid: pd.DataFrame) -> Curve:
-    return Curve([float(x) for x in grid.index], grid.mean(axis=1).tolist())
+def _curve(grid: pd.DataFrame) -> LossCurve:
+    return LossCurve([float(x) for x in grid.index], grid.mean(axis=1).tolist())
 
 
 def _turns(table: TableFrames, variant: str) -> Turns:

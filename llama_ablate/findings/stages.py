@@ -15,9 +15,9 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Ended, Interval, Standing, judged, simultaneous, verdict
 from llama_ablate.evidence.sequential import State, is_futile, spending, standings
 from llama_ablate.findings import comparison, heldout, tuning
-from llama_ablate.findings.stability import words
+from llama_ablate.findings.outcomes import words
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import PlanDocument, PlannedTable
+from llama_ablate.results.plan_document import PlanDocument, PlannedTable
 
 
 @dataclass(frozen=True)

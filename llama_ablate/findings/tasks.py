@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
-from llama_ablate.evidence.items import by_group, item_error, least_error
-from llama_ablate.findings.stability import UNSTABLE, sides
+from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.findings.outcomes import UNSTABLE, sides
 from llama_ablate.findings.tuning import SPLITS
-from llama_ablate.results.plan import PlannedTable, Unit
+from llama_ablate.results.plan_document import PlannedTable, Unit
 from llama_ablate.results.record import TRAINING
 
 _DECIDES = "accuracy"  # what a task's interval is about
@@ -38,7 +38,7 @@ class Answers:
 ByItem = Mapping[str, Mapping[str, Mapping[int, Answers]]]
 
 
-class Table(Protocol):
+class TaskTable(Protocol):
     """What is measured of a table: `frames.TableFrames` says what each is."""
 
     @property
@@ -141,7 +141,7 @@ def bounded(row: Interval) -> Interval:
     return replace(row, low=max(row.low, -1.0), high=min(row.high, 1.0))
 
 
-def other_items(table: Table) -> list[str]:
+def other_items(table: TaskTable) -> list[str]:
     """Name the tasks that runs of a table have answered with different items."""
     rows = table.metrics[table.metrics["quantity"] == "items"]
     of_task: dict[str, set[Any]] = {}
@@ -151,7 +151,7 @@ def other_items(table: Table) -> list[str]:
     return [task for task, prints in of_task.items() if len(prints) > 1]
 
 
-def accuracies(table: Table) -> pd.DataFrame:
+def accuracies(table: TaskTable) -> pd.DataFrame:
     """Return one row for each task and variant: its accuracy, and the difference from the baseline.
 
     Columns: `task, label, baseline, role, n, accuracy, difference, low, high, verdict,
@@ -199,7 +199,7 @@ def accuracies(table: Table) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _intervals(table: Table, name: str, family: int) -> dict[str, Interval]:
+def _intervals(table: TaskTable, name: str, family: int) -> dict[str, Interval]:
     """Return the interval of each variant's difference in a task, by id."""
     base = table.plan.baseline.id
     differences: dict[str, Sequence[float]] = {}
@@ -222,7 +222,7 @@ def _intervals(table: Table, name: str, family: int) -> dict[str, Interval]:
     return {id_: bounded(row) for id_, row in found.items()}
 
 
-def _means(table: Table, task: str) -> dict[tuple[str, str], float]:
+def _means(table: TaskTable, task: str) -> dict[tuple[str, str], float]:
     """Return the means over runs of what stands beside a task's accuracy."""
     rows = table.metrics[
         table.metrics["quantity"].isin(_BESIDE) & table.metrics["run"].isin(table.ranked["id"])
@@ -239,7 +239,7 @@ def _means(table: Table, task: str) -> dict[tuple[str, str], float]:
 Samples = dict[int, float]
 
 
-def samples(table: Table, label: str, name: str | None) -> Samples:
+def samples(table: TaskTable, label: str, name: str | None) -> Samples:
     """Return a number of a variant: by seed if of its runs, by process if of the variant.
 
     Empty where nothing of that name was measured, and where the variant was not tried at every
@@ -264,12 +264,12 @@ def samples(table: Table, label: str, name: str | None) -> Samples:
     return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
 
 
-def split_of(table: Table, name: str | None) -> str:
+def split_of(table: TaskTable, name: str | None) -> str:
     """Return the split whose loss a number is; "" of any other number."""
     return next((s for s in SPLITS if (name or table.loss) == f"{s}_{table.unit.number}"), "")
 
 
-def of_training(table: Table, name: str) -> bool:
+def of_training(table: TaskTable, name: str) -> bool:
     """Return whether a number of runs says how training went, and not what was learned."""
     metrics = table.metrics
     own = metrics[(metrics["name"] == name) & (metrics["run"] != "")]

@@ -16,9 +16,9 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import paired_effect
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.evidence.student import not_negative
-from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import HELD_OUT, NATS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
 
 #: The remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"

@@ -21,8 +21,8 @@ from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.stability import counted
-from llama_ablate.results.plan import PlanDocument, PlannedTable, PlannedVariant
+from llama_ablate.findings.outcomes import counted
+from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
 Key = TypeVar("Key")

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.canonical_spec import kv_heads_of, shared_heads
-from llama_ablate.interop.checkpoint import Entry, rename
+from llama_ablate.interop.stored_tensors import Entry, rename
 
 Config = Mapping[str, Any]
 

@@ -11,8 +11,8 @@ from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.compilation import CompiledStep
 from llama_ablate.model.decoder import Decoder
-from llama_ablate.model.memory import free_bytes
 from llama_ablate.model.state import DecoderState
+from llama_ablate.training.compute import free_bytes
 
 Past = Literal["stop", "slide"]
 Ended = Literal["", "stop token", "max tokens", "context"]

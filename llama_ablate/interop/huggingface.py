@@ -19,8 +19,8 @@ from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import write_json, write_text
 from llama_ablate.interop.canonical_spec import canonical
-from llama_ablate.interop.checkpoint import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.families import FAMILIES, Family
+from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.transformers_tokenizer import (
     generation_config,
     special_ids,

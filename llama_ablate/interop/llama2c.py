@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.canonical_spec import shared_heads
-from llama_ablate.interop.checkpoint import Entry, Stored, fill, spec_of
+from llama_ablate.interop.stored_tensors import Entry, Stored, fill, spec_of
 from llama_ablate.model.decoder import Decoder, build
 
 _HEADER = struct.Struct("<7i")

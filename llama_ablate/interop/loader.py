@@ -19,9 +19,9 @@ from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.interop import huggingface, llama2c, meta
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights, spec_from
-from llama_ablate.model.memory import free_bytes
 from llama_ablate.model.weights import load_weights
 from llama_ablate.results import Store, snapshot
+from llama_ablate.training.compute import free_bytes
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer.bin")
 

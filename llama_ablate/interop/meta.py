@@ -12,7 +12,7 @@ from torch import Tensor
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.canonical_spec import shared_heads
-from llama_ablate.interop.checkpoint import (
+from llama_ablate.interop.stored_tensors import (
     Entry,
     Stored,
     check_memory,

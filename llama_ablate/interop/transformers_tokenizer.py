@@ -11,7 +11,7 @@ from typing import Any
 
 from llama_ablate.data.tokenizers import pieces
 from llama_ablate.data.tokenizers.byte_level import byte_characters
-from llama_ablate.data.tokenizers.pieces import SPACE, Parts, SentencePiece
+from llama_ablate.data.tokenizers.pieces import SPACE, SentencePiece, SentencePieceModel
 from llama_ablate.data.tokenizers.tokenizer import Bytes, Chars, Tokenizer
 from llama_ablate.data.tokenizers.tokenizer_files import Tiktoken
 from llama_ablate.errors import ConfigError
@@ -185,7 +185,7 @@ def _sentencepiece(tokenizer: SentencePiece) -> Any:
     return model
 
 
-def _merged(parts: Parts) -> Any:
+def _merged(parts: SentencePieceModel) -> Any:
     """Return a model that merges characters by score; one of characters has nothing to merge."""
     import tokenizers
 
@@ -200,7 +200,7 @@ def _merged(parts: Parts) -> Any:
     )
 
 
-def _unigram(parts: Parts) -> Any:
+def _unigram(parts: SentencePieceModel) -> Any:
     """Return a model that looks for the likeliest pieces.
 
     The library takes every piece that it finds in a text, SentencePiece only normal ones. So the

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llama_ablate.config.experiment import Source, Train
+from llama_ablate.config.experiment import ExperimentFile, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import digest
 from llama_ablate.design.plan import Pace, Plan, make, open_tokens
@@ -16,10 +16,10 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.launch import processes, worker
 from llama_ablate.launch.environment import environment
 from llama_ablate.measure import METRICS
-from llama_ablate.measure.variants import Arm, joined, measure_arms
+from llama_ablate.measure.turns import Arm, joined, measure_arms
 from llama_ablate.model.decoder import spec_from
 from llama_ablate.results import Record, Store
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.protocol import StatedMetrics
 from llama_ablate.results.record import Measurement
 from llama_ablate.terminal import say
@@ -198,7 +198,7 @@ def measure_finished(
     listed = {c.name: c for c in map(METRICS.resolve, planned.experiment.measure)}
     choices = [listed.get(name) or METRICS.resolve(name) for name in names]
     entries = [*planned.experiment.measure, *(choice.entry() for choice in choices)]
-    checked = make(Source.of(planned.experiment.model_copy(update={"measure": entries})))
+    checked = make(ExperimentFile.of(planned.experiment.model_copy(update={"measure": entries})))
     plan = replace(checked, metrics=tuple(choices))
     if planned.compute is None:
         raise ConfigError(f"'{store.root}' has no finished runs to measure")

@@ -30,13 +30,13 @@ from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.memory import PeakMemory
+from llama_ablate.measure.cache import PeakMemory
 from llama_ablate.model.decoder import build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself
 from llama_ablate.results.live import LiveNote
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, give_back, settle

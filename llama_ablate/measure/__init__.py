@@ -1,7 +1,14 @@
 """Metrics by name: each a function from a subject (model, text, compute) to measured values."""
 
-from llama_ablate.measure import cloze, length, memory, quality, speed, stability
-from llama_ablate.measure.registry import METRICS, Metrics, Subject, Unmeasured
+from llama_ablate.measure import (
+    activations,
+    cache,
+    cloze,
+    length,
+    quality,
+    speed,
+)
+from llama_ablate.measure.metrics import METRICS, Metrics, Subject, Unmeasured
 from llama_ablate.results.record import Value, row
 
 __all__ = [
@@ -10,11 +17,11 @@ __all__ = [
     "Subject",
     "Unmeasured",
     "Value",
+    "activations",
+    "cache",
     "cloze",
     "length",
-    "memory",
     "quality",
     "row",
     "speed",
-    "stability",
 ]

@@ -13,7 +13,7 @@ from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure.likelihood import Encoded, encode, likelihoods
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.results.record import Value, row
 
 

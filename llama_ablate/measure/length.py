@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.results.record import Coordinate, Value, row
 from llama_ablate.training.evaluation import heldout_windows, losses, positions_of, windows
 

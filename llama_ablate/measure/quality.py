@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from llama_ablate.evidence import text
-from llama_ablate.measure.registry import METRICS, Subject
+from llama_ablate.evidence import text_error
+from llama_ablate.measure.metrics import METRICS, Subject
 from llama_ablate.results.record import Coordinate, Value, row
 from llama_ablate.training.evaluation import heldout_windows, losses, of_predictions
 
@@ -134,10 +134,10 @@ def _by_document(subject: Subject, split: str, nats: NDArray[np.float64]) -> Ite
     """Yield the nats and the predicted tokens of a split, with those of each cluster as samples."""
     # The first token is not predicted, so a document's predictions begin one before its tokens.
     documents = np.unique(np.maximum(subject.tokens.documents(split) - 1, 0))
-    starts = text.clusters(documents, len(nats), subject.model.spec.context)
+    starts = text_error.clusters(documents, len(nats), subject.model.spec.context)
     where: dict[str, Coordinate] = {
         "split": split,
-        "cluster": text.kind(len(documents)),
+        "cluster": text_error.kind(len(documents)),
         "documents": len(documents),
     }
     # Rounded: an error of 1e-4 nats in hundreds of tokens, at half the size.

@@ -12,7 +12,7 @@ import torch
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.errors import ConfigError
-from llama_ablate.measure.registry import METRICS, Subject, check_seconds
+from llama_ablate.measure.metrics import METRICS, Subject, check_seconds
 from llama_ablate.model.counts import count
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.results.record import Coordinate, Value, row

@@ -53,10 +53,10 @@ class Decoder(nn.Module):
         spec: ModelSpec,
         seed: int = 0,
         layers: Sequence[int] | None = None,
-        parts: "Parts | None" = None,
+        parts: "PartMaker | None" = None,
     ) -> None:
         super().__init__()
-        parts = parts or Parts()
+        parts = parts or PartMaker()
         self._make = parts.part
         self.spec = spec
         self.kernel: Kernel = "fused"
@@ -276,7 +276,7 @@ def _parametrization(spec: ModelSpec) -> Parametrization:
     return built
 
 
-class Parts:
+class PartMaker:
     """Makes the parts of a decoder."""
 
     def part(
@@ -297,7 +297,7 @@ class Parts:
         return embedding, head
 
 
-class SharedParts(Parts):
+class SharedParts(PartMaker):
     """Makes each part once for all models that have it: for those of a large grid, to be counted.
 
     No two parts of one model are one module.

@@ -8,9 +8,9 @@ import pandas as pd
 from llama_ablate.evidence.written import decimals, interval, number, plain, times
 from llama_ablate.findings.frames import rows
 from llama_ablate.findings.lengths import at_half, turned
-from llama_ablate.findings.stability import UNSTABLE
+from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE
-from llama_ablate.results.plan import BITS, HELD_OUT, NATS
+from llama_ablate.results.plan_document import BITS, HELD_OUT, NATS
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"

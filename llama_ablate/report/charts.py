@@ -38,7 +38,7 @@ from llama_ablate.report.chart import (
 )
 from llama_ablate.report.drawing import cast, over_seeds
 from llama_ablate.report.parts import Parts
-from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.results.plan_document import PlannedVariant
 
 CHARTS = Parts[Chart]("chart")
 

@@ -12,9 +12,9 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import judged, paired_effect, simultaneous, summary, written
 from llama_ablate.findings.comparison import outcomes
 from llama_ablate.findings.frames import TableFrames, rows, spread
-from llama_ablate.findings.stability import UNSTABLE, sides
+from llama_ablate.findings.outcomes import UNSTABLE, sides
 from llama_ablate.report import tables
-from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.snapshot import Results
 
 #: Text for a terminal, and the values behind it.

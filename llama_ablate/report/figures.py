@@ -39,7 +39,7 @@ from llama_ablate.report.drawing import (
     styles,
 )
 from llama_ablate.report.parts import Parts
-from llama_ablate.results.plan import CONTEXTS
+from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.terminal import listed, visible
 
 _LEGEND = 48  # letters of a line in a legend of several labels

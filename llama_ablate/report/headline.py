@@ -11,7 +11,7 @@ from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses, ladder, lengths, transfer
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.report import cells
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import listed
 
 #: Verdicts and test results in the order in which the answer names them.

@@ -19,7 +19,7 @@ from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames, ends, rows
-from llama_ablate.findings.stability import words
+from llama_ablate.findings.outcomes import words
 from llama_ablate.report import columns, details, drawing, embedding, tables
 from llama_ablate.report.chart import Chart
 from llama_ablate.report.charts import CHARTS
@@ -44,7 +44,7 @@ _VARIANT = ("label", "variant", "step")
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """A figure of the report on disk."""
 
     name: str
@@ -133,7 +133,7 @@ def write(
     return page
 
 
-def _draw(frames: Frames, folder: Path) -> list[Drawn]:
+def _draw(frames: Frames, folder: Path) -> list[DrawnFigure]:
     """Draw every figure that has something to show."""
     figures = []
     for made in FIGURES.make(frames):
@@ -142,12 +142,15 @@ def _draw(frames: Frames, folder: Path) -> list[Drawn]:
         svg, _png = drawing.save(made.part, disk.below(folder, name))
         made.part.clear()  # its thousands of lines refer to one another
         title = name.replace("_", " ")
-        figures.append(Drawn(made.name, made.table, title, drawing.caption(made), svg))
+        figures.append(DrawnFigure(made.name, made.table, title, drawing.caption(made), svg))
     return figures
 
 
 def _markdown(
-    frames: Frames, sections: Sequence[Section], warnings: Sequence[str], figures: Sequence[Drawn]
+    frames: Frames,
+    sections: Sequence[Section],
+    warnings: Sequence[str],
+    figures: Sequence[DrawnFigure],
 ) -> str:
     experiment = frames.plan.experiment
     lines = [f"# {tables.literal(experiment.name)}", ""]
@@ -165,7 +168,7 @@ def _html(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
-    figures: Sequence[Drawn],
+    figures: Sequence[DrawnFigure],
     folder: Path,
 ) -> Iterable[str]:
     environment = jinja2.Environment(
@@ -225,7 +228,7 @@ def _caption(chart: str) -> str:
 
 
 def _groups(
-    sections: Sequence[Section], made: Sequence[Made[Chart]], figures: Sequence[Drawn]
+    sections: Sequence[Section], made: Sequence[Made[Chart]], figures: Sequence[DrawnFigure]
 ) -> list[Group]:
     """Put sections of one kind and their charts together; charts of no section come last."""
     keys = list(dict.fromkeys(section.key for section in sections))

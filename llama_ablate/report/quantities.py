@@ -30,7 +30,7 @@ from llama_ablate.report.drawing import (
     over_seeds,
     remark,
 )
-from llama_ablate.results.plan import NATS
+from llama_ablate.results.plan_document import NATS
 from llama_ablate.terminal import listed, visible
 
 #: Their losses are what the tables and the other figures are about.

@@ -17,8 +17,8 @@ from llama_ablate.findings import (
     hypotheses,
     ladder,
     lengths,
+    outcomes,
     speed_up,
-    stability,
     tasks,
     transfer,
     tuning,
@@ -361,8 +361,8 @@ def _race(frames: Frames) -> str:
 
 @SECTIONS.register("stability", every_table=True)
 def _stability(frames: Frames) -> Section | None:
-    frame = stability.stability(frames.table.runs)
-    unstable = bool(len(frame)) and bool(frame[list(stability.UNSTABLE)].any(axis=None))
+    frame = outcomes.stability(frames.table.runs)
+    unstable = bool(len(frame)) and bool(frame[list(outcomes.UNSTABLE)].any(axis=None))
     return _section(
         "Stability",
         frame,

@@ -9,14 +9,14 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
-from llama_ablate.evidence.text import DOCUMENTS
+from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.findings.hypotheses import undecidable
 from llama_ablate.report import speeds
 from llama_ablate.results import protocol
-from llama_ablate.results.plan import PlannedTable, PlannedText
-from llama_ablate.results.protocol import Change, Replaced
+from llama_ablate.results.plan_document import PlannedTable, PlannedText
+from llama_ablate.results.protocol import ProtocolChange, Replaced
 from llama_ablate.terminal import listed
 
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
@@ -249,7 +249,7 @@ def _changed(frames: Frames) -> list[str]:
     return sentences
 
 
-def _how(change: Change) -> str:
+def _how(change: ProtocolChange) -> str:
     """Say how a key was changed: from what to what, or that it was added or dropped."""
     before, after = (
         value if value is None or isinstance(value, str) else shown(value)

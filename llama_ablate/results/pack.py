@@ -31,7 +31,7 @@ from llama_ablate.files.strict_json import parse, read_json
 from llama_ablate.results import protocol
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.live import Live
-from llama_ablate.results.plan import PlanDocument, validated
+from llama_ablate.results.plan_document import PlanDocument, validated
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import Curve, Measurement, Outcome, Record
 

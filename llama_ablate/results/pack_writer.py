@@ -14,7 +14,7 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import read_json, sealed, to_line
 from llama_ablate.results.layout import PACK, Layout
 from llama_ablate.results.pack import RUNS, Pack, listed
-from llama_ablate.results.plan import FORMAT, PlanDocument, validated
+from llama_ablate.results.plan_document import FORMAT, PlanDocument, validated
 from llama_ablate.results.snapshot import Results
 
 _EXPERIMENT = "experiment.yaml"

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from llama_ablate.config.experiment import Experiment, Hypothesis
 from llama_ablate.config.registry import Entry
 from llama_ablate.errors import ConfigError
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement, Record
 
 #: What no verdict depends on: names, and which numbers are measured beside the losses.
@@ -71,7 +71,7 @@ class Version(_Part):
 
 
 @dataclass(frozen=True)
-class Change:
+class ProtocolChange:
     """A key of the file that was changed after runs had finished."""
 
     key: str
@@ -176,10 +176,10 @@ def _loss(record: Record) -> float:
     return numbers.get("test_loss_nats", numbers.get("validation_loss_nats", math.nan))
 
 
-def changes(versions: Sequence[Version], now: Experiment) -> list[Change]:
+def changes(versions: Sequence[Version], now: Experiment) -> list[ProtocolChange]:
     """Return what was changed from version to version, as far as the one that is planned now."""
     return [
-        Change(key, before, after, later)
+        ProtocolChange(key, before, after, later)
         for earlier, later in pairwise(_until(versions, now))
         for key, before, after in _differences(earlier, later)
     ]

@@ -17,7 +17,7 @@ from llama_ablate.files.strict_json import to_json
 from llama_ablate.results.layout import Layout, experiments_in
 from llama_ablate.results.live import Live
 from llama_ablate.results.pack import Pack
-from llama_ablate.results.plan import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.protocol import StatedMetrics, Version
 from llama_ablate.results.record import FINAL, Measurement, Record
 from llama_ablate.results.store import Store

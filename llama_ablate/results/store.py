@@ -15,7 +15,7 @@ from llama_ablate.results import leases, live, protocol
 from llama_ablate.results.layout import EARLIER, METRICS, PLAN, Layout, experiments_in
 from llama_ablate.results.leases import Lease
 from llama_ablate.results.live import Live
-from llama_ablate.results.plan import (
+from llama_ablate.results.plan_document import (
     PlanDocument,
     PlannedTable,
     keep_plan,

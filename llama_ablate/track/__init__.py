@@ -5,6 +5,6 @@ launcher reads the results folder and sends what is new.
 """
 
 from llama_ablate.track import mlflow, tensorboard, wandb
-from llama_ablate.track.registry import SINKS, Sink, TrackedRun
+from llama_ablate.track.sinks import SINKS, Sink, TrackedRun
 
 __all__ = ["SINKS", "Sink", "TrackedRun", "mlflow", "tensorboard", "wandb"]

@@ -13,7 +13,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.results import FINAL, Record, Results
 from llama_ablate.results.live import EVERY_S
-from llama_ablate.track.registry import Sink, TrackedRun, make
+from llama_ablate.track.sinks import Sink, TrackedRun, make
 
 _LONGEST_S = 60.0  # between two tries of a sink that fails
 

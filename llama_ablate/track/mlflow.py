@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.track.registry import SINKS, TrackedRun
+from llama_ablate.track.sinks import SINKS, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from llama_ablate.files import disk
 from llama_ablate.files.slugs import slug
-from llama_ablate.track.registry import SINKS, TrackedRun
+from llama_ablate.track.sinks import SINKS, TrackedRun
 
 
 @SINKS.register("wandb")

@@ -11,6 +11,7 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple, cast
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,6 @@ from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel
-from llama_ablate.model.memory import free_bytes
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training.losses import Objective, losses_of, predicted
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, state_bytes
@@ -358,3 +358,10 @@ def _compiled_if_it_pays(
 def pays_to_compile(saved_s: float, compile_s: float, runs: int) -> bool:
     """Whether what compiling saves over a variant's runs is clearly more than what it takes."""
     return saved_s > _CLEARLY * compile_s * (1 + _WARM * runs)
+
+
+def free_bytes(device: torch.device | str) -> int:
+    """Return the bytes that are free on a GPU, or to processes of this machine."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return int(psutil.virtual_memory().available)

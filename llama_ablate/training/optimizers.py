@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import nn
 
 from llama_ablate.config.registry import Choice, Registry
-from llama_ablate.config.sections import Decay, Train
+from llama_ablate.config.section_keys import Decay, Train
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import skeleton

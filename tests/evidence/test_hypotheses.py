@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from llama_ablate.evidence import Hypothesis, simultaneous
+from llama_ablate.evidence import Expectation, simultaneous
 from tests.evidence.test_intervals import most, named
 
 NOISE = np.array([-0.004, 0.0, 0.004, 0.002, -0.002])
 
 
 def result(direction, margin, shift, noise=NOISE):
-    return Hypothesis(direction, margin).result(simultaneous({"": list(noise + shift)})[""])
+    return Expectation(direction, margin).result(simultaneous({"": list(noise + shift)})[""])
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_hypothesis_is_supported_refuted_or_undecided(direction, margin, shift
 
 def test_the_same_difference_named_the_other_way_round_has_the_mirrored_result():
     interval = simultaneous({"": list(NOISE + 0.05)})[""]
-    assert Hypothesis("worse", 0.04).result(interval) == "supported"
-    assert Hypothesis("better", 0.04).result(-interval) == "supported"
+    assert Expectation("worse", 0.04).result(interval) == "supported"
+    assert Expectation("better", 0.04).result(-interval) == "supported"
     assert ((-interval).low, (-interval).high) == (-interval.high, -interval.low)
 
 
@@ -55,7 +55,7 @@ def test_a_list_of_hypotheses_at_their_edge_is_decided_either_way_in_5_of_100(di
     wrong = 0
     for _ in range(tables):
         rows = generator.normal(size=(3, 6))
-        wrong += any(r != "undecided" for r in decided(Hypothesis(direction, 0.0), rows))
+        wrong += any(r != "undecided" for r in decided(Expectation(direction, 0.0), rows))
     assert wrong / tables <= most(0.05, tables)
 
 
@@ -66,7 +66,7 @@ def test_a_true_equivalence_is_refuted_in_at_most_5_of_100(margin, volume):
     wrong = 0
     for _ in range(tables):
         rows = margin / math.sqrt(6) + generator.normal(size=(3, 6))
-        hypothesis = Hypothesis("equivalent", margin / math.sqrt(6))
+        hypothesis = Expectation("equivalent", margin / math.sqrt(6))
         wrong += "refuted" in decided(hypothesis, rows)
     assert wrong / tables <= most(0.05, tables)
 
@@ -75,16 +75,16 @@ def test_an_undecided_hypothesis_counts_the_seeds_to_the_nearest_end_of_what_it_
     """Better by 0.05, at -0.055: 0.005 away, a quarter of a deviation; alone, some 130 seeds."""
     noise = np.array([-0.02, -0.02, 0.0, 0.02, 0.02])
     interval = simultaneous({"": list(noise - 0.055)})[""]
-    hypothesis = Hypothesis("better", 0.05)
+    hypothesis = Expectation("better", 0.05)
     assert hypothesis.result(interval) == "undecided"
     low, high = hypothesis.seeds_to_decide(interval)
     assert low <= 130 <= high
     assert low > 40  # it would be 4, were it the effect that had to be as large as the margin
-    assert Hypothesis("better", 0.0).seeds_to_decide(interval) is None
+    assert Expectation("better", 0.0).seeds_to_decide(interval) is None
 
 
 def test_one_seed_decides_nothing_and_an_equivalence_needs_a_margin():
     interval = simultaneous({"": [-1.0]})[""]
-    assert Hypothesis("better", 0.0).result(interval) == "undecided"
+    assert Expectation("better", 0.0).result(interval) == "undecided"
     with pytest.raises(ValueError, match="an equivalence needs a margin"):
-        Hypothesis("equivalent", 0.0)
+        Expectation("equivalent", 0.0)

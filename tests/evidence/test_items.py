@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import simultaneous
-from llama_ablate.evidence.items import by_group, item_error, least_error
-from llama_ablate.evidence.text import text_error
+from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.evidence.text_error import text_error
 
 
 def crossed(draw, seeds, items, *, seed=0.0, item=0.0, rest=0.0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llama_ablate.evidence import StandardError, simultaneous
-from llama_ablate.evidence.noise import FEWEST, KINDS, Memory, Seen
+from llama_ablate.evidence.noise import FEWEST, KINDS, NoiseMemory, Seen
 from tests.evidence.test_few_seeds import most
 
 
@@ -21,7 +21,7 @@ def drawn(generator, spread, experiments=30, df=200):
             log = -8 - 0.5 * math.log(tokens / 1e6) + (kind == "feedforward") + off
             variance = math.exp(log) * generator.chisquare(df) / df
             rows.append(Seen(f"e{i}", "books", kind, 10**6, tokens, variance**0.5, df, 0.01))
-    return Memory(tuple(rows))
+    return NoiseMemory(tuple(rows))
 
 
 def test_the_law_of_a_made_population_is_found():
@@ -47,10 +47,12 @@ def test_nothing_is_predicted_of_what_is_unlike_all_that_was_seen():
     assert memory.expected("norm", 10**6, 10**6)
     assert memory.expected("norm", 10**6, 10**9) is None
     assert memory.expected("norm", 10**8, 10**6) is None
-    few = Memory(tuple(row for row in memory.rows if row.experiment in {"e0", "e1", "e2", "e3"}))
+    few = NoiseMemory(
+        tuple(row for row in memory.rows if row.experiment in {"e0", "e1", "e2", "e3"})
+    )
     assert few.experiments == FEWEST - 1
     assert few.expected("norm", 10**6, 10**6) is None
-    assert Memory(()).text("books", 10) is None
+    assert NoiseMemory(()).text("books", 10) is None
 
 
 def test_the_texts_error_falls_with_the_root_of_its_documents():
@@ -58,13 +60,13 @@ def test_the_texts_error_falls_with_the_root_of_its_documents():
     assert memory.text("books", 100).se == pytest.approx(0.001)
     assert memory.text("others", 25).se == pytest.approx(0.002)
     assert memory.text("books", 0) is None
-    blank = Memory(tuple(replace(row, text=math.nan) for row in memory.rows))
+    blank = NoiseMemory(tuple(replace(row, text=math.nan) for row in memory.rows))
     assert blank.text("books", 100) is None
 
 
 def test_what_is_written_is_read_again_and_the_shipped_table_is_small():
-    memory = Memory.shipped()
-    assert Memory.read(memory.written()).written() == memory.written()
+    memory = NoiseMemory.shipped()
+    assert NoiseMemory.read(memory.written()).written() == memory.written()
     assert len(memory.written()) <= 10_000
     assert {row.kind for row in memory.rows} <= {*KINDS}
     assert memory.experiments >= 20

@@ -9,7 +9,7 @@ import pytest
 from llama_ablate.evidence import StandardError, contrasts, simultaneous, verdict
 from llama_ablate.evidence.power import (
     SEEDS,
-    Drawn,
+    DrawnTables,
     Noise,
     OfText,
     fewest,
@@ -157,7 +157,7 @@ def test_what_a_plan_expects_narrows_two_seeds():
 
 
 def test_the_effect_that_is_seen_is_the_quantile_of_what_stands_in_its_way():
-    drawn = Drawn(np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]), np.zeros((5, 1)))
+    drawn = DrawnTables(np.array([[1.0], [2.0], [3.0], [4.0], [5.0]]), np.zeros((5, 1)))
     assert drawn.power(3.5)[0] == 0.6
     assert drawn.power(-3.5)[0] == 0.6
     assert drawn.detectable(0.5)[0] == 3.0

@@ -7,7 +7,7 @@ import pytest
 
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
-from llama_ablate.evidence.speed_up import Curve, speed_up
+from llama_ablate.evidence.speed_up import LossCurve, speed_up
 
 BASE = Law(1.5, 200.0, 0.4)
 LENGTHS = (1e5, 2.5e5, 5e5, 1e6)
@@ -29,7 +29,7 @@ def of_runs(base, own, lengths=LENGTHS, noises=(0.0, 0.0), own_lengths=None):
     ]
     difference = simultaneous({"": (drawn[1][-1] - drawn[0][-1]).tolist()})[""]
     curves = (
-        Curve(at, losses.mean(1).tolist())
+        LossCurve(at, losses.mean(1).tolist())
         for at, losses in zip((lengths, own_lengths or lengths), drawn, strict=True)
     )
     return speed_up(*curves, difference)

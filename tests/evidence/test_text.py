@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from llama_ablate.evidence.text import clusters, text_error
+from llama_ablate.evidence.text_error import clusters, text_error
 
 
 def test_clusters_are_documents_and_windows_where_there_are_few():

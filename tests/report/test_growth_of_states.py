@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from llama_ablate.report import figures
-from llama_ablate.results.plan import CONTEXTS
+from llama_ablate.results.plan_document import CONTEXTS
 from tests import plans
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
-from llama_ablate.evidence.items import item_error, least_error
+from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.findings import guards, hypotheses, tasks
 from llama_ablate.report import cells
 from llama_ablate.report.headline import headline

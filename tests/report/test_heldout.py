@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.evidence import Interval
-from llama_ablate.evidence.text import text_error
+from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import estimands, heldout
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import warnings

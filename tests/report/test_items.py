@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from llama_ablate.evidence.items import by_group, item_error, least_error
+from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.findings import guards, tasks
 from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results

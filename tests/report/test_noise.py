@@ -11,7 +11,7 @@ import pytest
 from llama_ablate.config import experiment
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import StandardError, simultaneous
-from llama_ablate.evidence.noise import Memory
+from llama_ablate.evidence.noise import NoiseMemory
 from llama_ablate.findings import contrasts, noise, power
 from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results, Store
@@ -27,7 +27,7 @@ def packs():
 
 
 def test_the_shipped_table_is_what_the_packs_show(packs):
-    assert noise.seen(packs).written() == Memory.shipped().written()
+    assert noise.seen(packs).written() == NoiseMemory.shipped().written()
 
 
 def others(frames, packs):
@@ -37,7 +37,7 @@ def others(frames, packs):
         return {r.id for t in one.plan.tables for r in t.runs if r.variant == t.baseline.id}
 
     first = next(one for one in packs if bases(one) & bases(frames))
-    return Memory.shipped().without(first.plan.experiment.name)
+    return NoiseMemory.shipped().without(first.plan.experiment.name)
 
 
 def test_of_each_experiment_left_out_93_of_100_intervals_of_few_seeds_hold_the_others_mean(packs):
@@ -152,7 +152,7 @@ def test_8_of_10_half_widths_lie_in_the_range_that_earlier_experiments_promise(p
 )
 def test_8_of_10_half_widths_lie_in_the_range_that_a_pilot_promises(pilot, later):
     first, second = (Frames.of(Results.open(REFERENCE / name)) for name in (pilot, later))
-    kept = Memory.shipped().without(second.plan.experiment.name)
+    kept = NoiseMemory.shipped().without(second.plan.experiment.name)
     within = _within(power.Known.of_pilot(first.table, kept, pilot), second.plan, second.table)
     assert np.mean(within) >= 0.8
 
@@ -199,7 +199,7 @@ def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
 def test_a_folder_of_results_is_a_memory_and_too_few_are_refused(experiment_file, tmp_path):
     source = experiment.load(experiment_file(noise=str(REFERENCE)))
     kept = noise.stated(source)
-    assert 5 <= kept.experiments < Memory.shipped().experiments
+    assert 5 <= kept.experiments < NoiseMemory.shipped().experiments
     for name, count in ((REFERENCE / "claims" / "e07-init", 0), (tmp_path / "nowhere", 0)):
         source = experiment.load(experiment_file(noise=str(name)))
         with pytest.raises(ConfigError, match=f"has {count} finished experiments") as told:
@@ -207,7 +207,7 @@ def test_a_folder_of_results_is_a_memory_and_too_few_are_refused(experiment_file
         assert "noise" in str(told.value)
     assert noise.stated(experiment.load(experiment_file(noise="none"))) is None
     shipped = noise.stated(experiment.load(experiment_file()))
-    assert shipped.written() == Memory.shipped().written()
+    assert shipped.written() == NoiseMemory.shipped().written()
 
 
 def test_controls_and_the_same_runs_again_are_seen_once(packs):

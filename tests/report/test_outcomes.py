@@ -11,9 +11,9 @@ import pytest
 
 from llama_ablate.commands import promote, status
 from llama_ablate.errors import ConfigError
-from llama_ablate.findings import comparison, contrasts, hypotheses, stability, union
+from llama_ablate.findings import comparison, contrasts, hypotheses, outcomes, union
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.stability import milder_outcomes
+from llama_ablate.findings.outcomes import milder_outcomes
 from llama_ablate.report import details
 from llama_ablate.report.cells import DIFFERENCE
 from llama_ablate.report.headline import headline
@@ -140,7 +140,7 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
         frames = Frames.of(results)
         table, runs = frames.table, frames.table.runs
         rows = table.comparison.set_index("label")
-        shares = stability.stability(runs).set_index("label")
+        shares = outcomes.stability(runs).set_index("label")
         rates = list(dict.fromkeys(rate for *_, rate in curves))
         won = comparison.winners({"one": table.comparison, "two": table.comparison})
         keys = {arm: [k for k in sorted(curves) if k[0] == arm] for arm in ARMS}
@@ -248,7 +248,7 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
     assert flat["too_short"]
     assert flat["reason"].endswith("'base' lies no lower at any evaluation")
     assert flat["test_loss_nats"] == pytest.approx(3.35)
-    rates = stability.stability(frames.runs).set_index("label")["collapsed"]
+    rates = outcomes.stability(frames.runs).set_index("label")["collapsed"]
     assert rates.to_dict() == {"base": 0, "flat": 0, "far": 2}
     answer = status._once(results)
     assert answer.code == 1

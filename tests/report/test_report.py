@@ -16,7 +16,7 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import seeds_for
 from llama_ablate.evidence.rates import rate_difference
-from llama_ablate.evidence.text import text_error
+from llama_ablate.evidence.text_error import text_error
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.frames import Frames

@@ -16,7 +16,7 @@ from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report import cells
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.results import Store
-from llama_ablate.results.plan import NATS
+from llama_ablate.results.plan_document import NATS
 from llama_ablate.results.record import Measurement, Value, row
 from llama_ablate.results.snapshot import Results
 from tests import plans

@@ -8,7 +8,7 @@ import pandas as pd
 from llama_ablate.findings import transfer
 from llama_ablate.report import cells
 from llama_ablate.report.transfer import figure as transfer_figure
-from llama_ablate.results.plan import NATS
+from llama_ablate.results.plan_document import NATS
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3]
 #: The index of the best rate by variant and size.

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
-from llama_ablate.evidence.text import text_error
+from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.speed_up import speed_ups

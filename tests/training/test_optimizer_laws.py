@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.training import laws
+from llama_ablate.training import optimizer_laws
 from llama_ablate.training.optimizers import OPTIMIZERS, Lion, groups, moments
 
 from .test_optimizers import ENTRIES
@@ -12,7 +12,7 @@ from .test_optimizers import ENTRIES
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=str)
 def test_every_optimizer_obeys_the_laws_with_every_option(entry):
-    laws.check(OPTIMIZERS.resolve(entry))
+    optimizer_laws.check(OPTIMIZERS.resolve(entry))
 
 
 def test_every_option_is_under_the_laws():
@@ -83,7 +83,7 @@ def test_an_optimizer_that_keeps_parts_of_a_matrix_obeys_the_laws(monkeypatch):
     for kind in ("_components", "_schemas"):
         monkeypatch.setattr(OPTIMIZERS, kind, dict(getattr(OPTIMIZERS, kind)))
     OPTIMIZERS.register("adafactor")(adafactor)
-    laws.check(OPTIMIZERS.resolve("adafactor"))
+    optimizer_laws.check(OPTIMIZERS.resolve("adafactor"))
 
 
 FAULTS = {
@@ -110,6 +110,6 @@ def test_a_fault_is_caught_by_its_law(words, monkeypatch):
         monkeypatch.setattr(OPTIMIZERS, kind, dict(getattr(OPTIMIZERS, kind)))
     OPTIMIZERS.register("faulty")(faulty)
     with pytest.raises(ConfigError) as error:
-        laws.check(OPTIMIZERS.resolve("faulty"))
+        optimizer_laws.check(OPTIMIZERS.resolve("faulty"))
     assert str(error.value).startswith("the optimizer 'faulty' ")
     assert words in str(error.value)

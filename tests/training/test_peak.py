@@ -12,9 +12,9 @@ import torch
 
 from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
-from llama_ablate.design import memory
+from llama_ablate.design.forecast import fitting
 from llama_ablate.launch import processes
-from llama_ablate.measure.memory import PeakMemory, _resident
+from llama_ablate.measure.cache import PeakMemory, _resident
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.dropout import Dropout
@@ -183,15 +183,15 @@ def test_a_block_lies_in_the_smallest_hole_that_holds_it_else_at_the_end():
 
 def test_as_many_workers_start_as_fit_and_one_at_least():
     need = Memory(1000, "x")
-    assert [memory.fitting(need, free, COMPUTE) for free in (100, 1999, 5000)] == [1, 1, 5]
+    assert [fitting(need, free, COMPUTE) for free in (100, 1999, 5000)] == [1, 1, 5]
     two = Compute("cpu", 1, "float32", "math", ranks=2)
-    assert memory.fitting(need, 5000, two) == 2
+    assert fitting(need, 5000, two) == 2
 
 
 def test_a_run_says_that_it_starts_fewer_workers_than_asked_for(
     experiment_file, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("llama_ablate.model.memory.free_bytes", lambda _device: 150 << 20)
+    monkeypatch.setattr("llama_ablate.training.compute.free_bytes", lambda _device: 150 << 20)
     file = experiment_file(measure="[perplexity]")
     assert run_in_process(file, tmp_path / "out", "--workers", "4") == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "instead of" in line]

@@ -8,7 +8,7 @@ import pandas as pd
 from llama_ablate.design.forecast import Cost, Forecast
 from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
-from llama_ablate.results.plan import PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.results.plan_document import PlannedTable, PlannedText, PlannedVariant
 
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.results import Results, Store
-from llama_ablate.results.plan import earlier_plans
+from llama_ablate.results.plan_document import earlier_plans
 
 _NAMED = 3  # paths in one note
 

@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.results.plan import PlannedVariant
+from llama_ablate.results.plan_document import PlannedVariant
 
 
 def table(frames: Frames, options: Namespace) -> TableFrames:

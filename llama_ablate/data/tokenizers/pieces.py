@@ -76,7 +76,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SentencePieceModel:
     """What a SentencePiece model consists of."""
 
     pieces: tuple[Piece, ...]
@@ -93,7 +93,7 @@ class Parts:
     escaped: bool
 
 
-def parts(data: bytes) -> Parts:
+def parts(data: bytes) -> SentencePieceModel:
     """Take a model apart that the library has read; what it leaves out has the usual values."""
     model = _fields(data)
     trainer, normalizer = (_fields(model.get(n, [b""])[-1]) for n in (2, 3))
@@ -101,7 +101,7 @@ def parts(data: bytes) -> Parts:
     for entry in map(_fields, model[1]):
         text, score, kind = entry.get(1, [b""]), entry.get(2, [0.0]), entry.get(3, [NORMAL])
         pieces.append(Piece(text[-1].decode("utf-8"), score[-1], kind[-1]))
-    return Parts(
+    return SentencePieceModel(
         pieces=tuple(pieces),
         unknown=next(i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN),
         kind=trainer.get(3, [UNIGRAM])[-1],

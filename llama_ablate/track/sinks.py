@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from llama_ablate.config.registry import Registry
 from llama_ablate.errors import ConfigError, require
 from llama_ablate.files.strict_json import to_line
-from llama_ablate.results.plan import PlanDocument, PlannedRun
+from llama_ablate.results.plan_document import PlanDocument, PlannedRun
 
 
 @dataclass(frozen=True)

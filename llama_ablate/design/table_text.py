@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from llama_ablate.config.experiment import Data
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.results.plan import PlannedText
+from llama_ablate.results.plan_document import PlannedText
 
 
 @dataclass(frozen=True)
-class Text:
+class TableText:
     """A corpus with a tokenizer, prepared."""
 
     data: Data

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from llama_ablate.evidence.text import StandardError
+from llama_ablate.evidence.text_error import StandardError
 
 
 def item_error(differences_SF: ArrayLike, *, least: float = 0.0) -> StandardError:

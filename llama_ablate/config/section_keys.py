@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.config.validation import Section, at, shown
+from llama_ablate.config.validation import Keys, at, shown
 
 #: A decay rate of AdamW's running means.
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -17,7 +17,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Dropout(Section):
+class DropoutKeys(Keys):
     """Rates of dropout, for each kind of place."""
 
     embedding: Rate = 0.0
@@ -25,7 +25,7 @@ class Dropout(Section):
     sublayer: Rate = 0.0
 
 
-class Model(Section):
+class Model(Keys):
     """The architecture of a decoder: sizes, and a component for each slot."""
 
     dim: int = Field(64, gt=0, le=65536)
@@ -48,7 +48,7 @@ class Model(Section):
     #: How weights begin whose layer does not say it itself.
     init: Entry = "depth-scaled"
     #: While training: one rate for all places, or a rate for each.
-    dropout: Rate | Dropout = 0.0
+    dropout: Rate | DropoutKeys = 0.0
     #: How initial weights, multipliers and rates follow width and depth.
     parametrization: Entry = "standard"
 
@@ -61,7 +61,7 @@ class Model(Section):
         return value
 
 
-class About(Section):
+class About(Keys):
     """The source of an architecture, and notes on it."""
 
     source: str = ""
@@ -70,14 +70,14 @@ class About(Section):
     notes: list[str] = Field(default_factory=list)
 
 
-class Preset(Section):
+class Preset(Keys):
     """A published architecture, which `base` and `summary` may name."""
 
     about: About = About()
     model: Model
 
 
-class Data(Section):
+class Data(Keys):
     """A corpus and a tokenizer, each an entry of its registry."""
 
     #: The name of its table, where there are several texts.
@@ -98,7 +98,7 @@ class Data(Section):
         return value
 
 
-class Train(Section):
+class Train(Keys):
     """The train config, the same for every variant unless an axis changes a key."""
 
     tokens: int | None = Field(None, gt=0, le=10**15)

@@ -11,7 +11,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.measure.registry import METRICS, Subject, reason
+from llama_ablate.measure.metrics import METRICS, Subject, reason
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.training.compute import Compute

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from llama_ablate.measure.registry import METRICS, Subject, Unmeasured
+from llama_ablate.measure.metrics import METRICS, Subject, Unmeasured
 from llama_ablate.results.record import Value, row
 from llama_ablate.training.compute import loss_of
 from llama_ablate.training.evaluation import windows

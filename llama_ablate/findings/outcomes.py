@@ -10,7 +10,7 @@ import pandas as pd
 from llama_ablate.evidence import Ended
 from llama_ablate.evidence.rates import share
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan import PlannedTable
+from llama_ablate.results.plan_document import PlannedTable
 
 #: Reads the learning curve of a run.
 Curves = Callable[[str], Sequence[Mapping[str, float]]]
