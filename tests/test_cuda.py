@@ -16,7 +16,7 @@ from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import read_json
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.cache import PeakMemory
+from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model import laws as model_laws
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.results import Store

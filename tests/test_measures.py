@@ -15,7 +15,7 @@ from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.measure import METRICS, Subject, Unmeasured
-from llama_ablate.measure.cache import PeakMemory
+from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.measure.turns import Arm, joined, measure_arms
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
@@ -355,7 +355,7 @@ def test_skill_is_how_often_what_the_window_tells_is_the_likeliest_token(spec, l
 
 
 def test_the_peak_is_that_of_the_program_and_not_of_the_one_that_started_it():
-    reads = "from llama_ablate.measure.cache import PeakMemory as P; print(P('cpu').read())"
+    reads = "from llama_ablate.measure.live_bytes import PeakMemory as P; print(P('cpu').read())"
     becomes = f"os.execv(sys.executable, [sys.executable, '-c', {reads!r}])"
     words = [sys.executable, "-c", f"import os, sys; x = b'1' * (1 << 30); {becomes}"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -30,7 +30,7 @@ from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
 from llama_ablate.launch.processes import REFUSED, leave_after
 from llama_ablate.measure import METRICS, Subject
-from llama_ablate.measure.cache import PeakMemory
+from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.decoder import build, init_weights, spec_from
 from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store

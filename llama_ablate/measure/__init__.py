@@ -1,12 +1,12 @@
 """Metrics by name: each a function from a subject (model, text, compute) to measured values."""
 
 from llama_ablate.measure import (
-    activations,
-    cache,
     cloze,
     length,
+    live_bytes,
     quality,
     speed,
+    trained_layers,
 )
 from llama_ablate.measure.metrics import METRICS, Metrics, Subject, Unmeasured
 from llama_ablate.results.record import Value, row
@@ -17,11 +17,11 @@ __all__ = [
     "Subject",
     "Unmeasured",
     "Value",
-    "activations",
-    "cache",
     "cloze",
     "length",
+    "live_bytes",
     "quality",
     "row",
     "speed",
+    "trained_layers",
 ]

@@ -181,7 +181,7 @@ def planned(experiment_file, results, **keys):
 def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
     experiment_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(noise.Memory, "expected", lambda *_: StandardError(0.01, 2.5))
+    monkeypatch.setattr(noise.NoiseMemory, "expected", lambda *_: StandardError(0.01, 2.5))
     first = planned(experiment_file, tmp_path)
     told = {v.label: v.noise for v in first.plan.tables[0].variants}
     assert told["baseline"] is None
@@ -189,7 +189,7 @@ def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
     assert (told["layernorm"].sd, told["layernorm"].df) == (0.01, 2.5)
     row = Frames.of(Results(first)).table.comparison.set_index("label").loc["layernorm"]
     assert row["pooled"]
-    monkeypatch.setattr(noise.Memory, "expected", lambda *_: StandardError(9.0, 50.0))
+    monkeypatch.setattr(noise.NoiseMemory, "expected", lambda *_: StandardError(9.0, 50.0))
     later = planned(experiment_file, tmp_path, seeds="3", margin="0.1 nats")
     assert {v.label: v.noise for v in later.plan.tables[0].variants} == told
     off = planned(experiment_file, tmp_path / "off", noise="none")

@@ -14,7 +14,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.config.experiment import Train
 from llama_ablate.design.forecast import fitting
 from llama_ablate.launch import processes
-from llama_ablate.measure.cache import PeakMemory, _resident
+from llama_ablate.measure.live_bytes import PeakMemory, _resident
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.dropout import Dropout

@@ -293,7 +293,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch.distributed.fsdp, torch.distributed.tensor  # not of what a rank takes to train
 from llama_ablate.config.experiment import Train
-from llama_ablate.measure.cache import PeakMemory
+from llama_ablate.measure.live_bytes import PeakMemory
 from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.training.compute import Compute, settle
 from llama_ablate.training.loop import train

@@ -108,7 +108,7 @@ STEP = """
 import torch
 from llama_ablate.config.experiment import Model, Train
 from llama_ablate.design.specs import resolve
-from llama_ablate.measure.cache import most_resident
+from llama_ablate.measure.live_bytes import most_resident
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from llama_ablate.training.compute import Compute, update
 from llama_ablate.training.losses import Objective, losses_of
