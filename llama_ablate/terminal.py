@@ -85,6 +85,13 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
+def plural(count: float | str, noun: str) -> str:
+    """Return a noun as it stands behind a count: `run`, `runs`, `processes`."""
+    if count in (1, "1"):
+        return noun
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
 def shortened(text: str, most: int) -> str:
     """Return a line in at most so many columns, shortened in the middle."""
     if columns(text) <= most:

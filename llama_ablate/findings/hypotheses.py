@@ -14,6 +14,7 @@ from llama_ablate.findings.outcomes import UNSTABLE, sides
 from llama_ablate.findings.tasks import of_training, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
+from llama_ablate.terminal import plural
 
 #: Endings of the names of numbers that say what the loss says.
 _OF_LOSS = ("_nats", "_perplexity", "_bits_per_byte")
@@ -134,7 +135,7 @@ def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
     verdicts = table.comparison.set_index("label")["verdict"]
     base = table.plan.baseline.label
     ranked = sum(not variant.role for variant in variants)
-    of = f"{ranked} row{'s'[: ranked > 1]} of its table"
+    of = f"{ranked} {plural(ranked, 'row')} of its table"
     rows = {
         (v.label, base): _Row(
             table.intervals[v.id], "itself alone" if v.role else of, verdicts[v.label]

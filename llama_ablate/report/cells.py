@@ -11,6 +11,7 @@ from llama_ablate.findings.lengths import at_half, turned
 from llama_ablate.findings.outcomes import UNSTABLE
 from llama_ablate.report.tables import NO_DIFFERENCE
 from llama_ablate.results.plan_document import BITS, HELD_OUT, NATS
+from llama_ablate.terminal import plural
 
 #: Head of the differences: their intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
@@ -347,7 +348,7 @@ def heldout(frame: pd.DataFrame) -> pd.DataFrame:
     shown["documents"] = [f"{v:,}" if v else "-" for v in frame["documents"]]
     shown["bytes"] = [f"{v:,}" for v in frame["bytes"]]
     shown["error between"] = [
-        f"{row.clusters} {row.cluster.removesuffix('s')}{'s'[: row.clusters != 1]}"
+        f"{row.clusters} {plural(row.clusters, row.cluster.removesuffix('s'))}"
         if row.clusters
         else "-"
         for row in rows(frame)

@@ -39,6 +39,7 @@ from llama_ablate.report.chart import (
 from llama_ablate.report.drawing import cast, over_seeds
 from llama_ablate.report.parts import Parts
 from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.terminal import plural
 
 CHARTS = Parts[Chart]("chart")
 
@@ -510,4 +511,4 @@ def _count(counts: Iterable[float]) -> str:
     if not seen:
         return "no seeds"
     more = f" to {seen[-1]}" if len(seen) > 1 else ""
-    return f"n = {seen[0]}{more} seed{'s'[: seen[-1] != 1]}"
+    return f"n = {seen[0]}{more} {plural(seen[-1], 'seed')}"

@@ -24,7 +24,7 @@ from llama_ablate.evidence.student import quantile
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.report.parts import Made
-from llama_ablate.terminal import visible
+from llama_ablate.terminal import plural, visible
 
 MANY = 12  # variants beyond which a legend no longer helps
 BASELINE = "#333333"
@@ -203,7 +203,7 @@ def counted(seeds: Iterable[float]) -> str:
     if not counts:
         return "no seeds"
     some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    return f"{some} seed{'s'[: counts[-1] != 1]}"
+    return f"{some} {plural(counts[-1], 'seed')}"
 
 
 def over(seeds: Iterable[float]) -> str:

@@ -12,7 +12,7 @@ from llama_ablate.findings import contrasts, hypotheses, ladder, lengths, transf
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.report import cells
 from llama_ablate.results.plan_document import PlanDocument
-from llama_ablate.terminal import listed
+from llama_ablate.terminal import listed, plural
 
 #: Verdicts and test results in the order in which the answer names them.
 _VERDICTS = (
@@ -80,19 +80,18 @@ def facts(frames: Frames) -> str:
     variants = frames.table.plan.variants
     arms = sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
-    seeds = _range(looks) + f" seed{'s'[: looks[-1] > 1]}"
+    seeds = f"{_range(looks)} {plural(looks[-1], 'seed')}"
     tokens = _range([table.tokens_per_run for table in plan.tables])
     steps = _range([table.steps for table in plan.tables])
-    plural = "" if steps == "1" else "s"
     matches = dict.fromkeys(table.matching for table in plan.tables)
     shared = experiment.train.optimizer
     optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
     text = [
         *([f"{len(plan.tables)} tables"] if len(plan.tables) > 1 else []),
         f"{len(variants) - arms} variants"
-        + (f" and {arms} control{'s'[: arms > 1]}" if arms else ""),
+        + (f" and {arms} {plural(arms, 'control')}" if arms else ""),
         seeds + (f", {race} more to tune on" if race else ""),
-        f"{tokens} tokens a run ({steps} step{plural} of {experiment.train.batch} x "
+        f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of {experiment.train.batch} x "
         f"{experiment.model.context}){_passes(plan)}",
         " or ".join(optimizers),
         "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
@@ -118,7 +117,7 @@ def computed(frames: Frames) -> str:
     return (
         f"Computed on {named('devices', 'device')} in {named('precisions', 'precision')} with the "
         f"{named('attention kernels', 'kernel')} attention kernel and {threads} "
-        f"thread{'s'[: threads != '1']} a worker"
+        f"{plural(threads, 'thread')} a worker"
         f"{', training steps compiled' if frames.compute.get('compiled') else ''}."
     )
 
@@ -203,7 +202,7 @@ def _failing(frames: Frames) -> str:
         for kind, name in _CONTROLS.items()
         if not all(t.controls[kind].holds for t in frames.tables if kind in t.controls)
     ]
-    return f"{' and '.join(failing)} fail{'s'[: len(failing) == 1]}" if failing else ""
+    return f"{' and '.join(failing)} {'fails' if len(failing) == 1 else 'fail'}" if failing else ""
 
 
 def _best_rates(frames: Frames) -> Iterator[str]:

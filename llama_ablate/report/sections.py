@@ -27,6 +27,7 @@ from llama_ablate.findings.frames import Frames, TableFrames, spread
 from llama_ablate.report import cells, quantities
 from llama_ablate.report.parts import Parts
 from llama_ablate.results import protocol
+from llama_ablate.terminal import plural
 
 
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ def _tuning(frames: Frames) -> Section | None:
 def _race(frames: Frames) -> str:
     """Say on which seeds points were chosen, where they are not those that are reported."""
     race = frames.plan.experiment.race
-    return f", on {race} seed{'s'[: race > 1]} that no table reports" if race else ""
+    return f", on {race} {plural(race, 'seed')} that no table reports" if race else ""
 
 
 @SECTIONS.register("stability", every_table=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from llama_ablate.terminal import listed
+from llama_ablate.terminal import listed, plural
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
@@ -18,7 +18,8 @@ def notes(comparison: pd.DataFrame) -> list[str]:
         turns, processes = (frame[f"{name}_speed_{what}"].max() for what in ("turns", "processes"))
         spread = frame[f"{name}_speed_spread"]
         if turns < _TURNS or processes < _PROCESSES:
-            few[name] = f"{title}: {_count(turns, 'turn')} in {_count(processes, 'process')}"
+            taken = f"{turns:.0f} {plural(turns, 'turn')}"
+            few[name] = f"{title}: {taken} in {processes:.0f} {plural(processes, 'process')}"
         labels = [f"'{label}'" for label in frame.loc[spread > _UNSTEADY, "label"]]
         if labels:
             unsteady[name] = f"{title}: by up to {spread.max():.0%} ({listed(labels)})"
@@ -35,12 +36,6 @@ def notes(comparison: pd.DataFrame) -> list[str]:
             f"short. {_again(unsteady)}"
         )
     return sentences
-
-
-def _count(number: float, thing: str) -> str:
-    """Write a count: `1 turn`, `5 processes`."""
-    plural = "es" if thing.endswith("s") else "s"
-    return f"{number:.0f} {thing}{'' if number == 1 else plural}"
 
 
 def _again(names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from llama_ablate.report import speeds
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced
-from llama_ablate.terminal import listed
+from llama_ablate.terminal import listed, plural
 
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
@@ -241,7 +241,7 @@ def _changed(frames: Frames) -> list[str]:
         most = len(UNPLANNED) - 1
         share = f"{'at least ' * (looks > most)}{UNPLANNED[min(looks, most)]:.1%}"
         sentences.append(
-            f"Seeds were added {looks} time{'s'[: looks != 1]} after a look at results: where no "
+            f"Seeds were added {looks} {plural(looks, 'time')} after a look at results: where no "
             f"variant differs, that gives {share} of tables a false verdict and not "
             f"{UNPLANNED[0]:.1%} (simulated: seven variants, seeds doubled each time from three "
             "on). `seeds: {looks: [3, 6, 12]}` plans for it."

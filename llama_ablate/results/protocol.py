@@ -18,6 +18,7 @@ from llama_ablate.config.registry import Entry
 from llama_ablate.errors import ConfigError
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Measurement, Record
+from llama_ablate.terminal import plural
 
 #: What no verdict depends on: names, and which numbers are measured beside the losses.
 _FREE = {"name", "question", "base", "measure"}
@@ -84,7 +85,7 @@ class ProtocolChange:
         """When it was changed: `after 3 runs had finished`."""
         runs = self.version.after_runs
         number = "" if runs is None else f"{runs} "
-        return f"after {number}run{'s'[: runs != 1]} had finished"
+        return f"after {number}{plural(runs or 0, 'run')} had finished"
 
 
 def version(
