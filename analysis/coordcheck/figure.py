@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from analysis.coordcheck.trends import Trend, slope
 from llama_ablate.report.drawing import blank, legend
+from llama_ablate.terminal import plural
 
 _KINDS = ("attention", "feed-forward", "stream", "logits")
 
@@ -56,7 +57,7 @@ def figure(activations: pd.DataFrame) -> Figure:
             own = means[(means["parametrization"] == name) & (means["place"] == place)]
             for step, colour in zip(steps, sns.color_palette("viridis", len(steps)), strict=True):
                 at = own[own["step"] == step]
-                label = f"after {step} step{'s'[: step > 1]}"
+                label = f"after {step} {plural(step, 'step')}"
                 axes.plot(at["width"], at["change"], "o-", ms=3, color=colour, label=label)
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")

@@ -139,7 +139,7 @@ def _held(path: Path) -> tuple[int, Path]:
         disk.make(path)
         try:
             handle = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:  # whoever held it removed it just now
+        except FileNotFoundError:  # the process that held the lock removed the folder
             continue
         try:
             if not _locked(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):

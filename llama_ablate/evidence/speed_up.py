@@ -18,7 +18,8 @@ from llama_ablate.evidence.scaling import law_between
 
 Array = NDArray[np.float64]
 _STEPS = 1000  # of a curve, between its shortest and its longest run
-_BENDS = 3  # fewest lengths that say how a curve bends, one more says whether it does so
+#: Fewest lengths that a curve is fitted through; one more checks its form.
+LENGTHS = 3
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,11 @@ class LossCurve:
         """
         if nats == 0:
             return 0.0, 0.0
-        at = self.where(self.losses[-1] + nats) if len(self.x) >= _BENDS else -math.inf
+        at = self.where(self.losses[-1] + nats) if len(self.x) >= LENGTHS else -math.inf
         if math.isinf(at):
             return math.inf, 0.0
         logs = np.log(self.x)
-        error = 0.0 if math.isnan(self.form) else self._slope * float(np.abs(logs - at).min())
-        return float(logs[-1]) - at, error
+        return float(logs[-1]) - at, self._slope * float(np.abs(logs - at).min())
 
     @property
     def form(self) -> float:
@@ -51,13 +51,13 @@ class LossCurve:
 
     @property
     def _slope(self) -> float:
-        """The error of the form, for the logarithm of length to the nearest run."""
-        return max(error / gap for error, gap in self._left_out)
+        """The error of the form over the logarithm of length to the nearest run; 0 unchecked."""
+        return max((error / gap for error, gap in self._left_out), default=0.0)
 
     @cached_property
     def _left_out(self) -> list[tuple[float, float]]:
         """How far each inner length is from where the others have its loss, and from the next."""
-        if len(self.x) <= _BENDS:
+        if len(self.x) <= LENGTHS:
             return []
         logs, inner = np.log(self.x), range(1, len(self.x) - 1)
         others = [

@@ -8,10 +8,9 @@ import pandas as pd
 
 from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
-from llama_ablate.evidence.speed_up import LossCurve, SpeedUp, speed_up
+from llama_ablate.evidence.speed_up import LENGTHS, LossCurve, SpeedUp, speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
 
-_LENGTHS = 3  # fewest of a curve
 _ALPHA = 0.05
 _COSTS = ("tokens", "flops", "seconds")
 _ENDS = ("low", "high", "least", "most")
@@ -86,7 +85,7 @@ _Pair = tuple[pd.DataFrame, pd.DataFrame]
 def _curves(points: pd.DataFrame, axis: str) -> dict[str, _Pair]:
     """Return the losses along an axis of each variant, none where the baseline's are too few."""
     base = _grid(points[points["baseline"]], axis) if len(points) else pd.DataFrame()
-    if len(base) < _LENGTHS:
+    if len(base) < LENGTHS:
         return {}
     labels = set(points.loc[points["baseline"], "label"])
     curves = {}

@@ -89,7 +89,7 @@ def s_shaped(middle, width):
 
 
 def test_a_curve_of_another_form_is_told_by_the_lengths_that_are_left_out():
-    """The three lengths of a review read 1.8x as 1.31x; of two form errors the worst is told."""
+    """Losses that fall in a step: the worst error of a left-out length widens the interval."""
     lengths = [4.0**i for i in range(5)]
     steep = s_shaped(lengths[-1] / 3, 0.5)
     of = of_runs(steep, faster(1.8, steep), lengths)
