@@ -7,7 +7,8 @@ import argparse
 from pathlib import Path
 
 import llama_ablate as la
-from llama_ablate.report import cells, latex, tables
+from llama_ablate.findings.rows import cells
+from llama_ablate.report import latex, tables
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
         results = la.open(options.results).only(options.table)
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    shown = cells.comparison(results.frames.table.comparison)
+    shown = cells(results.frames.table.comparison)
     formats = {
         "text": lambda: tables.text(shown),
         "markdown": lambda: tables.markdown(shown),

@@ -11,6 +11,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.config.schema import RACE_SEED
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.launch import local
 from llama_ablate.results import Results, Store
 from tests.in_process import Inline, in_process, run_in_process
@@ -92,14 +93,14 @@ def test_a_stopped_experiment_goes_on_to_what_an_unbroken_one_reports(looked, tm
     one, other = (Frames.of(Results(s)).table for s in (store, Store(tmp_path / "looked")))
     columns = ["label", "verdict", "look", "n", "difference", "low", "high"]
     columns.append("p_corrected")
-    assert one.comparison[columns].equals(other.comparison[columns])
+    assert framed(one.comparison)[columns].equals(framed(other.comparison)[columns])
     assert store.runs.final_ids() == Store(tmp_path / "looked").runs.final_ids()
 
 
 def test_each_variant_has_the_seeds_of_its_looks_at_its_best_point_and_no_more(looked):
     _, store = looked
     table = Frames.of(Results(store)).table
-    rows = table.comparison.set_index("label")
+    rows = framed(table.comparison).set_index("label")
     assert rows.loc["A/A", ["verdict", "look", "n"]].tolist() == ["equivalent", 1, 1]
     trained = table.runs[~table.runs["race"]].groupby("label")
     assert set(trained["point"].nunique()) == {1}
@@ -134,7 +135,7 @@ def test_status_and_pack_count_what_was_needed_alone(looked, tmp_path, capsys):
         assert main(["pack", str(store.root), "--out", str(tmp_path / "pack")]) == 0
     assert "pending" not in capsys.readouterr().out
     ours, packed = (Frames.of(Results.open(p)).table for p in (store.root, tmp_path / "pack"))
-    assert ours.comparison.equals(packed.comparison)
+    assert framed(ours.comparison).equals(framed(packed.comparison))
     assert breaches(store.root) == breaches(tmp_path / "pack") == []
 
 

@@ -13,6 +13,7 @@ from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings import tasks
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.launch import measurement
 from llama_ablate.measure import METRICS
 from llama_ablate.report import page
@@ -169,8 +170,8 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
         file = experiment_file(guard="{metric: cloze, worse_by: 1 points}", measure=measure)
         assert run_in_process(file, tmp_path / "r") == 0
         table = Frames.of(Results.open(tmp_path / "r" / "tiny")).table
-        guarded = [(row.measure, row.result) for row in table.guards.itertuples()]
-        return tasks.accuracies(table), guarded, capsys.readouterr().err
+        guarded = [(row.measure, row.result) for row in framed(table.guards).itertuples()]
+        return framed(tasks.accuracies(table)), guarded, capsys.readouterr().err
 
     for words in ("first", "second"):
         rows, guarded, _ = run(words)

@@ -15,6 +15,7 @@ import pytest
 from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import figures, tables
 from llama_ablate.results import Results, Store
 from tests import filled
@@ -130,7 +131,7 @@ def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(ma
     effects = figures.effects(frames)
     assert effects.get_size_inches()[1] < 20
     axes = effects.axes[0]
-    ordered = list(frames.table.comparison.sort_values("difference")["label"])
+    ordered = list(framed(frames.table.comparison).sort_values("difference")["label"])
     ordered.remove("rope")
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == ordered[:20] + ordered[-20:]

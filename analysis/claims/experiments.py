@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -19,9 +18,9 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import simultaneous, verdict, written
 from llama_ablate.files.slugs import slug
 from llama_ablate.findings import contrasts, controls, hypotheses
-from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.findings.tasks import differences, samples, split_of
-from llama_ablate.report import cells
 from llama_ablate.results import snapshot
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -101,7 +100,7 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
     """Yield what each hypothesis of an experiment found, and its contrary where a claim is that."""
     experiment = frames.plan.experiment
     check_variants(name, [entry.variant for entry in experiment.hypotheses], sources)
-    tested = rows(hypotheses.results(frames))
+    tested = hypotheses.results(frames)
     for row, source, lengths in zip(tested, sources, by_length(frames), strict=True):
         where = f" ({row.table})" if row.table else ""
         statement = _BASELINE.sub(f"baseline ({_component(frames)})", row.hypothesis)
@@ -114,7 +113,7 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
             yield Evidence(
                 experiment=name,
                 statement=("it is not so that " if denied else "") + statement + where,
-                measured=cells.measured(row),
+                measured=row.of_difference(),
                 finding=end,
                 claims=tuple(id_.removeprefix(_NOT) for id_ in claims),
                 why=row.why,
@@ -126,7 +125,7 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
 
 def _of_factors(name: str, frames: Frames, sources: Sequence[FactorSource]) -> Iterator[Evidence]:
     """Yield whether the effects of factors are as small as sources say of them."""
-    effects = {row.factor: row for row in rows(contrasts.factors(frames.table))}
+    effects = {row.factor: row for row in contrasts.factors(frames.table)}
     for source in sources:
         row = effects[source.factor]
         low, high = row.low, row.high
@@ -183,7 +182,7 @@ def check_variants(experiment: str, variants: Sequence[str], sources: Sequence[S
         )
 
 
-def by_length(frames: Frames) -> list[dict[int, Any]]:
+def by_length(frames: Frames) -> list[dict[int, HypothesisRow]]:
     """Return each hypothesis' test results at the branches of its runs, by training tokens.
 
     A branch is the run cooled down early, so each is the same comparison after fewer tokens. The
@@ -194,7 +193,7 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
     """
     experiment = frames.plan.experiment
     stated = experiment.hypotheses
-    results: list[dict[int, Any]] = [{} for _ in stated]
+    results: list[dict[int, HypothesisRow]] = [{} for _ in stated]
     for tokens in sorted({t for table in frames.tables for t in table.branches()}):
         shorter = {
             i: short
@@ -209,15 +208,15 @@ def by_length(frames: Frames) -> list[dict[int, Any]]:
             small = stated[i].direction == "equivalent" and row.tested == "supported"
             seen = not small and (row.low > 0 or row.high < 0)
             failing = [controls.failing(checks[name], seen_to_differ=seen) for name in tables_of]
-            results[i][tokens] = row._replace(result="no verdict" if any(failing) else row.tested)
+            results[i][tokens] = replace(row, result="no verdict" if any(failing) else row.tested)
     return results
 
 
-def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[Any]:
+def _tested(frames: Frames, stated: Sequence[Hypothesis]) -> list[HypothesisRow]:
     """Return the test results of other hypotheses than the experiment's own."""
     other = frames.plan.experiment.model_copy(update={"hypotheses": list(stated)})
     plan = frames.plan.model_copy(update={"experiment": other})
-    return rows(hypotheses.results(replace(frames, plan=plan)))
+    return hypotheses.results(replace(frames, plan=plan))
 
 
 def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, controls.Check]:
@@ -228,14 +227,12 @@ def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, control
         return {}
     base, own = (samples(table, name, loss) for name in (table.plan.baseline.label, harmed[0]))
     interval = simultaneous({"": list(differences(own, base, relative=False).values())})[""]
-    row = SimpleNamespace(
-        difference=interval.mean,
-        low=interval.low,
-        high=interval.high,
-        verdict=verdict(interval, table.margin),
-        unit=table.unit.name,
+    row = next(row for row in table.comparison if row.label == harmed[0])
+    word = verdict(interval, table.margin)
+    then = replace(
+        row, difference=interval.mean, low=interval.low, high=interval.high, verdict=word
     )
-    return {"positive": controls.seen(row, table.margin)}
+    return {"positive": controls.seen(then, table.margin)}
 
 
 def _component(frames: Frames) -> str:
@@ -258,10 +255,10 @@ def _at_length(entry: Hypothesis, frames: Frames, tokens: int) -> Hypothesis | N
     return entry.model_copy(update={"measure": names[0][tokens], "direction": direction})
 
 
-def _lengths(lengths: Mapping[int, Any], words: Mapping[int, str], end: str) -> str:
+def _lengths(lengths: Mapping[int, HypothesisRow], words: Mapping[int, str], end: str) -> str:
     """Write what a hypothesis gave at shorter lengths, and up to which it gave the contrary."""
     listed = "; ".join(
-        f"{tokens / 1e6:.1f}M tokens {cells.measured(row)} ({words[tokens]})"
+        f"{tokens / 1e6:.1f}M tokens {row.of_difference()} ({words[tokens]})"
         for tokens, row in lengths.items()
     )
     contrary = [tokens for tokens, word in words.items() if word == _CONTRARY.get(end)]

@@ -14,7 +14,8 @@ from analysis.claims.ledger import DOCUMENTS, Evidence, Row, claims, counted, le
 from llama_ablate.evidence import written
 from llama_ablate.findings import controls
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import cells, tables
+from llama_ablate.findings.rows import DIFFERENCE, cells
+from llama_ablate.report import tables
 
 _LINK = "../results/reference/claims"
 #: Columns as the report has them; speeds only where they were measured.
@@ -50,16 +51,18 @@ def systems_parts(reference: Path) -> dict[str, str]:
 
 def beside(sources: dict[str, str], frames: Frames) -> pd.DataFrame:
     """Return a row for each variant: what sources say of its label, and what was measured."""
-    comparison = frames.table.comparison
-    shown = cells.comparison(comparison)
-    base = comparison[comparison["baseline"]].iloc[0]
-    change = comparison["perplexity"] / base["perplexity"] - 1
+    rows = frames.table.comparison
+    shown = cells(rows)
+    base = next(row for row in rows if row.baseline)
     return pd.DataFrame(
         {
             "variant": shown["variant"],
-            "source said": [sources.get(label, "") for label in comparison["label"]],
-            "loss, difference [95%]": shown[cells.DIFFERENCE],
-            "perplexity": [written.number(100 * c, "+.1f", "%") for c in change],
+            "source said": [sources.get(row.label, "") for row in rows],
+            "loss, difference [95%]": shown[DIFFERENCE],
+            "perplexity": [
+                written.number(100 * (row.perplexity / base.perplexity - 1), "+.1f", "%")
+                for row in rows
+            ],
         }
         | {name: shown[name] for name in _MEASURED if name in shown}
     )
@@ -214,8 +217,8 @@ def _controls(frames: Frames) -> str:
     told = [
         (f"{table.plan.name}: " if table.plan.name else "")
         + "; ".join(
-            ": ".join(filter(None, (kind, word, why)))
-            for kind, word, why in controls.told(table.plan, table.comparison, table.margin)
+            ": ".join(filter(None, (one.control, one.result, one.why)))
+            for one in controls.told(table.plan, table.comparison, table.margin)
         )
         for table in frames.tables
     ]

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,4 +145,5 @@ def _agreement(options: Namespace) -> Answer:
     shown = [agreement.cells(ranked), *([agreement.cheapest_cells(best)] if len(best) else [])]
     values = {"ranked": ranked, "seeds": seeds, "cheapest": best}
     records = {key: own.to_dict("records") for key, own in values.items()}
-    return Answer([*shown, "\n".join(remarks)], {**records, "turned": turned, "remarks": remarks})
+    told = {"turned": [*map(asdict, turned)], "remarks": remarks}
+    return Answer([*shown, "\n".join(remarks)], {**records, **told})

@@ -129,26 +129,25 @@ def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None)
     from llama_ablate.design.promotion import Gate
     from llama_ablate.findings import controls
 
-    rows = table.comparison.to_dict("records")
-    row = next(row for row in rows if row["label"] == label)
-    if row["baseline"]:
+    row = next(row for row in table.comparison if row.label == label)
+    if row.baseline:
         raise ConfigError(f"'{label}' is the baseline of {root}: name what is compared with it")
-    if row["role"]:
+    if row.role:
         raise ConfigError(f"'{label}' is a control of {root}: name a variant")
-    verdict = str(row["verdict"])
+    verdict = row.verdict
     if verdict not in ("better", "equivalent", "inconclusive"):
         raise ConfigError(f"'{label}' is {verdict} in {root}: there is nothing to confirm")
     failing = controls.failing(table.controls, seen_to_differ=verdict == "better")
-    failing = "; ".join(filter(None, (failing, str(row["guard"]))))
+    failing = "; ".join(filter(None, (failing, row.guard)))
     direction = stated or ("better" if verdict == "inconclusive" else verdict)
     return Gate(
         root,
         direction,
         verdict,
-        difference=float(row["difference"]),
-        low=float(row["low"]),
-        high=float(row["high"]),
-        seeds=int(row["n"]),
+        difference=row.difference,
+        low=row.low,
+        high=row.high,
+        seeds=row.n,
         passed=verdict == direction and not failing,
         controls=failing,
     )

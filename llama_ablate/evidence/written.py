@@ -2,7 +2,10 @@
 
 import math
 
+NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
+_LEVEL = 0.05  # of a table: p is below it just where an interval leaves out 0
+_LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
 
 
 def number(value: float, form: str, unit: str = "") -> str:
@@ -63,3 +66,45 @@ def times(ratio: float, low: float, high: float) -> str:
     while places < _MOST and any(end != 1 == round(end, places) for end in (low, high)):
         places += 1
     return f"{ratio:.{places}f}x [{low:.{places}f}, {high:.{places}f}]"
+
+
+def measured(difference: float, low: float, high: float, unit: str) -> str:
+    """Write a difference in its unit, with its interval."""
+    if math.isnan(difference):
+        return "not measured"
+    return interval(difference, low, high) + (f" {unit}" if unit else "")
+
+
+def pace(ratio: float, low: float, high: float) -> str:
+    """Write a ratio of speeds; where the interval holds 1, that no difference was seen."""
+    if low <= 1 <= high:
+        return f"{NO_DIFFERENCE} [{low:.2f}, {high:.2f}]"
+    return times(ratio, low, high)
+
+
+def bounded(value: float, low: float, high: float, form: str) -> str:
+    """Write an estimate with its interval, of which an end of 0 or infinity is no end."""
+    if low == 0 and math.isinf(high):
+        return "not determined"
+    if low == 0 and high > 0:
+        return f"at most {high:{form}}"
+    return f"at least {low:{form}}" if math.isinf(high) else interval(value, low, high, form)
+
+
+def p_value(p: float) -> str:
+    """Write a p value with two digits; with more where it would else cross the level."""
+    if math.isnan(p):
+        return ""
+    if p < _LEAST_P:
+        return f"< {_LEAST_P:.4f}"
+    text = f"{p:.2g}" if p < _LARGE_P else f"{p:.2f}"
+    return text if (float(text) < _LEVEL) == (p < _LEVEL) else f"{p:.5f}"
+
+
+def seeds(low: float, high: float) -> str:
+    """Write how many seeds would decide; nothing where that is not known."""
+    if math.isnan(low):
+        return ""
+    if math.isinf(high):
+        return f"{low:.0f} seeds or more"
+    return f"{low:.0f} seeds" if low == high else f"{low:.0f} to {high:.0f} seeds"

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,23 +206,33 @@ def cheapest(seeds: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
-def turned(results: str, found: Sequence[Setting]) -> list[dict[str, Any]]:
-    """Return the rows or effects that are better at a setting and worse at the largest, or so.
+@dataclass(frozen=True)
+class Turned:
+    """A row or an effect that is better at a setting and worse at the largest, or the reverse."""
 
-    Of each `results, name, unit`, and from the smallest setting to the largest its `differences`,
-    with the names of these `settings`.
-    """
+    results: str
+    unit: str
+    #: What the settings are called, from the smallest to the largest.
+    settings: Sequence[str]
+    name: str
+    #: At each of the settings.
+    differences: Sequence[float]
+
+
+def turned(results: str, found: Sequence[Setting]) -> list[Turned]:
+    """Return the rows or effects that are better at a setting and worse at the largest, or so."""
     last = len(found) - 1
-    parts = [
-        lengths.effects(setting.table).assign(tokens=place, end=place == last)
+    rows = [
+        row
         for place, setting in enumerate(found)
+        for row in lengths.effects(setting.table, place, end=place == last)
     ]
-    frame = pd.concat(parts, ignore_index=True)
     names = [_named(setting.size, setting.share) for setting in found]
     unit = found[-1].table.unit.name
-    values = {name: own["difference"].tolist() for name, own in frame.groupby("name", sort=False)}
-    same: dict[str, Any] = {"results": results, "unit": unit, "settings": names}
-    return [{**same, "name": name, "differences": values[name]} for name in lengths.turned(frame)]
+    return [
+        Turned(results, unit, names, name, [row.difference for row in rows if row.name == name])
+        for name in lengths.turned(rows)
+    ]
 
 
 def _grouped(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
@@ -291,7 +302,7 @@ def _cell(value: float, low: float, high: float) -> str:
     return f"{value:.0%} " + ("(too few arms)" if math.isnan(low) else f"[{low:.0%}, {high:.0%}]")
 
 
-def remarks(best: pd.DataFrame, changed: Sequence[dict[str, Any]]) -> list[str]:
+def remarks(best: pd.DataFrame, changed: Sequence[Turned]) -> list[str]:
     """Say what the shares are of, what their intervals hold for, and what `turned` returned."""
     told = [
         "Ranked alike: the sign of the difference of two arms' mean losses is that at the largest "
@@ -309,7 +320,7 @@ def remarks(best: pd.DataFrame, changed: Sequence[dict[str, Any]]) -> list[str]:
     else:
         told.append("The cheapest setting is named from three seeds on.")
     for row in changed:
-        steps = zip(row["differences"], row["settings"], strict=True)
+        steps = zip(row.differences, row.settings, strict=True)
         values = ", ".join(f"{value:+.3f} ({at})" for value, at in steps)
-        told.append(f"Turned: {row['name']} in {row['results']}: {values} {row['unit']}.")
+        told.append(f"Turned: {row.name} in {row.results}: {values} {row.unit}.")
     return told

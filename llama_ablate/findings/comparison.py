@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,21 +26,20 @@ from llama_ablate.evidence import (
 )
 from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import p_of_rates, share
+from llama_ablate.evidence.written import decimals, interval, number, p_value, pace, seeds
 from llama_ablate.findings import tuning
 from llama_ablate.findings.outcomes import UNSTABLE, words
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column
 from llama_ablate.results import FINAL
-from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import NATS, PlannedTable
 
 #: The reported losses by variant's id and by seed.
 Losses = dict[str, dict[int, float]]
-_DIFFERENCE = (
-    *("difference", "low", "high", "verdict", "p_corrected", "alpha"),
-    *("df", "seed_se", "text_se", "pooled", "seeds_low", "seeds_high"),
-    *("correlation", "pairing_saves"),
-)
 #: Losses of a variant and of the baseline with the same seed.
 Pairs = Sequence[tuple[float, float]]
 _ALPHA = 0.05
+#: The interval of a difference from itself.
+_NOTHING = simultaneous({"": []})[""]
 
 
 class Against(NamedTuple):
@@ -54,6 +53,247 @@ class Against(NamedTuple):
 NO_BIAS = (0.0, 0.0)
 
 
+@dataclass(frozen=True)
+class ComparisonRow(Row):
+    """A variant beside the baseline of its table: quality, difference, size, speed and memory."""
+
+    label: str = column("label of the variant", "variant", leading=True)
+    baseline: bool = column("whether it is the baseline")
+    role: str = column("`aa` or `positive` for a control, else empty")
+    point: str = column("what was tuned, as `lr 0.001`; empty where nothing is")
+    outcome: str = column("how its reported runs ended, counted")
+    unit: str = column(
+        "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
+        "tokenizers of their own"
+    )
+    n: int = column(
+        "number of seeds that are paired with the baseline's; of the baseline its own",
+        "n",
+        leading=True,
+    )
+    loss: float = column("mean loss over its reported runs that ended `ok`: those that trained")
+    sd: float = column("standard deviation of the loss over seeds")
+    difference: float = column(
+        "mean difference from the baseline, paired by seed; below 0 is better"
+    )
+    low: float = column("lower end of its interval, which holds for all rows of the table at once")
+    high: float = column("upper end of its interval")
+    verdict: str = column(
+        "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, `collapsed`, "
+        "`failed`, `pending`; of the baseline `baseline`"
+    )
+
+    @cell("loss ({unit})", leading=True)
+    def of_loss(self) -> str:
+        """Write the mean loss; where runs were lost, of how many it is."""
+        mean, trained = number(self.loss, f".{self.places}f"), self.ended - self.lost
+        told = f" (mean of the {trained} that trained)" if self.lost and trained else ""
+        return mean + told
+
+    @cell(DIFFERENCE, leading=True)
+    def of_difference(self) -> str:
+        """Write the difference with its interval."""
+        return "" if self.baseline else interval(self.difference, self.low, self.high)
+
+    @cell("verdict", leading=True)
+    def of_verdict(self) -> str:
+        """Write the verdict; of a better variant, also in what guarded number it is worse."""
+        guarded = self.verdict == "better" and self.guard
+        return f"{self.verdict}, {self.guard}" if guarded else self.verdict
+
+    @cell("at half the length", leading=True, optional=True)
+    def of_half(self) -> str:
+        """Write what half the length of training said."""
+        return self.half or ""
+
+    @cell("bias", leading=True, optional=True)
+    def of_bias(self) -> str:
+        """Write what is known of a bias."""
+        return self.bias
+
+    @cell("learning rate", leading=True, optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
+
+    p_corrected: float = column(
+        "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 just where "
+        "the interval leaves out 0"
+    )
+    alpha: float = column("error that the row's interval spends")
+    df: float = column("degrees of freedom of the standard error")
+    seed_se: float = column("standard error of the difference over seeds")
+    text_se: float = column("standard error of the difference over held-out texts")
+    pooled: bool = column("whether the variance over seeds is moderated by the other rows'")
+    seeds_low: float = column(
+        "fewest seeds that would decide an inconclusive row, four times in five"
+    )
+    seeds_high: float = column("most seeds that would; infinite beyond a thousand")
+    correlation: float = column(
+        "correlation over seeds with the baseline; missing below five pairs"
+    )
+    pairing_saves: float = column(
+        "how many times the runs an unpaired design would need; missing as that is"
+    )
+    ended: int = column("its reported runs that have finished")
+    too_short: int = column("how many of them were too short")
+    lost: int = column("how many of them diverged or collapsed")
+    lost_low: float = column(
+        "lower end of the 95% interval of the share of the lost (Clopper and Pearson)"
+    )
+    lost_high: float = column("upper end of it")
+    lost_p_corrected: float = column(
+        "exact two-sided p of that share against the baseline's, corrected for the number of rows; "
+        "missing where neither has lost any"
+    )
+    look: float = column("which of the planned looks the row is from")
+    looks: int = column("how many looks are planned")
+    finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
+    diverged: int = column("how many of them diverged")
+    collapsed: int = column("how many of them collapsed")
+    perplexity: float = column("mean perplexity")
+    bits_per_byte: float = column("mean loss in bits per byte of text")
+    excess_nats: float = column(
+        "mean loss above that of the best possible, of a text whose source is known"
+    )
+    parameters: int = column("trained parameters", "parameters", ",", leading=True)
+    active_parameters: int = column("parameters that a token passes")
+    non_embedding: int = column("parameters without those of tokens and learned positions")
+    residual: float = column("what matching left of the budget, as a share")
+    solved: str = column("what matching changed, as `feed-forward width 176`")
+    flops_per_token: int = column("forward FLOPs per token at the training context")
+    train_tokens_per_s: float = column("tokens per second of training")
+    train_speed_ratio: float = column("training speed over that of the baseline in the same turns")
+    train_speed_low: float = column("lower end of its 95% interval")
+    train_speed_high: float = column("upper end of its 95% interval")
+    train_speed_turns: int = column("turns that both were timed in")
+    train_speed_processes: int = column("processes that the turns were in")
+    train_speed_spread: float = column(
+        "width of the middle half of the turns' ratios, over their median"
+    )
+    decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
+    decode_speed_ratio: float = column("decode speed over that of the baseline in the same turns")
+    decode_speed_low: float = column("lower end of its 95% interval")
+    decode_speed_high: float = column("upper end of its 95% interval")
+    decode_speed_turns: int = column("turns that both were timed in")
+    decode_speed_processes: int = column("processes that the turns were in")
+    decode_speed_spread: float = column(
+        "width of the middle half of the turns' ratios, over their median"
+    )
+
+    @cell("speed", leading=True, optional=True)
+    def of_training(self) -> str:
+        """Write the ratio of training speeds."""
+        return pace(self.train_speed_ratio, self.train_speed_low, self.train_speed_high)
+
+    @cell("decode speed", optional=True)
+    def of_decoding(self) -> str:
+        """Write the ratio of decode speeds."""
+        return pace(self.decode_speed_ratio, self.decode_speed_low, self.decode_speed_high)
+
+    kv_bytes_per_token: int = column(
+        "bytes that a token adds to the state, of 16-bit numbers", "KV bytes/token", ","
+    )
+    state_bytes: float = column(
+        "bytes of the state of one sequence of the training context, 16-bit",
+        "state bytes",
+        ",.0f",
+        leading=True,
+        optional=True,  # plans of older versions know what a token adds alone
+    )
+    kv_measured_bytes_per_token: float = column("bytes that a token adds, counted on live tensors")
+    peak_memory_bytes: float = column("mean over its runs of the most memory that training held")
+
+    @cell("runs", optional=True)
+    def of_runs(self) -> str:
+        """Write how the runs ended, where not all ended ok; of the lost also the share."""
+        if self.outcome.endswith(" ok") and "," not in self.outcome:
+            return ""
+        if not self.lost:
+            return self.outcome
+        p = self.lost_p_corrected
+        against = "" if math.isnan(p) else f", p {p_value(p)}"
+        ends = f"[{self.lost_low:.0%}, {self.lost_high:.0%}]"
+        return f"{self.outcome}: {self.lost / self.ended:.0%} {ends}{against}"
+
+    @cell("p, corrected")
+    def of_p(self) -> str:
+        """Write the p value."""
+        return p_value(self.p_corrected)
+
+    @cell("seeds to decide", optional=True)
+    def of_seeds(self) -> str:
+        """Write how many seeds would decide the row; nothing where looks are planned."""
+        return "" if self.looks > 1 else seeds(self.seeds_low, self.seeds_high)
+
+    @cell("tuned to", optional=True)
+    def of_point(self) -> str:
+        """Write what was tuned."""
+        return self.point
+
+    @cell("over the floor (nats)", optional=True)
+    def of_excess(self) -> str:
+        """Write the loss above that of the best possible."""
+        return number(self.excess_nats, f"+.{self.places}f")
+
+    def _is_in_nats(self) -> bool:
+        return self.unit == NATS.name  # else one is the loss, and the other does not compare
+
+    @cell("bits/byte", optional=True)
+    def of_bits(self) -> str:
+        """Write the loss in bits per byte."""
+        return number(self.bits_per_byte, f".{self.places}f") if self._is_in_nats() else ""
+
+    @cell("perplexity", when=_is_in_nats)
+    def of_perplexity(self) -> str:
+        """Write the perplexity with the decimals of the loss."""
+        value = self.perplexity
+        if math.isnan(value):
+            return "-"
+        if not 0 < value < math.inf:
+            return f"{value:g}"
+        return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
+
+    def _has_idle_parameters(self) -> bool:
+        return self.active_parameters != self.parameters
+
+    @cell("active", when=_has_idle_parameters)
+    def of_active(self) -> str:
+        """Write the parameters that a token passes."""
+        return f"{self.active_parameters:,}"
+
+    def _is_matched(self) -> bool:
+        return abs(self.residual) > 0
+
+    @cell("matched to", when=_is_matched)
+    def of_match(self) -> str:
+        """Write what matching left of the budget, and what it changed."""
+        changed = self.solved.removeprefix("feed-forward ")
+        return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
+
+    bias: str = column(
+        "what is known of a bias of all arms but the baseline, beside a verdict on a difference: "
+        "empty where a repeated baseline is equal bit for bit, `not bounded` where there is none "
+        "(and whether the word stands after an A/A arm's interval), else `within` an interval",
+        default="",
+    )
+    guard: str = column(
+        "in which guarded numbers it is worse, as `worse in NAME`; empty where in none", default=""
+    )
+    rate: str = column(
+        "`one rate for all: not tuned` where it has another optimizer than the baseline, and only "
+        "the baseline's learning rate; else empty",
+        default="",
+    )
+    half: str | None = column(
+        "what half the length of training said: `same`, `turned` (better for worse), `was` with "
+        "another verdict, `undecided`; only where runs have a branch there",
+        default=None,
+    )
+    #: Decimals of losses: as many as the narrowest interval of the table bears out.
+    places: int = 3
+
+
 def compare(
     table: PlannedTable,
     runs: pd.DataFrame,
@@ -62,29 +302,16 @@ def compare(
     standings: Mapping[str, Standing[Interval]],
     looks: int,
     margin: float | None,
-) -> pd.DataFrame:
+) -> list[ComparisonRow]:
     """Return one row for each variant: quality, paired difference, size, speed and memory.
 
-    Columns: `label, baseline, role, point, outcome, unit, n, loss, sd, difference,
-    low, high, verdict, p_corrected, alpha, df, seed_se, text_se, pooled, look,
-    looks, seeds_low, seeds_high, correlation, pairing_saves, ended, too_short, lost,
-    lost_low, lost_high, lost_p_corrected, finished, diverged, collapsed, perplexity, bits_per_byte,
-    excess_nats, parameters, active_parameters, non_embedding, residual, solved, flops_per_token,
-    train_tokens_per_s, train_speed_ratio, train_speed_low, train_speed_high, train_speed_turns,
-    train_speed_processes, train_speed_spread, the same of decode, kv_bytes_per_token, state_bytes,
-    kv_measured_bytes_per_token, peak_memory_bytes`.
-    `n` counts the seeds that are paired with the baseline's; `p_corrected` is below 0.05 just where
-    the interval leaves out 0. `standings` have each variant's interval by its id, which a row's
-    verdict is read from, and which of the `looks` it is from. A variant that is open at a look is
-    `pending`. What was not measured is NaN. A variant none of whose runs ended `ok` keeps its row.
-    `ended, too_short, lost` (diverged or collapsed) count its reported runs that have finished; the
-    share of the lost has an exact interval, and an exact p against the baseline's. `finished,
-    diverged, collapsed` count its runs at every tuned point.
+    `standings` have each variant's interval by its id, which a row's verdict is read from, and
+    which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
+    measured is NaN. A variant none of whose runs ended `ok` keeps its row.
     """
     reported = runs[runs["chosen"]]
     split = tuning.reported_split(reported)
     losses = losses_by_seed(table, reported)
-    unit = table.unit
     every = {str(id_): own for id_, own in runs.groupby("variant")["outcome"]}
     ended = {id_: set(own) for id_, own in every.items()}
     places = reported.groupby("variant").indices
@@ -101,34 +328,50 @@ def compare(
         first = Ended.of(words(own))
         second = Ended.of(base_ended[seed] for seed in own["seed"] if seed in base_ended)
         word = _verdict(at, margin, first, second, ended[id_], ended[base], paired=bool(pairs[id_]))
+        over_seeds = summary(list(losses[id_].values()))
+        counts = Counter(every[id_])
         rows.append(
-            {
-                "label": variant.label,
-                "baseline": variant.baseline,
-                "role": variant.role,
-                "point": "" if own.empty else own["point"].iloc[0],
-                "outcome": outcomes(words(own)),
-                "unit": unit.name,
-                "n": len(pairs[id_]),
-                **_quality(losses[id_].values()),
+            ComparisonRow(
+                label=variant.label,
+                baseline=variant.baseline,
+                role=variant.role,
+                point="" if own.empty else own["point"].iloc[0],
+                outcome=outcomes(words(own)),
+                unit=table.unit.name,
+                n=len(pairs[id_]),
+                loss=over_seeds.mean,
+                sd=over_seeds.sd,
                 **_difference(pairs[id_], at, word, margin, lost=first.lost + second.lost),
                 **_lost(first, second, at),
-                "look": at.look + 1 if at else math.nan,
-                "looks": looks,
-                "finished": int(every[id_].isin(FINAL).sum()),
-                **{str(end): int((every[id_] == end).sum()) for end in UNSTABLE},
-                "perplexity": _mean(ok, f"{split}_perplexity"),
-                "bits_per_byte": _mean(ok, f"{split}_bits_per_byte"),
-                "excess_nats": _mean(ok, f"{split}_excess_nats"),
-                **_size(variant),
+                look=float(at.look + 1) if at else math.nan,
+                looks=looks,
+                finished=sum(counts[end] for end in FINAL),
+                diverged=counts["diverged"],
+                collapsed=counts["collapsed"],
+                perplexity=_mean(ok, f"{split}_perplexity"),
+                bits_per_byte=_mean(ok, f"{split}_bits_per_byte"),
+                excess_nats=_mean(ok, f"{split}_excess_nats"),
+                parameters=variant.parameters,
+                active_parameters=variant.active,
+                non_embedding=variant.non_embedding,
+                residual=variant.residual,
+                solved=variant.solved,
+                flops_per_token=variant.flops_per_token,
                 **_speed(speeds[id_], speeds[base], table.text_per_token(variant)),
-                "kv_bytes_per_token": variant.kv_bytes_per_token,
-                "state_bytes": math.nan if variant.state_bytes is None else variant.state_bytes,
-                "kv_measured_bytes_per_token": speeds[id_]["kv_cache"].value,
-                "peak_memory_bytes": _mean(ok, "peak_memory_bytes"),
-            }
+                kv_bytes_per_token=variant.kv_bytes_per_token,
+                state_bytes=math.nan if variant.state_bytes is None else variant.state_bytes,
+                kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
+                peak_memory_bytes=_mean(ok, "peak_memory_bytes"),
+            )
         )
-    return with_timing_noise(pd.DataFrame(rows))
+    return with_decimals(with_timing_noise(rows))
+
+
+def with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Return rows whose losses have as many decimals as the narrowest interval bears out."""
+    known = [decimals(row.low, row.high) for row in rows if row.high > row.low]
+    places = max(known, default=decimals(math.nan, math.nan))
+    return [replace(row, places=places) for row in rows]
 
 
 def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
@@ -230,35 +473,62 @@ def outcomes(values: Iterable[str]) -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in order)
 
 
-def winners(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+@dataclass(frozen=True)
+class WinnerRow(Row):
+    """The variant of the lowest loss in a table."""
+
+    table: str = column("name of the table", "table")
+    winner: str = column("label of the variant", "winner")
+    difference: float = column("its difference from the baseline")
+    low: float = column("lower end of its interval")
+    high: float = column("upper end of it")
+
+    @cell(DIFFERENCE)
+    def of_difference(self) -> str:
+        """Write the difference with its interval."""
+        return interval(self.difference, self.low, self.high)
+
+    verdict: str = column("what the interval says", "verdict")
+    flips: bool = column("whether it is not the first table's winner")
+
+    @cell("flips")
+    def flipped(self) -> str:
+        """Write whether it is another than the first table's."""
+        return "flips" if self.flips else ""
+
+
+def winners(tables: Mapping[str, Sequence[ComparisonRow]]) -> list[WinnerRow]:
     """Return one row for each table of an experiment that has several: who wins there.
 
-    `tables` maps names to comparisons. Columns: `table, winner, difference, low,
-    high, verdict, flips`. The winner has the lowest paired difference from the baseline of all
-    variants that are no controls and have all seeds, or all of their look, none of them lost or too
-    short; `flips` says that it is not the first table's winner.
+    `tables` maps names to comparisons. The winner has the lowest paired difference from the
+    baseline of all variants that are no controls and have all seeds, or all of their look, none of
+    them lost or too short.
     """
-    rows: list[dict[str, Any]] = []
-    for name, frame in tables.items() if len(tables) > 1 else ():
+    found: list[WinnerRow] = []
+    for name, rows in tables.items() if len(tables) > 1 else ():
+        most = max((row.n for row in rows if row.baseline), default=0)
         # With looks a variant that was decided has fewer seeds than the baseline, and all it needs.
-        full = (frame["n"] == frame.loc[frame["baseline"], "n"].max()) | (frame["looks"] > 1)
-        fair = (frame["role"] == "") & frame["difference"].notna() & full
-        whole = ~frame[["lost", "too_short"]].any(axis=1)
-        whole &= ~frame["verdict"].isin(["too short", "pending"])
-        candidates = frame[fair & whole]
-        if candidates.empty:
-            continue
-        best = candidates.sort_values("difference").iloc[0]
-        shown = ("difference", "low", "high", "verdict")
-        rows.append(
-            {
-                "table": name,
-                "winner": best["label"],
-                **{column: best[column] for column in shown},
-                "flips": bool(rows) and best["label"] != rows[0]["winner"],
-            }
-        )
-    return pd.DataFrame(rows)
+        fair = [
+            row
+            for row in rows
+            if not (row.role or row.lost or row.too_short or math.isnan(row.difference))
+            and (row.n == most or row.looks > 1)
+            and row.verdict not in ("too short", "pending")
+        ]
+        if fair:
+            best = min(fair, key=lambda row: row.difference)
+            found.append(
+                WinnerRow(
+                    table=name,
+                    winner=best.label,
+                    difference=best.difference,
+                    low=best.low,
+                    high=best.high,
+                    verdict=best.verdict,
+                    flips=bool(found) and best.label != found[0].winner,
+                )
+            )
+    return found
 
 
 def _verdict(
@@ -289,7 +559,7 @@ def _verdict(
     return word
 
 
-def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, float]:
+def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, Any]:
     """Return how many runs ended, were too short or lost, and what the share of the lost says."""
     low, high = share(own.lost, own.runs) if own.runs else (math.nan, math.nan)
     p = math.nan
@@ -306,11 +576,6 @@ def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, f
     }
 
 
-def _quality(losses: Iterable[float]) -> dict[str, float]:
-    over_seeds = summary(list(losses))
-    return {"loss": over_seeds.mean, "sd": over_seeds.sd}
-
-
 def _difference(
     pairs: Pairs,
     at: Standing[Interval] | None,
@@ -320,30 +585,26 @@ def _difference(
     lost: int,
 ) -> dict[str, Any]:
     """Return the paired difference and what decides about it; of the baseline, 0 and nothing."""
-    if at is None:
-        nothing = dict.fromkeys(_DIFFERENCE, math.nan)
-        return nothing | {"difference": 0.0, "verdict": word, "pooled": False}
-    interval = at.row
-    effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs])
+    row = at.row if at else _NOTHING
+    effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs]) if at else None
     # Of an interval alone it is known how seeds narrow it.
-    seeds = seeds_to_decide(interval, margin) if word == "inconclusive" and not lost else None
-    low, high = seeds or (math.nan, math.nan)
-    values = (
-        *(interval.mean, interval.low, interval.high, word, interval.p, interval.alpha),
-        *(interval.df, interval.seed_se, interval.text_se, interval.pooled, low, high),
-        *(effect.correlation, effect.saved),
-    )
-    return dict(zip(_DIFFERENCE, values, strict=True))
-
-
-def _size(variant: PlannedVariant) -> dict[str, Any]:
+    decide = seeds_to_decide(row, margin) if word == "inconclusive" and not lost else None
+    fewest, most = decide or (math.nan, math.nan)
     return {
-        "parameters": variant.parameters,
-        "active_parameters": variant.active,
-        "non_embedding": variant.non_embedding,
-        "residual": variant.residual,
-        "solved": variant.solved,
-        "flops_per_token": variant.flops_per_token,
+        "difference": row.mean if at else 0.0,
+        "low": row.low,
+        "high": row.high,
+        "verdict": word,
+        "p_corrected": row.p,
+        "alpha": row.alpha if at else math.nan,
+        "df": row.df,
+        "seed_se": row.seed_se,
+        "text_se": row.text_se if at else math.nan,
+        "pooled": row.pooled,
+        "seeds_low": fewest,
+        "seeds_high": most,
+        "correlation": effect.correlation if effect else math.nan,
+        "pairing_saves": effect.saved if effect else math.nan,
     }
 
 
@@ -387,12 +648,12 @@ def _is_cached_decoding(at: Mapping[str, object]) -> bool:
 
 def _speed(
     own: Mapping[str, _Measured], base: Mapping[str, _Measured], text: float
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return speeds, and ratios to the baseline's with intervals over processes.
 
     Ratios are of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    columns: dict[str, float] = {}
+    columns: dict[str, Any] = {}
     for key in ("train", "decode"):
         ratio = speed_ratio(own[key].by_process, base[key].by_process)
         columns |= {
@@ -407,18 +668,33 @@ def _speed(
     return columns
 
 
-def with_timing_noise(frame: pd.DataFrame) -> pd.DataFrame:
+def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """Widen the intervals of speeds by those of the baseline's own code under another name.
 
     A process has its place in memory and its minutes: the same code twice differs by more than its
     turns say.
     """
-    again = frame["role"] == "aa"
-    for speed in ("train", "decode"):
-        low, high = f"{speed}_speed_low", f"{speed}_speed_high"
-        frame.loc[~again, low] /= max([1.0, *frame.loc[again, high].dropna()])
-        frame.loc[~again, high] /= min([1.0, *frame.loc[again, low].dropna()])
-    return frame
+    again = [row for row in rows if row.role == "aa"]
+    train_low, decode_low = (
+        min([1.0, *(low for low in lows if not math.isnan(low))])
+        for lows in ([a.train_speed_low for a in again], [a.decode_speed_low for a in again])
+    )
+    train_high, decode_high = (
+        max([1.0, *(high for high in highs if not math.isnan(high))])
+        for highs in ([a.train_speed_high for a in again], [a.decode_speed_high for a in again])
+    )
+    return [
+        row
+        if row.role == "aa"
+        else replace(
+            row,
+            train_speed_low=row.train_speed_low / train_high,
+            train_speed_high=row.train_speed_high / train_low,
+            decode_speed_low=row.decode_speed_low / decode_high,
+            decode_speed_high=row.decode_speed_high / decode_low,
+        )
+        for row in rows
+    ]
 
 
 def speed_ratio(own: Turns, base: Turns) -> Timing:

@@ -3,48 +3,142 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
-
-import pandas as pd
 
 from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
+from llama_ablate.evidence.written import decimals, number, p_value
 from llama_ablate.findings import heldout, tuning
 from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
+from llama_ablate.findings.rows import DIFFERENCE, Estimate, Row, cell, column, columns
 from llama_ablate.results.plan_document import PlannedVariant
 
 T = TypeVar("T")
 
 _ALPHA = 0.05
-_FACTORS = (
-    "factor",
-    "effect",
-    "difference",
-    "low",
-    "high",
-    "verdict",
-    "bias",
-    "p_corrected",
-    "alpha",
-    "df",
-    "seed_se",
-    "text_se",
-    "pooled",
-    "changed",
-    "present",
-    "with_present",
-    "absent",
-    "with_absent",
-    "aliases",
-    "rate",
-)
+_MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
+
+
+@dataclass(frozen=True)
+class FactorRow(Row):
+    """What a change does to the loss, on average over all settings of the other factors."""
+
+    factor: str = column("the factor, or two of them")
+    effect: str = column("the change in words", "effect", leading=True)
+    difference: float = column("effect on the loss; below 0 is better")
+    low: float = column("lower end of its interval, which holds for all rows at once")
+    high: float = column("upper end of it")
+
+    @cell(DIFFERENCE, leading=True)
+    def of_difference(self) -> str:
+        """Write the effect with its interval."""
+        return str(Estimate(self.difference, self.low, self.high))
+
+    verdict: str = column("what the interval says", "verdict", leading=True)
+
+    @cell("at half the length", optional=True)
+    def of_half(self) -> str:
+        """Write what half the length of training said."""
+        return self.half or ""
+
+    bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)
+
+    @cell("learning rate", optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
+
+    p_corrected: float = column("two-sided p value, corrected for the number of rows")
+    alpha: float = column("error that the row's interval spends")
+    df: float = column("degrees of freedom of the standard error")
+    seed_se: float = column("standard error over seeds")
+    text_se: float = column("standard error over held-out texts")
+    pooled: bool = column("whether the variance is that left over in all cells")
+    changed: str = column("of an interaction, the change whose effect varies; else empty")
+    present: str = column("the other factor at level 1")
+    with_present: float = column("effect of `changed` there")
+    absent: str = column("the other factor at level 0")
+    with_absent: float = column("effect of `changed` there")
+
+    @cell("in other words")
+    def in_words(self) -> str:
+        """Write what one factor does with and without another, and what the two make together."""
+        if not self.changed:
+            return ""
+        extra = 2 * self.difference
+        form = f"z.{decimals(self.low, self.high)}f"
+        return (
+            f"{self.changed} {self.with_present:+{form}} with {self.present}, "
+            f"{self.with_absent:+{form}} with {self.absent}: together {abs(extra):{form}} "
+            f"{'lower' if extra < 0 else 'higher'} than the sum of each alone"
+        )
+
+    @cell("p, corrected")
+    def of_p(self) -> str:
+        """Write the p value."""
+        return p_value(self.p_corrected)
+
+    aliases: str = column("effects that the cells cannot tell from it")
+    rate: str = column("as in the comparison")
+    half: str | None = column("as in the comparison", default=None)
+
+
+@dataclass(frozen=True)
+class StepRow(Row):
+    """What a step of a path changes against the step before it, and all steps so far."""
+
+    step: str = column("label of the variant", "step", leading=True)
+    n: int = column("number of pairs", "n", leading=True)
+    marginal: float = column("mean difference from the step before; below 0 is better")
+    marginal_low: float = column("lower end of its interval, which holds for all steps at once")
+    marginal_high: float = column("upper end of it")
+
+    @cell("this step [95%]", leading=True)
+    def of_step(self) -> str:
+        """Write what the step changes, with its interval."""
+        return str(Estimate(self.marginal, self.marginal_low, self.marginal_high))
+
+    verdict: str = column("what the interval says", "verdict", leading=True)
+
+    @cell("bias", leading=True, optional=True)
+    def of_bias(self) -> str:
+        """Write what is known of a bias."""
+        return self.bias
+
+    @cell("learning rate", leading=True, optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
+
+    bias: str = column("what is known of a bias, as in the comparison")
+    p_corrected: float = column("two-sided p value, corrected for the number of steps")
+    cumulative: float = column("mean difference from the baseline")
+    cumulative_low: float = column("lower end of its interval")
+    cumulative_high: float = column("upper end of it")
+
+    @cell("all so far [95%]", leading=True)
+    def so_far(self) -> str:
+        """Write what all steps so far change, with the interval."""
+        return str(Estimate(self.cumulative, self.cumulative_low, self.cumulative_high))
+
+    @cell("p of the step, corrected")
+    def of_p(self) -> str:
+        """Write the p value."""
+        return p_value(self.p_corrected)
+
+    rate: str = column("as in the comparison")
+
+    @property
+    def variant(self) -> str:
+        """The label of the variant."""
+        return self.step
 
 
 def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames], T]:
@@ -61,34 +155,103 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 
 @_once_a_table
-def factors(table: TableFrames) -> pd.DataFrame:
+def factors(table: TableFrames) -> list[FactorRow]:
     """Return main effects and two-way interactions of a factorial design with two-level factors.
 
-    Columns: `factor, effect, difference, low, high, verdict, bias, p_corrected, alpha, df, seed_se,
-    text_se, pooled, changed, present, with_present, absent, with_absent, aliases, rate`; main
-    effects first, each kind by its size. Of an interaction, `with_present` and `with_absent` are
-    what `changed` does with the other factor at level 1 (`present`) and at level 0 (`absent`).
-    Empty for other designs, and until every variant has finished a seed that all have.
+    Main effects first, each kind by its size. None for other designs, and until every variant has
+    finished a seed that all have.
     """
     found = effects(table)
     cells = _cells(table)
     main = {one.factors[0]: one.interval.mean for one in found if len(one.factors) == 1}
     levels = {name: _levels(cells, name, table) for name in main}
-    rate = next(filter(None, table.comparison["rate"]), "")
-    ordered = sorted(found, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
-    return pd.DataFrame(
-        [
-            {
-                "factor": " x ".join(one.factors),
-                **_named(one, levels, main),
-                **_decided(one, cells, table),
-                "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
-                "rate": rate if "train.optimizer" in one.factors else "",
-            }
-            for one in ordered
-        ],
-        columns=list(_FACTORS),
+    rate = next((row.rate for row in table.comparison if row.rate), "") if found else ""
+    return [
+        FactorRow(
+            factor=" x ".join(one.factors),
+            **_named(one, levels, main),
+            **_decided(one, cells, table),
+            aliases="; ".join(" x ".join(alias) for alias in one.aliases),
+            rate=rate if "train.optimizer" in one.factors else "",
+        )
+        for one in sorted(found, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
+    ]
+
+
+@dataclass(frozen=True)
+class DiagnosticRow(Row):
+    """What the interval of a variant's difference, or of an effect, is made of."""
+
+    label: str | None = column("label of the variant", "variant", optional=True, default=None)
+    effect: str | None = column("the effect in words", "effect", optional=True, default=None)
+    n: int | None = column("number of pairs", "n", optional=True, default=None)
+    sd: float | None = column("standard deviation of the loss over seeds", default=None)
+    seed_se: float = column("standard error over seeds", "error of seeds", ".2g")
+
+    def _has_text(self) -> bool:
+        return self.text_se > 0
+
+    text_se: float = column(
+        "standard error over held-out texts", "error of the text", ".2g", when=_has_text
     )
+    df: float = column("degrees of freedom", "degrees of freedom", ".1f")
+    alpha: float = column("error that the interval spends")
+    pooled: bool = column("whether the variance is estimated with the other rows'")
+
+    @cell("variance")
+    def of_variance(self) -> str:
+        """Write whose variance it is."""
+        return "" if math.isnan(self.df) else "pooled" if self.pooled else "own"
+
+    @cell("level")
+    def of_level(self) -> str:
+        """Write the level at which the interval holds alone."""
+        return number(100 * (1 - self.alpha), ".4g", "%")
+
+    look: float | None = column("which of the looks the row is from", default=None)
+    looks: int | None = column("how many are planned", default=None)
+
+    def _has_looks(self) -> bool:
+        return (self.looks or 1) > 1
+
+    @cell("look", when=_has_looks)
+    def of_look(self) -> str:
+        """Write the look."""
+        return "" if self.look is None else number(self.look, ".0f", f" of {self.looks}")
+
+    def _has_pairs(self) -> bool:
+        return not math.isnan(self.correlation or 0.0) and self.correlation is not None
+
+    correlation: float | None = column(
+        "correlation over seeds with the baseline",
+        "r over seeds",
+        ".2f",
+        when=_has_pairs,
+        default=None,
+    )
+    pairing_saves: float | None = column(
+        "how many times the runs an unpaired design would need", default=None
+    )
+
+    @cell("runs that pairing saves", when=_has_pairs)
+    def saved(self) -> str:
+        """Write what pairing saves: a rough figure."""
+        times = self.pairing_saves or math.nan
+        return f"over {_MOST_SAVED}x" if times > _MOST_SAVED else number(times, ".1f", "x")
+
+    aliases: str | None = column(
+        "effects that the cells cannot tell from it", "confounded with", optional=True, default=None
+    )
+
+
+def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
+    """Return what the intervals of a factorial design's effects, or of a table's rows, rest on."""
+    rows: Sequence[Row] = factors(table) or [r for r in table.comparison if not r.baseline]
+    names = columns(DiagnosticRow)
+    return [
+        DiagnosticRow(**{name: getattr(row, name) for name in names if hasattr(row, name)})
+        for row in rows
+    ]
 
 
 def confounding(table: TableFrames) -> str:
@@ -109,38 +272,36 @@ def confounding(table: TableFrames) -> str:
 
 
 @_once_a_table
-def steps(table: TableFrames) -> pd.DataFrame:
+def steps(table: TableFrames) -> list[StepRow]:
     """Return the effect of each step of a path, and of all steps up to it together.
 
-    Columns: `step, n, marginal, marginal_low, marginal_high, verdict, bias, p_corrected,
-    cumulative, cumulative_low, cumulative_high, rate`. Empty for other designs. Marginal is against
-    the step before, as `step_intervals` has it; cumulative is the difference from the baseline, as
-    the comparison has it. The verdict is the interval's, unless how a variant's runs ended decides.
+    None for other designs. Marginal is against the step before, as `step_intervals` has it;
+    cumulative is the difference from the baseline, as the comparison has it. The verdict is the
+    interval's, unless how a variant's runs ended decides.
     """
-    total = table.comparison.set_index("label")
+    total = {row.label: row for row in table.comparison}
     variants = {variant.label: variant for variant in table.plan.variants}
+    plan, experiment = table.plan, table.experiment
     rows = []
     for (now, before), step in step_intervals(table).items():
-        row = total.loc[now]
+        word = _of_step(table, step, now, before)
         rows.append(
-            {
-                "step": now,
-                "n": step.n,
-                "marginal": step.mean,
-                "marginal_low": step.low,
-                "marginal_high": step.high,
-                "verdict": (word := _of_step(table, step, now, before)),
-                "bias": table.beside(word, step, float(variants[before].baseline)),
-                "p_corrected": step.p,
-                "cumulative": row["difference"],
-                "cumulative_low": row["low"],
-                "cumulative_high": row["high"],
-                "rate": tuning.one_rate(
-                    table.plan, table.experiment, variants[now], variants[before]
-                ),
-            }
+            StepRow(
+                step=now,
+                n=step.n,
+                marginal=step.mean,
+                marginal_low=step.low,
+                marginal_high=step.high,
+                verdict=word,
+                bias=table.beside(word, step, float(variants[before].baseline)),
+                p_corrected=step.p,
+                cumulative=total[now].difference,
+                cumulative_low=total[now].low,
+                cumulative_high=total[now].high,
+                rate=tuning.one_rate(plan, experiment, variants[now], variants[before]),
+            )
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 @_once_a_table
@@ -170,10 +331,10 @@ def step_intervals(table: TableFrames) -> dict[tuple[str, str], Interval]:
 
 def _of_step(table: TableFrames, step: Interval, now: str, before: str) -> str:
     """Return a step's verdict, from its interval and how the runs of both variants ended."""
-    words = dict(zip(table.comparison["label"], table.comparison["verdict"], strict=True))
+    words = {row.label: row.verdict for row in table.comparison}
     for label in (now, before):
         if words[label] in ("failed", "pending"):
-            return str(words[label])
+            return words[label]
     ids = {variant.label: variant.id for variant in table.plan.variants}
     own, base = sides(table.reported, {ids[now]}, {ids[before]})
     if not (step.n or own.lost or base.lost):
@@ -228,7 +389,9 @@ def _named(
     """Name an effect by what changes, and an interaction by what that does in either case."""
     off, on = levels[one.factors[0]]
     if len(one.factors) == 1:
-        return {"effect": f"{on} instead of {off}", "changed": "", "present": "", "absent": ""}
+        nothing: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
+        nothing |= dict.fromkeys(("with_present", "with_absent"), math.nan)
+        return {"effect": f"{on} instead of {off}", **nothing}
     absent, present = levels[one.factors[1]]
     alone, more = main[one.factors[0]], one.interval.mean
     return {

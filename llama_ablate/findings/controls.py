@@ -9,16 +9,15 @@ was seen needs no such proof.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import pandas as pd
+from typing import Literal
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import interval
-from llama_ablate.findings.comparison import Pairs, bias_of
+from llama_ablate.findings.comparison import ComparisonRow, Pairs, bias_of
 from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.rows import Row, column
 from llama_ablate.results.plan_document import PlannedTable
 
 Kind = Literal["aa", "positive"]
@@ -34,6 +33,15 @@ class Check:
 
     holds: bool
     why: str
+
+
+@dataclass(frozen=True)
+class ControlRow(Row):
+    """A control of a table."""
+
+    control: str = column("`bias`, `positive` or `calibration`", "control")
+    result: str = column("`holds` or `fails`; empty for one that cannot fail", "result")
+    why: str = column("what it shows", "why")
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,9 @@ def scaled(ends: tuple[float, float], weight: float) -> tuple[float, float]:
     return low, high
 
 
-def check(table: PlannedTable, comparison: pd.DataFrame, margin: float | None) -> dict[Kind, Check]:
+def check(
+    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
+) -> dict[Kind, Check]:
     """Return for each kind of control that can fail whether all of that kind hold.
 
     A repeated baseline must be equal bit for bit, or have an interval; a positive control must be
@@ -105,7 +115,7 @@ def failing(checks: Mapping[Kind, Check], *, seen_to_differ: bool) -> str:
     return "; ".join(checks[kind].why for kind in needed if not checks[kind].holds)
 
 
-def same(row: Any) -> Check:
+def same(row: ComparisonRow) -> Check:
     """Return whether a repeated baseline bounds the bias, from its row of a comparison."""
     if why := _without_loss(row):
         return Check(holds=False, why=why)
@@ -119,7 +129,7 @@ def same(row: Any) -> Check:
     return Check(holds=True, why=f"differs by {by} {row.unit}: every row is wider by that")
 
 
-def seen(row: Any, margin: float | None) -> Check:
+def seen(row: ComparisonRow, margin: float | None) -> Check:
     """Return whether a positive control was seen to harm, from its row of a comparison."""
     if why := _without_loss(row):
         too_strong = f": {_TOO_STRONG}" if row.verdict in UNSTABLE else ""
@@ -137,31 +147,35 @@ def seen(row: Any, margin: float | None) -> Check:
 
 
 def told(
-    table: PlannedTable, comparison: pd.DataFrame, margin: float | None
-) -> list[tuple[str, str, str]]:
+    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
+) -> list[ControlRow]:
     """Return what each control is for, whether it holds, and why."""
     whats = {"aa": "bias", "positive": "positive"}
-    of_label = {row.label: row for row in comparison.itertuples()}
+    of_label = {row.label: row for row in comparison}
     return [
-        ("calibration", "", f"{label}: {calibration(of_label[label])}")
+        ControlRow(control="calibration", result="", why=f"{label}: {calibration(of_label[label])}")
         if one is None
-        else (whats[kind], "holds" if one.holds else "fails", f"{label} {one.why}")
+        else ControlRow(
+            control=whats[kind],
+            result="holds" if one.holds else "fails",
+            why=f"{label} {one.why}",
+        )
         for kind, label, one in _checks(table, comparison, margin)
     ]
 
 
 def _checks(
-    table: PlannedTable, comparison: pd.DataFrame, margin: float | None
+    table: PlannedTable, comparison: Sequence[ComparisonRow], margin: float | None
 ) -> Iterator[tuple[Kind, str, Check | None]]:
     """Yield each control's kind, label, and whether it holds; None for one that cannot fail."""
-    for variant, row in zip(table.variants, comparison.itertuples(), strict=True):
+    for variant, row in zip(table.variants, comparison, strict=True):
         if variant.role == "positive":
             yield "positive", variant.label, seen(row, margin)
         elif variant.role == "aa":
             yield "aa", variant.label, same(row) if variant.id in table.repeated else None
 
 
-def calibration(row: Any) -> str:
+def calibration(row: ComparisonRow) -> str:
     """Say what a baseline with other draws shows: of 20 such intervals one leaves out 0."""
     if why := _without_loss(row):
         return why
@@ -169,7 +183,7 @@ def calibration(row: Any) -> str:
     return f"{by}, {'leaves out' if row.low > 0 or row.high < 0 else 'holds'} 0"
 
 
-def _without_loss(row: Any) -> str:
+def _without_loss(row: ComparisonRow) -> str:
     if row.verdict in (*UNSTABLE, "failed"):
         return str(row.verdict)
     if row.verdict == "too short":

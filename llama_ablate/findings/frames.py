@@ -283,9 +283,9 @@ class TableFrames:
         return {id_: standing.row for id_, standing in self.standings.items()}
 
     @cached_property
-    def comparison(self) -> pd.DataFrame:
+    def comparison(self) -> list[comparison.ComparisonRow]:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
-        frame = comparison.compare(
+        rows = comparison.compare(
             self.plan,
             self.runs,
             self.metrics,
@@ -295,20 +295,22 @@ class TableFrames:
             self.margin,
         )
         broken = guards.broken(self.guards)
-        plan, experiment = self.plan, self.experiment
-        return frame.assign(
-            bias=[
-                ("" if v.baseline or v.role else self.beside(word, self.intervals[v.id]))
-                for v, word in zip(plan.variants, frame["verdict"], strict=True)
-            ],
-            guard=[broken.get(label, "") for label in frame["label"]],
-            rate=[tuning.one_rate(plan, experiment, v, plan.baseline) for v in plan.variants],
-        )
+        return [
+            replace(
+                row,
+                bias=""
+                if row.baseline or row.role
+                else self.beside(row.verdict, self.intervals[variant.id]),
+                guard=broken.get(row.label, ""),
+                rate=tuning.one_rate(self.plan, self.experiment, variant, self.plan.baseline),
+            )
+            for variant, row in zip(self.plan.variants, rows, strict=True)
+        ]
 
     @property
     def is_decided(self) -> bool:
         """Whether any row says something of a difference."""
-        return bool((self.comparison["bias"] != "").any())
+        return any(row.bias for row in self.comparison)
 
     def beside(self, word: str, row: Interval, weight: float = 1.0) -> str:
         """Return what is known of a bias beside a verdict, where that is read off an interval."""
@@ -317,7 +319,7 @@ class TableFrames:
         return self.bias.beside(row, lambda one: verdict(one, self.margin), weight)
 
     @cached_property
-    def guards(self) -> pd.DataFrame:
+    def guards(self) -> list[guards.GuardRow]:
         """One row for each variant and guarded number: whether it is worse there."""
         return guards.results(self)
 

@@ -2,35 +2,61 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-
-import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.schema import Guard
 from llama_ablate.evidence import Interval, StandardError, simultaneous
 from llama_ablate.evidence.intervals import FEWEST_SEEDS
 from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
+from llama_ablate.evidence.written import measured
 from llama_ablate.findings import tasks
 from llama_ablate.findings.outcomes import sides
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column
 from llama_ablate.findings.tasks import TaskTable, differences, of_training, samples
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
 
-COLUMNS = ("label", "measure", "unit", "worse", "worse_by", "n", "difference", "low", "high")
+
+@dataclass(frozen=True)
+class GuardRow(Row):
+    """How a variant differs in a guarded number, and whether it is worse there."""
+
+    label: str = column("label of the variant", "variant")
+    measure: str = column("name of the number", "guarded")
+    unit: str = column("unit of the number; `%` where it is compared in percent")
+    worse: str = column("the direction that is worse: `higher` or `lower`")
+    worse_by: str = column("by how much it may be worse")
+    n: int = column("number of pairs", "n")
+    difference: float = column("mean difference from the baseline")
+    low: float = column("lower end of its interval, which holds for all rows at once")
+    high: float = column("upper end of it")
+
+    @cell(DIFFERENCE)
+    def of_difference(self) -> str:
+        """Write the difference in its unit, with its interval."""
+        return measured(self.difference, self.low, self.high, self.unit)
+
+    @cell("worse by")
+    def allowed(self) -> str:
+        """Write what is allowed."""
+        return f"{self.worse_by} {self.worse}"
+
+    result: str = column(
+        "`worse`, `holds`, `undecided`, `pending`, `too short`, `not measured`", "test result"
+    )
 
 
-def results(table: TaskTable) -> pd.DataFrame:
+def results(table: TaskTable) -> list[GuardRow]:
     """Return one row for each variant and guarded number: how it differs, and whether it is worse.
 
-    Columns: `label, measure, unit, worse, worse_by, n, difference, low, high, result`. `worse`
-    where the whole interval lies beyond what the guard allows, `holds` where it lies within, else
-    `undecided`; `pending` where runs are missing, `too short` where any were that have the number,
-    `not measured` where there is no number. Runs that diverged or collapsed have none: an arm that
-    lost some is not shown to hold. The intervals of all rows hold at once, over all looks
-    (Bonferroni). Of a number with items they have the error of the items, of the reported loss that
-    of the text.
+    `worse` where the whole interval lies beyond what the guard allows, `holds` where it lies
+    within, else `undecided`; `pending` where runs are missing, `too short` where any were that have
+    the number, `not measured` where there is no number. Runs that diverged or collapsed have none:
+    an arm that lost some is not shown to hold. The intervals of all rows hold at once, over all
+    looks (Bonferroni). Of a number with items they have the error of the items, of the reported
+    loss that of the text.
     """
     guards = [
         (guard, name)
@@ -61,20 +87,20 @@ def results(table: TaskTable) -> pd.DataFrame:
                 elif (own.lost and result == "holds") or (other.lost and result == "worse"):
                     result = "undecided"
             rows.append(
-                {
-                    "label": variant.label,
-                    "measure": name,
-                    "unit": "%" if is_share else next(iter(unit), ""),
-                    "worse": guard.worse,
-                    "worse_by": guard.worse_by,
-                    "n": interval.n,
-                    "difference": scale(interval.mean),
-                    "low": scale(interval.low),
-                    "high": scale(interval.high),
-                    "result": result,
-                }
+                GuardRow(
+                    label=variant.label,
+                    measure=name,
+                    unit="%" if is_share else next(iter(unit), ""),
+                    worse=str(guard.worse),
+                    worse_by=guard.worse_by,
+                    n=interval.n,
+                    difference=scale(interval.mean),
+                    low=scale(interval.low),
+                    high=scale(interval.high),
+                    result=result,
+                )
             )
-    return pd.DataFrame(rows, columns=[*COLUMNS, "result"])
+    return rows
 
 
 def still_open(table: TaskTable, looks: Sequence[int]) -> set[str]:
@@ -103,13 +129,13 @@ def still_open(table: TaskTable, looks: Sequence[int]) -> set[str]:
     return found
 
 
-def broken(guarded: pd.DataFrame) -> dict[str, str]:
+def broken(guarded: Sequence[GuardRow]) -> dict[str, str]:
     """Say of each variant that is worse in what is guarded, in what, by its label."""
-    worse = guarded[guarded["result"] == "worse"]
-    return {
-        str(label): f"worse in {', '.join(own)}"
-        for label, own in worse.groupby("label", sort=False)["measure"]
-    }
+    found: dict[str, list[str]] = {}
+    for row in guarded:
+        if row.result == "worse":
+            found.setdefault(row.label, []).append(row.measure)
+    return {label: f"worse in {', '.join(own)}" for label, own in found.items()}
 
 
 def _names(table: TaskTable, guard: Guard) -> list[str]:

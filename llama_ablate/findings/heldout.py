@@ -1,8 +1,8 @@
 """Held-out text: how much of it there is, and what it adds to the error of every difference."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -11,25 +11,17 @@ from numpy.typing import NDArray
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
-from llama_ablate.findings.comparison import Losses
+from llama_ablate.findings.comparison import ComparisonRow, Losses
+from llama_ablate.findings.rows import Row, cell, column
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 from llama_ablate.results.record import Measurement, Value
+from llama_ablate.terminal import plural
 
 #: Total nats and predicted tokens of each cluster of a split (total bits and bytes where variants
 #: differ in their tokens), (2, clusters), by variant's id and by seed.
 ByDocument = Mapping[str, Mapping[int, NDArray[np.float64]]]
 #: Quantities of the losses by document.
 OF_DOCUMENTS = ("loss_by_document", "tokens_by_document")
-_SPLIT = (
-    "split",
-    "documents",
-    "bytes",
-    "tokens",
-    "clusters",
-    "cluster",
-    "share_low",
-    "share_high",
-)
 #: The splits that are one text where nothing was chosen by the loss on one of them.
 _PARTS = ("validation", "test")
 #: What a mean over two texts weighs those of each by, and what makes its error.
@@ -167,16 +159,60 @@ def by_text_alone(row: Interval, margin: float | None) -> float:
     return half if verdict(at_best, margin) == "inconclusive" else math.nan
 
 
+@dataclass(frozen=True)
+class SplitRow(Row):
+    """A held-out split of a table."""
+
+    text: str = column("name of the text, where tables have several", "text", optional=True)
+    split: str = column("`validation`, `test`, or both as `held_out`")
+
+    @cell("split")
+    def named(self) -> str:
+        """Write the split."""
+        return "held-out" if self.split == HELD_OUT else self.split
+
+    documents: int = column("number of its documents; 0 where the plan does not tell")
+    bytes: int = column("its size")
+    tokens: int = column("its size in the baseline's tokens")
+    clusters: int = column("pieces of text that its losses are stored by; 0 where they are not")
+    cluster: str = column("what such a piece is")
+    share_low: float = column("least share that the text has of a difference's variance")
+    share_high: float = column("most that it has")
+
+    @cell("documents")
+    def of_documents(self) -> str:
+        """Write the number of documents."""
+        return f"{self.documents:,}" if self.documents else "-"
+
+    @cell("bytes")
+    def size(self) -> str:
+        """Write the size."""
+        return f"{self.bytes:,}"
+
+    @cell("error between")
+    def between(self) -> str:
+        """Write between how many pieces of text the error is computed."""
+        one = self.cluster.removesuffix("s")
+        return f"{self.clusters} {plural(self.clusters, one)}" if self.clusters else "-"
+
+    @cell("text's part of the variance")
+    def part(self) -> str:
+        """Write the text's share of the variance of the differences."""
+        known = not math.isnan(self.share_low)
+        return f"{self.share_low:.0%} to {self.share_high:.0%}" if known else ""
+
+
 def splits(
-    table: PlannedTable, metrics: pd.DataFrame, comparison: pd.DataFrame, split: str
-) -> pd.DataFrame:
+    table: PlannedTable,
+    metrics: pd.DataFrame,
+    comparison: Iterable[ComparisonRow],
+    split: str,
+    text: str = "",
+) -> list[SplitRow]:
     """Return one row for each held-out split of a table: its size and its part of the error.
 
-    Columns: `split, documents, bytes, tokens, clusters, cluster, share_low, share_high`. Documents
-    are 0 where the plan does not tell; a split has clusters where its losses were measured by
-    document. The shares are the least and the most that the text has of the variance of the
-    differences, for the `split` that is reported; NaN for others. Empty where no losses were stored
-    by document: the intervals have no part of the text's then.
+    The shares are of the differences of a `comparison`, for the `split` that is reported. None
+    where no losses were stored by document: the intervals have no part of the text's then.
     """
     kept = metrics[metrics["quantity"] == OF_DOCUMENTS[0]]
     clustered = {
@@ -185,23 +221,36 @@ def splits(
         if {"split", "cluster"} <= where.keys()
     }
     if not clustered:
-        return pd.DataFrame()
+        return []
     if is_one := split == HELD_OUT:
         parts = [clustered.get(part, (0, "")) for part in _PARTS]
         kind = parts[0][1] if parts[0][1] == parts[1][1] else "clusters"
         clustered[split] = (sum(count for count, _ in parts), kind)
-    shares = {split: _shares(comparison)}
     rows = []
     for name in [*(of for of in table.text.tokens if of != "train"), *[split] * is_one]:
         tokens, size, documents = table.text.size(name)
-        of_variance = shares.get(name, (math.nan, math.nan))
-        row = (name, documents, size, tokens, *clustered.get(name, (0, "")), *of_variance)
-        rows.append(row)
-    return pd.DataFrame(rows, columns=list(_SPLIT))
+        clusters, cluster = clustered.get(name, (0, ""))
+        low, high = _shares(comparison) if name == split else (math.nan, math.nan)
+        rows.append(
+            SplitRow(
+                text=text,
+                split=name,
+                documents=documents,
+                bytes=size,
+                tokens=tokens,
+                clusters=clusters,
+                cluster=cluster,
+                share_low=low,
+                share_high=high,
+            )
+        )
+    return rows
 
 
-def _shares(comparison: pd.DataFrame) -> tuple[float, float]:
+def _shares(comparison: Iterable[ComparisonRow]) -> tuple[float, float]:
     """Return the least and the most that the text has of the variance of a difference."""
-    total = comparison["seed_se"] ** 2 + comparison["text_se"] ** 2
-    shares = (comparison["text_se"] ** 2 / total)[total > 0]
-    return float(shares.min()), float(shares.max())
+    variances = [(row.text_se**2, row.seed_se**2) for row in comparison]
+    shares = [
+        of_text / (of_text + of_seeds) for of_text, of_seeds in variances if of_text + of_seeds > 0
+    ]
+    return min(shares, default=math.nan), max(shares, default=math.nan)

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
+from llama_ablate.evidence.written import measured, seeds
 from llama_ablate.findings import contrasts, controls, estimands, guards, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.findings.outcomes import UNSTABLE, sides
+from llama_ablate.findings.rows import Row, cell, column
 from llama_ablate.findings.tasks import of_training, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
@@ -22,18 +22,73 @@ _LEARNED = 0.1  # of the way from chance to the floor, which an arm must have co
 _SOLVED = 0.005  # nats over the floor, within which there is nothing more to gain
 
 
-def results(frames: Frames) -> pd.DataFrame:
+@dataclass(frozen=True)
+class HypothesisRow(Row):
+    """A hypothesis of the file: what was stated, what was measured, and the test result."""
+
+    hypothesis: str = column("the hypothesis as a sentence", "hypothesis", leading=True)
+    table: str = column("name of its table", "table", leading=True, optional=True)
+    source: str = column("who claims it")
+    said: str = column("what the source says")
+    unit: str = column("unit of the difference")
+    difference: float = column("what was measured")
+    low: float = column("lower end of its interval")
+    high: float = column("upper end of it")
+
+    @cell("measured [95%]", leading=True)
+    def of_difference(self) -> str:
+        """Write the difference in its unit, with its interval."""
+        return measured(self.difference, self.low, self.high, self.unit)
+
+    result: str = column(
+        "`supported`, `refuted`, `undecided`, `undecidable`, `no verdict`, `pending`, `failed`",
+        "test result",
+        leading=True,
+    )
+    why: str = column("why there is no result")
+    bias: str = column(
+        "what is known of a bias, as in the comparison", "bias", leading=True, optional=True
+    )
+    remark: str = column("how the result and a row's verdict go together")
+
+    @cell("remark", leading=True, optional=True)
+    def of_remark(self) -> str:
+        """Write why a hypothesis has no test result, or what it takes to decide it."""
+        if self.result == "no verdict":
+            return "a control fails"
+        more = seeds(self.seeds_low, self.seeds_high)
+        decide = f"{more} would decide" if more else ""
+        return "; ".join(filter(None, (self.why, self.remark, decide)))
+
+    family: str = column("for how many quantities the interval is corrected", "corrected for")
+    p_corrected: float = column("p of a difference of 0, whatever was stated")
+    seeds_low: float = column("fewest seeds that would decide it")
+    seeds_high: float = column("most seeds that would")
+    n: int = column("number of pairs")
+    tested: str = column("what the interval alone says")
+
+    def _has_source(self) -> bool:
+        return bool(self.source or self.said)
+
+    @cell("source", when=_has_source)
+    def of_source(self) -> str:
+        """Write who claims it."""
+        return self.source
+
+    @cell("source said", when=_has_source)
+    def of_saying(self) -> str:
+        """Write what the source says."""
+        return self.said
+
+
+def results(frames: Frames) -> list[HypothesisRow]:
     """Return one row for each hypothesis of the file: what was stated, and its test result.
 
-    Columns: `hypothesis, table, source, said, unit, difference, low, high, result, why, bias,
-    remark, family, p_corrected, seeds_low, seeds_high, n, tested`. A hypothesis about a row of a
-    table, or a step of a path, reads the interval of that row; the other quantities that the file
-    asks for are a family of their own. Where runs are missing the result is `pending` or `failed`;
-    where an arm's runs were too short, no arm of a table has learned its text, or a control fails
-    that the result needs (`controls.failing`), there is none: `undecidable`, `no verdict`. `tested`
-    is what the interval alone would say; `p_corrected` is that of a difference of 0, whatever was
-    stated. `remark` says how a row's verdict and the result go together where they are about
-    different bounds.
+    A hypothesis about a row of a table, or a step of a path, reads the interval of that row; the
+    other quantities that the file asks for are a family of their own. Where runs are missing the
+    result is `pending` or `failed`; where an arm's runs were too short, no arm of a table has
+    learned its text, or a control fails that the result needs (`controls.failing`), there is none:
+    `undecidable`, `no verdict`.
     """
     entries = frames.plan.experiment.hypotheses
     others = {
@@ -55,38 +110,38 @@ def results(frames: Frames) -> pd.DataFrame:
         elif reason := _failing_controls(entry, frames, _is_seen(test, interval)):
             result, why = "no verdict", reason
         alone = len(frames.plan.experiment.looks) == 1  # else the looks say how many there will be
-        seeds = test.seeds_to_decide(interval) if result == "undecided" and alone else None
-        low, high = seeds or (math.nan, math.nan)
+        needed = test.seeds_to_decide(interval) if result == "undecided" and alone else None
+        low, high = needed or (math.nan, math.nan)
         table = frames.named(entry.table)
         scale = _percent if entry.relative else float
         remarks = [_remark(result, test, row, table.experiment.margin)]
         remarks += [_guarded(entry, table)] if result == "supported" else []
         remarks += [_at_one_rate(entry, table)]
+        weight = estimands.weight(entry, table)
+        beside = table.bias.beside(interval, test.result, weight)
         rows.append(
-            {
-                "hypothesis": _sentence(entry, table.plan.baseline.label),
-                "table": table.plan.name,
-                "source": entry.source,
-                "said": entry.said,
-                "unit": "%" if entry.relative else _unit(entry, table),
-                "difference": scale(interval.mean),
-                "low": scale(interval.low),
-                "high": scale(interval.high),
-                "result": result,
-                "why": why,
-                "bias": table.bias.beside(interval, test.result, estimands.weight(entry, table))
-                if result == test.result(interval)
-                else "",
-                "remark": "; ".join(filter(None, remarks)),
-                "family": row.family if row else _count(others),
-                "p_corrected": interval.p,
-                "seeds_low": low,
-                "seeds_high": high,
-                "n": interval.n,
-                "tested": test.result(interval),
-            }
+            HypothesisRow(
+                hypothesis=_sentence(entry, table.plan.baseline.label),
+                table=table.plan.name,
+                source=entry.source,
+                said=entry.said,
+                unit="%" if entry.relative else _unit(entry, table),
+                difference=scale(interval.mean),
+                low=scale(interval.low),
+                high=scale(interval.high),
+                result=result,
+                why=why,
+                bias=beside if result == test.result(interval) else "",
+                remark="; ".join(filter(None, remarks)),
+                family=row.family if row else _count(others),
+                p_corrected=interval.p,
+                seeds_low=low,
+                seeds_high=high,
+                n=interval.n,
+                tested=test.result(interval),
+            )
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -132,7 +187,7 @@ def _at_its_look(entry: Hypothesis, frames: Frames, family: int) -> Interval:
 def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
     """Return every row of a table that has an interval, by the variants that it compares."""
     variants = [variant for variant in table.plan.variants if not variant.baseline]
-    verdicts = table.comparison.set_index("label")["verdict"]
+    verdicts = {row.label: row.verdict for row in table.comparison}
     base = table.plan.baseline.label
     ranked = sum(not variant.role for variant in variants)
     of = f"{ranked} {plural(ranked, 'row')} of its table"
@@ -143,7 +198,7 @@ def _rows(table: TableFrames) -> dict[tuple[str, str], _Row]:
         for v in variants
     }
     steps = contrasts.step_intervals(table)
-    words = contrasts.steps(table)["verdict"] if steps else ()
+    words = [row.verdict for row in contrasts.steps(table)]
     for (labels, interval), word in zip(steps.items(), words, strict=True):
         rows.setdefault(labels, _Row(interval, f"{len(steps)} steps of its path", word))
     return rows

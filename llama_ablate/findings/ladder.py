@@ -1,6 +1,8 @@
-"""Scaling laws through a ladder of sizes, and the trend of each variant's gap to the baseline."""
+"""What a ladder of sizes shows: laws, trends of gaps to the baseline, where best rates lie."""
 
+import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,41 +10,104 @@ import pandas as pd
 
 from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
 from llama_ablate.evidence.surface import over_seeds
+from llama_ablate.evidence.written import bounded
+from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import Estimate, Row, cell, column
 
 _FURTHER = 10.0  # how far to project, in multiples of the largest size
-_ESTIMATES = ("exponent", "floor", "projected", "predicted")
-_UNKNOWN: dict[str, Any] = (
-    {"label": "", "axis": "", "n": 0, "form": "none"}
-    | {f"{name}{end}": math.nan for name in _ESTIMATES for end in ("", "_low", "_high")}
-    | {"measured": math.nan, "at": math.nan}
-)
 _AXES = ("parameters", "tokens", "compute")
+#: What a ladder's law is, and why where it is none.
+_FORMS = {
+    "none": "",
+    "local": "none: power law over these sizes alone",
+    "floor fitted": "floor fitted",
+    "floor known": "floor known",
+}
 
 
-def laws(frames: Frames) -> pd.DataFrame:
+@dataclass(frozen=True)
+class LawRow(Row):
+    """The law of a variant along an axis, and along parameters the trend of its gap."""
+
+    label: str = column("label of the variant", "variant", leading=True)
+    axis: str = column("`parameters`, `tokens` or `compute`", "along", leading=True)
+    n: int = column("number of sizes", "sizes", leading=True)
+
+    def _has_gaps(self) -> bool:
+        return self.trend is not None
+
+    @cell("gap", leading=True, when=_has_gaps)
+    def gap(self) -> str:
+        """Write how the gap to the baseline goes with size."""
+        return self.trend or ""
+
+    @cell("per tenfold (nats)", leading=True, when=_has_gaps)
+    def per_tenfold(self) -> str:
+        """Write how the gap changes for ten times the size."""
+        return str(self.slope or "")
+
+    form: str = column(
+        "`floor known`, `floor fitted`, `local` for a power law without a floor, or `none`"
+    )
+
+    @cell("law", leading=True)
+    def law(self) -> str:
+        """Write what the law is."""
+        return _FORMS[self.form]
+
+    exponent: Estimate = column(
+        "exponent of the law", "exponent", ".3f", leading=True, default=Estimate()
+    )
+    floor: Estimate = column(
+        "loss of a model without end", "floor (nats)", ".3f", default=Estimate()
+    )
+    projected: Estimate = column("loss at ten times the largest size", default=Estimate())
+    predicted: Estimate = column(
+        "loss of the largest size, as the law through all smaller ones has it",
+        "largest size: predicted",
+        ".4f",
+        default=Estimate(),
+    )
+    measured: float = column(
+        "loss of the largest size, as it is", "measured", ".4f", default=math.nan
+    )
+
+    @cell("projected (nats)")
+    def projection(self) -> str:
+        """Write what is projected: nothing where the check on the largest size failed."""
+        failed = not math.isnan(self.measured) and math.isnan(self.projected.value)
+        return "none: the check failed" if failed else format(self.projected, ".3f")
+
+    at: float = column("size that is projected to", "at", ".3g", default=math.nan)
+    trend: str | None = column(
+        "`grows`, `closes`, `reverses`, `moves`, `holds` or `undecided`", default=None
+    )
+    slope: Estimate | None = column("how the gap changes for ten times the size", default=None)
+
+
+def laws(frames: Frames) -> list[LawRow]:
     """Return the law of each variant along each axis, and the trend of its gap.
 
-    Columns: `label, axis, n, form, exponent, floor, projected, predicted` (each also with `_low`
-    and `_high`), `measured, at, trend, slope, slope_low, slope_high`. `predicted` and `measured`
-    are the loss of the largest size, as the law through all smaller ones has it, and as it is; what
-    has no such check, or fails it, is not projected. Empty for an experiment without `sizes`. The
-    gap and its trend are along parameters.
+    What has no check on its largest size, or fails it, is not projected. None for an experiment
+    without `sizes`.
     """
     if frames.ladder.empty:
-        return pd.DataFrame()
+        return []
     ends = at_end(frames.ladder)
     floor = floor_of(frames.table)
     trends = _trends(ends, frames.table.margin)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for label, own in ends.groupby("label", sort=False):
         for axis in _AXES:
             grid = own.pivot_table(index=axis, columns="seed", values="loss").dropna(axis=1)
-            row = {**_UNKNOWN, "label": label, "axis": axis, "n": len(grid), **_law(grid, floor)}
+            values = _law(grid, floor)
+            if trends:
+                values |= {"trend": "", "slope": Estimate()}
             if axis == "parameters":
-                row |= trends.get(str(label), {})
-            rows.append(row)
-    return pd.DataFrame(rows)
+                values |= trends.get(str(label), {})
+            rows.append(LawRow(label=str(label), axis=axis, n=len(grid), **values))
+    return rows
 
 
 def at_end(ladder: pd.DataFrame) -> pd.DataFrame:
@@ -70,14 +135,35 @@ def floor_of(table: TableFrames) -> float | None:
     return float(np.nanmean(table.reported[column]))
 
 
-def surface(frames: Frames) -> pd.DataFrame:
-    """Return the constants of `E + A/N^alpha + B/D^beta` for each variant with points enough.
+@dataclass(frozen=True)
+class SurfaceRow(Row):
+    """The constants of `E + A/parameters^alpha + B/tokens^beta` for a variant."""
 
-    Columns: `label, n`, and `E, A, alpha, B, beta, parameters_exponent`, each also with `_low` and
-    `_high`. Branches of runs count: they let tokens vary apart from parameters.
+    label: str = column("label of the variant", "variant")
+    n: int = column("number of points", "points")
+    E: Estimate = column("loss of a model without end on text without end", "E", ".4g")
+    A: Estimate = column("factor of the parameters", "A", ".4g")
+    alpha: Estimate = column("exponent of the parameters", "alpha", ".4g")
+    B: Estimate = column("factor of the tokens", "B", ".4g")
+    beta: Estimate = column("exponent of the tokens", "beta", ".4g")
+    parameters_exponent: Estimate = column(
+        "the power of compute with which the best number of parameters grows"
+    )
+
+    @cell("best parameters grow as compute^")
+    def split(self) -> str:
+        """Write the power of compute; an end of 1, which leaves nothing for tokens, is none."""
+        value, low, high = self.parameters_exponent
+        return bounded(value, low, high if high < 1 else math.inf, ".3f")
+
+
+def surface(frames: Frames) -> list[SurfaceRow]:
+    """Return the surface of each variant with points enough.
+
+    Branches of runs count: they let tokens vary apart from parameters.
     """
     if frames.ladder.empty:
-        return pd.DataFrame()
+        return []
     rows = []
     points = frames.ladder[frames.ladder["role"] == ""]
     for label, own in points.groupby("label", sort=False):
@@ -89,15 +175,60 @@ def surface(frames: Frames) -> pd.DataFrame:
             estimates = over_seeds(parameters, tokens, grid.to_numpy().tolist())
         except ValueError:
             continue  # too few points, or tokens in step with parameters: there is no surface
-        row: dict[str, Any] = {"label": label, "n": len(grid)}
-        for name, estimate in estimates.items():
-            row |= _columns(name, estimate.value, estimate.low, estimate.high)
-        rows.append(row)
-    return pd.DataFrame(rows)
+        named = {name: Estimate(one.value, one.low, one.high) for name, one in estimates.items()}
+        rows.append(SurfaceRow(label=str(label), n=len(grid), **named))
+    return rows
 
 
-def _columns(name: str, value: float, low: float, high: float) -> dict[str, float]:
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
+@dataclass(frozen=True)
+class RateRow(Row):
+    """The best learning rate of a variant at a size."""
+
+    label: str = column("label of the variant")
+    rung: str = column("the size")
+    lr: float = column("the rate with the lowest mean validation loss")
+    loss: float = column("mean loss there")
+    edge: bool = column("whether it lies at an end of the grid, where the best may lie beyond it")
+    moved: int = column("by how many points of the grid it differs from that of the first size")
+
+
+def optima(frames: Frames) -> list[RateRow]:
+    """Return the best learning rate of each variant at each size, and how far it moves.
+
+    None where `by_rate` is empty.
+    """
+    losses = by_rate(frames)
+    if losses.empty:
+        return []
+    grid = sorted(set(losses["lr"]))
+    best = losses[losses["best"]].groupby(["label", "rung", "lr"], sort=False)["loss"].mean()
+    first: dict[str, int] = {}
+    rows = []
+    for label, rung, lr, loss in best.reset_index().itertuples(index=False, name=None):
+        at = grid.index(lr)
+        moved = at - first.setdefault(label, at)
+        edge = at in (0, len(grid) - 1)
+        rows.append(RateRow(label=label, rung=rung, lr=lr, loss=loss, edge=edge, moved=moved))
+    return rows
+
+
+def by_rate(frames: Frames) -> pd.DataFrame:
+    """Return the loss of each variant, size, seed and learning rate, and which rate is the best.
+
+    Columns: `label, rung, seed, lr, loss, best`. The best is the one that the tables report,
+    by the validation loss. Empty where no ladder of sizes is tuned over its learning rate.
+    """
+    of_rungs: list[pd.DataFrame] = []
+    if "lr" not in frames.plan.experiment.tune:
+        return pd.DataFrame()
+    for table in frames.rungs:
+        arms = [variant.label for variant in table.plan.variants if not variant.role]
+        runs = table.runs[table.runs["label"].isin(arms)]
+        own = tuning.rates(runs, table.loss, table.chance)
+        chosen = table.runs[table.runs["best"]].groupby("label", sort=False)["tuned"].first()
+        best = chosen.map(lambda point: json.loads(point)["lr"])
+        of_rungs.append(own.assign(rung=table.plan.name, best=own["lr"] == own["label"].map(best)))
+    return pd.concat(of_rungs, ignore_index=True) if of_rungs else pd.DataFrame()
 
 
 def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
@@ -110,7 +241,7 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
     x, losses = list(grid.index.astype(float)), grid.to_numpy().tolist()
     if len(x) < sizes_for_law(floor):
         slope = local_exponent(x, losses)
-        return {"form": "local", **_columns("exponent", slope.mean, slope.low, slope.high)}
+        return {"form": "local", "exponent": Estimate(slope.mean, slope.low, slope.high)}
     at = x[-1] * _FURTHER
     law = fit(x, losses, at=at, floor=floor)
     values: dict[str, Any] = {"form": "floor fitted" if floor is None else "floor known"}
@@ -118,16 +249,14 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
     if can_be_checked(len(x), floor):
         check = fit(x[:-1], losses[:-1], at=x[-1], floor=floor).projected
         measured = float(np.mean(losses[-1]))
-        values |= {
-            **_columns("predicted", check.value, check.low, check.high),
-            "measured": measured,
-        }
+        predicted = Estimate(check.value, check.low, check.high)
+        values |= {"predicted": predicted, "measured": measured}
         if check.low <= measured <= check.high:
             values |= {"at": at}
             names.append("projected")
     for name in names:
         estimate = getattr(law, name)
-        values |= _columns(name, estimate.value, estimate.low, estimate.high)
+        values[name] = Estimate(estimate.value, estimate.low, estimate.high)
     return values
 
 
@@ -147,7 +276,7 @@ def _trends(ends: pd.DataFrame, margin: float | None) -> dict[str, dict[str, Any
     return {
         label: {
             "trend": gap.trend,
-            **_columns("slope", gap.slope.mean, gap.slope.low, gap.slope.high),
+            "slope": Estimate(gap.slope.mean, gap.slope.low, gap.slope.high),
         }
         for label, gap in gaps(found, margin=margin).items()
     }

@@ -3,12 +3,14 @@
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
 import pandas as pd
 
 from llama_ablate.evidence import Ended
 from llama_ablate.evidence.rates import share
+from llama_ablate.findings.rows import Row, cell, column
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -75,7 +77,6 @@ def _severity(run: Any) -> int:
 #: Outcomes that count against a variant, the worst first: a run that ended so has no loss to
 #: compare.
 UNSTABLE: tuple[Literal["diverged", "collapsed"], ...] = ("diverged", "collapsed")
-_NUMBERS = ("loss_spike_share", "grad_norm_spike_share", "grad_norm_median", "grad_norm_max")
 
 
 def counted(runs: pd.DataFrame, curve: Curves, tables: Sequence[PlannedTable]) -> pd.DataFrame:
@@ -102,25 +103,65 @@ def sides(runs: pd.DataFrame, own: Collection[str], base: Collection[str]) -> tu
     return Ended.of(words(first)), Ended.of(words(second))
 
 
-def stability(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each variant, over its finished runs at every tuned point.
+@dataclass(frozen=True)
+class StabilityRow(Row):
+    """How the finished runs of a variant trained, at every tuned point."""
 
-    Columns: `label, runs`; for each outcome of `UNSTABLE` how many runs ended so, their share and
-    the ends of its interval (`diverged, diverged_share, diverged_low, diverged_high` ...); and the
-    means of the numbers that a run notes while it trains.
-    """
+    label: str = column("label of the variant", "variant")
+    runs: int = column("finished runs", "runs")
+    diverged: int = column("how many of them diverged")
+    diverged_share: float = column("their share")
+    diverged_low: float = column("lower end of its exact 95% interval")
+    diverged_high: float = column("upper end of it")
+    collapsed: int = column("how many of them collapsed")
+    collapsed_share: float = column("their share")
+    collapsed_low: float = column("lower end of its exact 95% interval")
+    collapsed_high: float = column("upper end of it")
+
+    @cell("diverged [95% interval]")
+    def of_diverged(self) -> str:
+        """Write the share of the runs that diverged."""
+        return _share(self.diverged_share, self.diverged_low, self.diverged_high)
+
+    @cell("collapsed [95% interval]")
+    def of_collapsed(self) -> str:
+        """Write the share of the runs that collapsed."""
+        return _share(self.collapsed_share, self.collapsed_low, self.collapsed_high)
+
+    # What a run notes while it trains is found by its name: each is the mean over the runs.
+    loss_spike_share: float = column(
+        "share of the steps at which the loss spiked", "loss spikes", ".2%", default=math.nan
+    )
+    grad_norm_spike_share: float = column(
+        "share of the steps at which the gradient norm spiked",
+        "gradient spikes",
+        ".2%",
+        default=math.nan,
+    )
+    grad_norm_median: float = column(
+        "median gradient norm", "gradient norm, median", ".3f", default=math.nan
+    )
+    grad_norm_max: float = column("largest gradient norm", "largest", ".2f", default=math.nan)
+
+
+#: What is the mean over runs of a number that each noted.
+_NOTED = [one.name for one in fields(StabilityRow) if one.default is not MISSING]
+
+
+def _share(share: float, low: float, high: float) -> str:
+    return f"{share:.0%} [{low:.0%}, {high:.0%}]"
+
+
+def stability(runs: pd.DataFrame) -> list[StabilityRow]:
+    """Return one row for each variant with finished runs, at every tuned point."""
     finished = runs[runs["outcome"].isin(FINAL)]
     rows = []
     for label, own in finished.groupby("label", sort=False):
-        row = {"label": label, "runs": len(own)}
+        values: dict[str, Any] = {n: float(own[n].mean()) for n in _NOTED if n in own}
         for outcome in UNSTABLE:
             count = int((own["outcome"] == outcome).sum())
             low, high = share(count, len(own))
-            row |= {
-                outcome: count,
-                f"{outcome}_share": count / len(own),
-                f"{outcome}_low": low,
-                f"{outcome}_high": high,
-            }
-        rows.append(row | {n: float(own[n].mean()) if n in own else math.nan for n in _NUMBERS})
-    return pd.DataFrame(rows)
+            ends = {"share": count / len(own), "low": low, "high": high}
+            values |= {outcome: count, **{f"{outcome}_{end}": v for end, v in ends.items()}}
+        rows.append(StabilityRow(label=str(label), runs=len(own), **values))
+    return rows

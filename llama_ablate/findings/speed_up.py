@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -10,30 +11,95 @@ from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.speed_up import LENGTHS, LossCurve, SpeedUp, speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.results.plan_document import BITS
 
 _ALPHA = 0.05
-_COSTS = ("tokens", "flops", "seconds")
-_ENDS = ("low", "high", "least", "most")
 
 
-def speed_ups(frames: Frames) -> pd.DataFrame:
+class Multiple(NamedTuple):
+    """How many times a cost: with its interval, and the bounds of what the runs can show.
+
+    Beyond the runs it is infinite, above `most`, or 0, below `least`; so are the ends.
+    """
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    least: float = math.nan
+    most: float = math.nan
+
+    def __str__(self) -> str:
+        """Write it with its interval; what is beyond the runs by what it is above or below."""
+        if math.isnan(self.value):
+            return "-"
+        if math.isnan(self.low) or self.low == self.high:
+            return self._bounded(self.value, "x")
+        ends = f"{self._bounded(self.low)}, {self._bounded(self.high)}"
+        return f"{self._bounded(self.value, 'x')} [{ends}]"
+
+    def __format__(self, form: str) -> str:
+        """Write it, whatever the format."""
+        return str(self)
+
+    def _bounded(self, one: float, unit: str = "") -> str:
+        if one == 0 or math.isinf(one):
+            return f"below {self.least:.2f}{unit}" if one == 0 else f"above {self.most:.2f}{unit}"
+        return f"{one:.2f}{unit}"
+
+
+@dataclass(frozen=True)
+class SpeedUpRow(Row):
+    """How many times a variant's cost of a loss the baseline needs for it."""
+
+    table: str = column("name of the table; empty where there is one", "table", optional=True)
+    label: str = column("label of the variant", "variant")
+    along: str = column("`lengths` of branches of runs, or `sizes` of a ladder")
+    loss: float = column("the higher loss of both ends", "at a loss of ({unit})", ".4f")
+    n: int = column("number of seeds")
+    form: float = column(
+        "share by which the curve that is read misses a length that is left out; missing with three"
+    )
+    tokens: Multiple = column("of tokens; where tokenizers differ of text", default=Multiple())
+    flops: Multiple = column("of training FLOPs", default=Multiple())
+    seconds: Multiple = column("of seconds of training", default=Multiple())
+    unit: str = column("unit of the loss")
+
+    @property
+    def _text(self) -> str:
+        return "text" if self.unit == BITS.name else "tokens"
+
+    @cell("{_text} [95% interval]")
+    def of_tokens(self) -> str:
+        """Write the multiple of tokens."""
+        return str(self.tokens)
+
+    @cell("FLOPs [95% interval]")
+    def of_flops(self) -> str:
+        """Write the multiple of FLOPs."""
+        return str(self.flops)
+
+    @cell("seconds [95% interval]")
+    def of_seconds(self) -> str:
+        """Write the multiple of seconds."""
+        return str(self.seconds)
+
+    @cell("form of the curve")
+    def checked(self) -> str:
+        """Write how well the curve finds a length that is left out."""
+        return "unchecked" if math.isnan(self.form) else f"within {self.form:.0%}"
+
+
+def speed_ups(frames: Frames) -> list[SpeedUpRow]:
     """Return one row for each variant whose table's baseline has runs of three lengths or more.
 
-    Columns: `table, label, along, loss, n, form, unit`, and `tokens, flops, seconds`, each also
-    with `_low, _high, _least` and `_most`: how many times the variant's own cost the baseline needs
-    for the same loss. Where variants differ in their tokens, `tokens` is of text. Lengths are those
-    of branches of runs (`along` is `lengths`); without branches those of a ladder of sizes, whose
-    compute alone is compared (`sizes`). A multiple, or an end of its interval, that is beyond the
-    runs is infinite, above `_most`, or 0, below `_least`. `loss` is the higher one of both ends,
-    `n` counts the seeds, `form` is the share by which the curve that is read misses a length that
-    is left out (NaN with three lengths). The intervals are those of the differences in loss.
+    Lengths are those of branches of runs; without branches those of a ladder of sizes, whose
+    compute alone is compared. The intervals are those of the differences in loss.
     """
-    rows = [row for table in frames.tables for row in _of_lengths(table)]
-    frame = pd.DataFrame(rows or _of_sizes(frames))
-    return frame if frame.empty else frame.assign(unit=frames.table.unit.name)
+    return [row for table in frames.tables for row in _of_lengths(table)] or _of_sizes(frames)
 
 
-def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
+def _of_lengths(table: TableFrames) -> list[SpeedUpRow]:
     """Return the rows of a table whose runs have branches."""
     variants = {v.label: v for v in table.plan.variants}
     text = {label: table.plan.text_per_token(variant) for label, variant in variants.items()}
@@ -54,24 +120,53 @@ def _of_lengths(table: TableFrames) -> list[dict[str, Any]]:
     rows = []
     for label, of in multiples.items():
         flops = math.log(text[label] * base.flops_per_token / variants[label].flops_per_token)
-        row = _described(table.plan.name, label, "lengths", of, curves, standing[label])
-        row |= _cost("tokens", of) | _cost("flops", of.times(flops))
-        if pace := paces.get(label):
-            row |= _cost("seconds", of.times(pace.mean, (pace.high - pace.low) / 2))
-        rows.append(row)
+        pace = paces.get(label)
+        seconds = of.times(pace.mean, (pace.high - pace.low) / 2) if pace else None
+        costs = {"tokens": of, "flops": of.times(flops), "seconds": seconds}
+        rows.append(_row(table, label, "lengths", curves[label], standing[label], of.form, costs))
     return rows
 
 
-def _of_sizes(frames: Frames) -> list[dict[str, Any]]:
+def _of_sizes(frames: Frames) -> list[SpeedUpRow]:
     """Return the rows of a ladder of sizes, along compute."""
     if not frames.rungs:
         return []
     curves = _curves(frames.ladder[~frames.ladder["branch"]], "compute")
-    standing = _differences(max(frames.rungs, key=lambda rung: rung.plan.baseline.non_embedding))
+    largest = max(frames.rungs, key=lambda rung: rung.plan.baseline.non_embedding)
+    standing = _differences(largest)
     return [
-        _described("", label, "sizes", of, curves, standing[label]) | _cost("flops", of)
+        replace(
+            _row(largest, label, "sizes", curves[label], standing[label], of.form, {"flops": of}),
+            table="",
+        )
         for label, of in _multiples(curves, standing).items()
     ]
+
+
+def _row(
+    table: TableFrames,
+    label: str,
+    along: str,
+    curves: "_Pair",
+    difference: Interval,
+    form: float,
+    costs: Mapping[str, SpeedUp | None],
+) -> SpeedUpRow:
+    multiples = {
+        name: Multiple(*map(math.exp, (of.value, of.low, of.high, of.least, of.most)))
+        for name, of in costs.items()
+        if of
+    }
+    return SpeedUpRow(
+        table=table.plan.name,
+        label=label,
+        along=along,
+        loss=max(float(grid.iloc[-1].mean()) for grid in curves),
+        n=difference.n,
+        form=form,
+        unit=table.unit.name,
+        **multiples,
+    )
 
 
 def _differences(table: TableFrames) -> dict[str, Interval]:
@@ -128,24 +223,3 @@ def _log_ratios(own: Turns, base: Turns) -> list[float]:
     if [*map(len, own)] != [*map(len, base)]:
         return []
     return [math.log(medians.ratio([a], [b]).value) for a, b in zip(own, base, strict=True)]
-
-
-def _described(
-    table: str,
-    label: str,
-    along: str,
-    of: SpeedUp,
-    curves: Mapping[str, _Pair],
-    difference: Interval,
-) -> dict[str, Any]:
-    ends = [float(grid.iloc[-1].mean()) for grid in curves[label]]
-    row = {"table": table, "label": label, "along": along, "loss": max(ends)}
-    row |= {"n": difference.n, "form": of.form}
-    costs = [f"{cost}{end}" for cost in _COSTS for end in ("", *(f"_{end}" for end in _ENDS))]
-    return row | dict.fromkeys(costs, math.nan)
-
-
-def _cost(name: str, of: SpeedUp) -> dict[str, float]:
-    """Return a multiple of a cost, its interval, and the bounds of what the runs can show."""
-    ends = {f"{name}_{end}": math.exp(getattr(of, end)) for end in _ENDS}
-    return {name: math.exp(of.value), **ends}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from statistics import median
 from typing import Any, Protocol
 
@@ -11,15 +11,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.evidence import Interval, StandardError, judged, simultaneous
+from llama_ablate.evidence import Interval, StandardError, Verdict, judged, simultaneous
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
+from llama_ablate.evidence.written import number
 from llama_ablate.findings.outcomes import UNSTABLE, sides
+from llama_ablate.findings.rows import DIFFERENCE, Estimate, Row, cell, column
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
 from llama_ablate.results.record import TRAINING
 
 _DECIDES = "accuracy"  # what a task's interval is about
-_BESIDE = ("accuracy_norm", "target_perplexity", "chance", "items", "cut_items")
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +152,69 @@ def other_items(table: TaskTable) -> list[str]:
     return [task for task, prints in of_task.items() if len(prints) > 1]
 
 
-def accuracies(table: TaskTable) -> pd.DataFrame:
+@dataclass(frozen=True)
+class TaskRow(Row):
+    """The accuracy of a variant in a task, and the difference from the baseline's."""
+
+    task: str = column("name of the task", "task", leading=True)
+    label: str = column("label of the variant", "variant", leading=True)
+    baseline: bool = column("whether it is the baseline")
+    role: str = column("`aa` or `positive` for a control, else empty")
+    n: int = column("number of pairs; of the baseline of its seeds", "n", leading=True)
+    accuracy: float = column(
+        "share of items that are answered right, mean over seeds", "accuracy", ".3f", leading=True
+    )
+    difference: float = column("mean difference from the baseline; above 0 is better")
+    low: float = column("lower end of its interval, which holds for all rows at once")
+    high: float = column("upper end of it")
+
+    @cell(DIFFERENCE, leading=True)
+    def of_difference(self) -> str:
+        """Write the difference with its interval."""
+        return str(Estimate(self.difference, self.low, self.high))
+
+    verdict: str = column("what the interval says", "verdict", leading=True)
+    # What stands beside is found by its name: the mean over runs of a quantity of the task.
+    accuracy_norm: float = column("accuracy by loss per byte", default=math.nan)
+    target_perplexity: float = column("perplexity of the targets", default=math.nan)
+    chance: float = column(
+        "accuracy of a guess", "chance", ".3f", leading=True, optional=True, default=math.nan
+    )
+
+    @cell("accuracy per byte", optional=True)
+    def of_bytes(self) -> str:
+        """Write the accuracy by loss per byte."""
+        return number(self.accuracy_norm, ".3f")
+
+    @cell("perplexity of targets", optional=True)
+    def of_targets(self) -> str:
+        """Write the perplexity of the targets."""
+        return number(self.target_perplexity, ",.4g")
+
+    items: float = column("number of items", "items", ",.0f", optional=True, default=math.nan)
+
+    def _is_cut(self) -> bool:
+        return self.cut_items > 0
+
+    cut_items: float = column(
+        "items that are longer than the context",
+        "items cut",
+        ",.0f",
+        when=_is_cut,
+        default=math.nan,
+    )
+
+
+#: Quantities of a task beside its accuracy.
+_BESIDE = [one.name for one in fields(TaskRow) if one.default is not MISSING]
+
+
+def accuracies(table: TaskTable) -> list[TaskRow]:
     """Return one row for each task and variant: its accuracy, and the difference from the baseline.
 
-    Columns: `task, label, baseline, role, n, accuracy, difference, low, high, verdict,
-    accuracy_norm, target_perplexity, chance, items, cut_items`. The intervals of all rows hold at
-    once and at all looks, a control's alone. They have the error of the seeds and that of the
-    items, between groups where items have such. Empty where no task was measured.
+    The intervals of all rows hold at once and at all looks, a control's alone. They have the error
+    of the seeds and that of the items, between groups where items have such. None where no task was
+    measured.
     """
     names = {
         where["task"]: name
@@ -173,30 +230,30 @@ def accuracies(table: TaskTable) -> pd.DataFrame:
         found = _intervals(table, str(name), len(ranked) * len(names) * looks)
         beside = _means(table, str(task))
         for variant in table.plan.variants:
-            interval = found.get(variant.id)
+            row = found.get(variant.id)
             scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
             ids = {variant.id, table.plan.baseline.id}
             ended = set(table.ranked.loc[table.ranked["variant"].isin(ids), "outcome"])
-            word = "pending"
-            if interval is not None and (interval.n or "pending" not in ended):
+            word: Verdict = "pending"
+            if row is not None and (row.n or "pending" not in ended):
                 both = sides(table.ranked, {variant.id}, {table.plan.baseline.id})
-                word = judged(-interval, None, *both)
+                word = judged(-row, None, *both)
             rows.append(
-                {
-                    "task": task,
-                    "label": variant.label,
-                    "baseline": variant.baseline,
-                    "role": variant.role,
-                    "n": len(scores) if interval is None else interval.n,
-                    "accuracy": float(np.mean(scores)) if scores else math.nan,
-                    "difference": math.nan if interval is None else interval.mean,
-                    "low": math.nan if interval is None else interval.low,
-                    "high": math.nan if interval is None else interval.high,
-                    "verdict": "baseline" if variant.baseline else word,
-                    **{key: beside.get((key, variant.id), math.nan) for key in _BESIDE},
-                }
+                TaskRow(
+                    task=task,
+                    label=variant.label,
+                    baseline=variant.baseline,
+                    role=variant.role,
+                    n=row.n if row else len(scores),
+                    accuracy=float(np.mean(scores)) if scores else math.nan,
+                    difference=row.mean if row else math.nan,
+                    low=row.low if row else math.nan,
+                    high=row.high if row else math.nan,
+                    verdict="baseline" if variant.baseline else word,
+                    **{key: value for (key, id_), value in beside.items() if id_ == variant.id},
+                )
             )
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _intervals(table: TaskTable, name: str, family: int) -> dict[str, Interval]:

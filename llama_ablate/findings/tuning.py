@@ -6,17 +6,20 @@ validation and test text are one split.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text
-from llama_ablate.evidence import paired_effect
+from llama_ablate.evidence import paired_effect, written
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.rows import Row, cell, column
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
 
@@ -155,19 +158,50 @@ def one_rate(
     return ONE_RATE if apart and not variant.role and "lr" not in experiment.tune else ""
 
 
-def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return one row for each variant: trials, the chosen point, whether it lies at an edge.
+@dataclass(frozen=True)
+class TuningRow(Row):
+    """The trials of a variant, and the point at which it is reported."""
 
-    Columns: `label, trials, finished, diverged, collapsed, chosen, edge, loss,
-    sensitivity, low, high`. `edge` names the keys whose best value is the first or
-    last of the grid; the loss is the `column` of the reported runs. Empty where nothing was tuned.
+    label: str = column("label of the variant", "variant")
+    trials: int = column("runs that choose the point")
+    finished: int = column("how many of them have finished")
+    diverged: int = column("how many of them diverged")
+    collapsed: int = column("how many of them collapsed")
+
+    @cell("trials")
+    def ended(self) -> str:
+        """Write how many trials have finished, and how many of them were lost."""
+        lost = {"diverged": self.diverged, "collapsed": self.collapsed}
+        words = [f"{count} {word}" for word, count in lost.items() if count]
+        return ", ".join([f"{self.finished} of {self.trials}", *words])
+
+    chosen: str = column("the point that was chosen", "best")
+    edge: str = column(
+        "what is tuned whose best value is the first or the last of its grid", "at the edge"
+    )
+    loss: float = column("mean loss of the reported runs", "loss", ".4f")
+    sensitivity: float = column("learning-rate sensitivity in nats")
+    low: float = column("lower end of its 95% interval")
+    high: float = column("upper end of it")
+
+    @cell("LR sensitivity [95% interval]")
+    def sensitive(self) -> str:
+        """Write the learning-rate sensitivity; nothing where no rate was tuned."""
+        known = not math.isnan(self.sensitivity)
+        return written.interval(self.sensitivity, self.low, self.high, sign="") if known else ""
+
+
+def trials(runs: pd.DataFrame, loss: str) -> list[TuningRow]:
+    """Return one row for each variant; the loss is the number `loss` of the reported runs.
+
+    None where nothing was tuned.
     """
     if not several(runs):
-        return pd.DataFrame()
+        return []
     tried = trial_runs(runs)
     points = [json.loads(tuned) for tuned in dict.fromkeys(tried["tuned"])]
     ends = {key: _ends([point[key] for point in points]) for key in points[0]}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for label, own in tried.groupby("label", sort=False):
         at_best = own[own["best"]]
         best = json.loads(at_best["tuned"].iloc[0])
@@ -175,21 +209,23 @@ def trials(runs: pd.DataFrame, column: str) -> pd.DataFrame:
         sensitive = at_best.get("lr_sensitivity_nats", pd.Series(dtype=float)).dropna()
         effect = paired_effect(list(sensitive), [0.0] * len(sensitive))
         low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
+        outcomes = Counter(own["outcome"])
         rows.append(
-            {
-                "label": label,
-                "trials": len(own),
-                "finished": int(own["outcome"].isin(FINAL).sum()),
-                **{outcome: int((own["outcome"] == outcome).sum()) for outcome in UNSTABLE},
-                "chosen": at_best["point"].iloc[0],
-                "edge": ", ".join(key for key, value in best.items() if value in ends[key]),
-                "loss": float(reported[column].mean()) if column in reported else math.nan,
-                "sensitivity": effect.mean,
-                "low": low,
-                "high": high,
-            }
+            TuningRow(
+                label=str(label),
+                trials=len(own),
+                finished=sum(outcomes[end] for end in FINAL),
+                diverged=outcomes["diverged"],
+                collapsed=outcomes["collapsed"],
+                chosen=at_best["point"].iloc[0],
+                edge=", ".join(key for key, value in best.items() if value in ends[key]),
+                loss=float(reported[loss].mean()) if loss in reported else math.nan,
+                sensitivity=effect.mean,
+                low=low,
+                high=high,
+            )
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _ends(values: list[Any]) -> tuple[Any, ...]:

@@ -21,7 +21,9 @@ from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.guards import GuardRow
 from llama_ablate.findings.outcomes import counted
+from llama_ablate.findings.rows import columns
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
@@ -30,6 +32,14 @@ Value = TypeVar("Value")
 
 #: Keys of `train` that change what is looked at and how fast, and not what is learned.
 _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision", "kernel")
+
+
+#: What was timed in an experiment's own pass.
+_OF_ITS_PASS = [
+    name
+    for name in columns(comparison.ComparisonRow)
+    if "_speed_" in name or name.endswith(("_tokens_per_s", "_measured_bytes_per_token"))
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,26 +116,22 @@ class UnionTable(TableFrames):
         }
 
     @cached_property
-    def guards(self) -> pd.DataFrame:
+    def guards(self) -> list[GuardRow]:
         """What each experiment says of its own variants: guards are a part of its protocol."""
-        return pd.concat([part.guards for part in self.parts], ignore_index=True)
+        return [row for part in self.parts for row in part.guards]
 
     @cached_property
-    def comparison(self) -> pd.DataFrame:
+    def comparison(self) -> list[comparison.ComparisonRow]:
         """One row for each variant; speeds and their ratios are those of its own experiment."""
-        frame = super().comparison
-        ids = [variant.id for variant in self.plan.variants]
-        own = pd.concat(
-            [
-                part.comparison.assign(id=[variant.id for variant in part.plan.variants])
-                for part in self.parts
-            ]
-        )
-        own = own.drop_duplicates("id").set_index("id").loc[ids]
-        for column in frame:
-            if frame[column].isna().all() or "_speed_" in str(column):
-                frame[column] = own[column].to_numpy()
-        return frame
+        own: dict[str, comparison.ComparisonRow] = {}
+        for part in self.parts:
+            for variant, row in zip(part.plan.variants, part.comparison, strict=True):
+                own.setdefault(variant.id, row)
+        joined = zip(self.plan.variants, super().comparison, strict=True)
+        return [
+            replace(row, **{name: getattr(own[variant.id], name) for name in _OF_ITS_PASS})
+            for variant, row in joined
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +218,7 @@ def _remarks(table: UnionTable) -> list[str]:
         made = [", ".join(sorted(set(part.machines.get(what, ())))) for part in table.parts]
         if len(set(made)) > 1:
             sentences.append(f"Made with different {what}: {_by_experiment(table.parts, made)}.")
-    if table.comparison.filter(like="speed_ratio").notna().any(axis=None):
+    if any(row.train_speed_turns or row.decode_speed_turns for row in table.comparison):
         sentences.append("Speeds are ratios to the baseline in the pass of a row's own experiment.")
     return sentences
 

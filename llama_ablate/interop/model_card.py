@@ -67,18 +67,18 @@ def _numbers(record: Record) -> str:
 
 
 def _against_baseline(table: TableFrames, record: Record) -> str:
-    (row,) = table.comparison[table.comparison["label"] == record.label].to_dict("records")
-    if row["baseline"]:
+    row = next(row for row in table.comparison if row.label == record.label)
+    if row.baseline:
         return "It is a run of the baseline, with which the others are compared."
-    if not math.isfinite(row["difference"]):
-        return f"Against the baseline: {row['verdict']}."
-    interval = f"[{row['low']:+.4f}, {row['high']:+.4f}]"
-    if not math.isfinite(row["low"]):
+    if not math.isfinite(row.difference):
+        return f"Against the baseline: {row.verdict}."
+    interval = f"[{row.low:+.4f}, {row.high:+.4f}]"
+    if not math.isfinite(row.low):
         interval = "none, from one pair"
     return (
-        f"Its variant against `{_plain(table.plan.baseline.label)}`, over {row['n']} seeds: "
-        f"{row['difference']:+.4f} {table.unit.full}, interval {interval}: "
-        f"**{row['verdict']}**."
+        f"Its variant against `{_plain(table.plan.baseline.label)}`, over {row.n} seeds: "
+        f"{row.difference:+.4f} {table.unit.full}, interval {interval}: "
+        f"**{row.verdict}**."
     )
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, ladder, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.report.chart import (
     OF_VARIANT,
     Chart,
@@ -77,7 +78,7 @@ def effects(frames: Frames) -> Chart | None:
     The mean (shape) with the interval that the verdict is read from, and each seed (tick).
     """
     table = frames.table
-    if len(contrasts.factors(table)):
+    if len(of_rows(contrasts.factors(table), contrasts.FactorRow)):
         return None
     every = variants(table)
     shown = [row for row in every if not row["baseline"] and row["role"] != "positive"]
@@ -213,7 +214,7 @@ def factors(frames: Frames) -> Chart | None:
 
     With simultaneous 95% intervals; left of 0 is better.
     """
-    frame = contrasts.factors(frames.table)
+    frame = of_rows(contrasts.factors(frames.table), contrasts.FactorRow)
     if frame.empty:
         return None
     shown = _named(frame.assign(label=frame["effect"]))
@@ -235,7 +236,7 @@ def factors(frames: Frames) -> Chart | None:
 @CHARTS.register("interactions", every_table=True)
 def interactions(frames: Frames) -> Chart | None:
     """Show what a factor does without another (ring) and with it (dot): alike where they add up."""
-    frame = contrasts.factors(frames.table)
+    frame = of_rows(contrasts.factors(frames.table), contrasts.FactorRow)
     shown = [
         {
             "pair": f"{row.changed}, {row.present} for {row.absent}",
@@ -271,7 +272,7 @@ def steps(frames: Frames) -> Chart | None:
 
     The line is the step's own interval, simultaneous over the steps.
     """
-    frame = contrasts.steps(frames.table)
+    frame = of_rows(contrasts.steps(frames.table), contrasts.StepRow)
     if frame.empty or frame["marginal"].isna().all():
         return None
     before = (frame["cumulative"] - frame["marginal"]).fillna(0.0)
@@ -411,7 +412,7 @@ def variants(table: TableFrames) -> list[Spec]:
 
     Speeds are times, as multiples of the baseline's: less is better, as of every other cost.
     """
-    shown = _named(table.comparison)
+    shown = _named(of_rows(table.comparison))
     for row in shown:
         for kind in ("train", "decode"):
             ratio, low, high = (row[f"{kind}_speed_{end}"] for end in ("ratio", *_ENDS))
@@ -437,7 +438,9 @@ def _others(table: TableFrames) -> list[PlannedVariant]:
 
 def _by_seed(table: TableFrames) -> list[Spec]:
     """Return each reported run's difference from the baseline's run of the same seed."""
-    verdicts = dict(zip(table.comparison["label"], table.comparison["verdict"], strict=True))
+    verdicts = dict(
+        zip(of_rows(table.comparison)["label"], of_rows(table.comparison)["verdict"], strict=True)
+    )
     runs = {(run.variant, run.seed): run.id for run in rows(table.ranked)}
     base = table.losses[table.plan.baseline.id]
     return [

@@ -11,7 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, ends, spread
+from llama_ablate.findings.rows import columns as described
+from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.results import CURVE
 
 #: What a column holds, by its name, in the order of the frame's columns.
@@ -91,78 +94,7 @@ METRICS: Columns = {
 }
 COMPARISON: Columns = {
     **_OWNER,
-    "baseline": "whether it is the baseline",
-    "role": "`aa` or `positive` for a control, else empty",
-    "point": _RUN["point"],
-    "outcome": "how its reported runs ended, counted",
-    "unit": "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
-    "tokenizers of their own",
-    "n": "number of seeds that are paired with the baseline's; of the baseline its own",
-    "loss": "mean loss over its reported runs that ended `ok`: those that trained",
-    "sd": "standard deviation of the loss over seeds",
-    "difference": "mean difference from the baseline, paired by seed; below 0 is better",
-    "low": "lower end of its interval, which holds for all rows of the table at once",
-    "high": "upper end of its interval",
-    "verdict": "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, "
-    "`collapsed`, `failed`, `pending`; of the baseline `baseline`",
-    "bias": "what is known of a bias of all arms but the baseline, beside a verdict on a "
-    "difference: empty where a repeated baseline is equal bit for bit, `not bounded` where there "
-    "is none (and whether the word stands after an A/A arm's interval), else `within` an interval",
-    "half": "what half the length of training said: `same`, `turned` (better for worse), "
-    "`was` with another verdict, `undecided`; only where runs have a branch there",
-    "p_corrected": "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 "
-    "just where the interval leaves out 0",
-    "alpha": "error that the row's interval spends",
-    "df": "degrees of freedom of the standard error",
-    "seed_se": "standard error of the difference over seeds",
-    "text_se": "standard error of the difference over held-out texts",
-    "pooled": "whether the variance over seeds is moderated by the other rows'",
-    "look": "which of the planned looks the row is from",
-    "looks": "how many looks are planned",
-    "seeds_low": "fewest seeds that would decide an inconclusive row, four times in five",
-    "seeds_high": "most seeds that would; infinite beyond a thousand",
-    "correlation": "correlation over seeds with the baseline; missing below five pairs",
-    "pairing_saves": "how many times the runs an unpaired design would need; missing as that is",
-    "finished": "runs that ended `ok`, `diverged` or `collapsed`, at every tuned point",
-    "diverged": "how many of them diverged",
-    "collapsed": "how many of them collapsed",
-    "perplexity": "mean perplexity",
-    "bits_per_byte": "mean loss in bits per byte of text",
-    "excess_nats": "mean loss above that of the best possible, of a text whose source is known",
-    "parameters": "trained parameters",
-    "active_parameters": "parameters that a token passes",
-    "non_embedding": "parameters without those of tokens and learned positions",
-    "residual": "what matching left of the budget, as a share",
-    "solved": "what matching changed, as `feed-forward width 176`",
-    "flops_per_token": "forward FLOPs per token at the training context",
-    "train_tokens_per_s": "tokens per second of training",
-    "train_speed_ratio": "training speed over that of the baseline in the same turns",
-    "train_speed_low": "lower end of its 95% interval",
-    "train_speed_high": "upper end of its 95% interval",
-    "train_speed_turns": "turns that both were timed in",
-    "train_speed_processes": "processes that the turns were in",
-    "train_speed_spread": "width of the middle half of the turns' ratios, over their median",
-    "decode_tokens_per_s": "tokens per second of decoding, with the cache",
-    "decode_speed_ratio": "decode speed over that of the baseline in the same turns",
-    "decode_speed_low": "lower end of its 95% interval",
-    "decode_speed_high": "upper end of its 95% interval",
-    "decode_speed_turns": "turns that both were timed in",
-    "decode_speed_processes": "processes that the turns were in",
-    "decode_speed_spread": "width of the middle half of the turns' ratios, over their median",
-    "kv_bytes_per_token": "bytes that a token adds to the state, of 16-bit numbers",
-    "state_bytes": "bytes of the state of one sequence of the training context, 16-bit",
-    "kv_measured_bytes_per_token": "bytes that a token adds, counted on live tensors",
-    "peak_memory_bytes": "mean over its runs of the most memory that training held",
-    "guard": "in which guarded numbers it is worse, as `worse in NAME`; empty where in none",
-    "ended": "its reported runs that have finished",
-    "too_short": "how many of them were too short",
-    "lost": "how many of them diverged or collapsed",
-    "lost_low": "lower end of the 95% interval of the share of the lost (Clopper and Pearson)",
-    "lost_high": "upper end of it",
-    "lost_p_corrected": "exact two-sided p of that share against the baseline's, corrected for the "
-    "number of rows; missing where neither has lost any",
-    "rate": "`one rate for all: not tuned` where it has another optimizer than the baseline, and "
-    "only the baseline's learning rate; else empty",
+    **{k: about for k, about in described(ComparisonRow).items() if k != "label"},
 }
 
 
@@ -231,7 +163,7 @@ def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
         "tokens_per_run": plan.tokens_per_run,
         "variants": len(plan.variants),
         "runs": len(table.runs),
-        "finished": int(table.comparison["finished"].sum()),
+        "finished": sum(row.finished for row in table.comparison),
     }
 
 
@@ -270,7 +202,7 @@ def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
     ids = [variant.id for variant in table.plan.variants]
-    frame = _owned(frames, table.comparison.assign(variant=ids), table)
+    frame = _owned(frames, of_rows(table.comparison).assign(variant=ids), table)
     return frame.assign(experiment=[table.experiments[id_] for id_ in ids])
 
 

@@ -23,6 +23,7 @@ from matplotlib.transforms import ScaledTranslation
 from llama_ablate.evidence.student import quantile
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.report.parts import Made
 from llama_ablate.terminal import plural, visible
 
@@ -103,7 +104,7 @@ def cast(table: TableFrames) -> Cast:
 
     Of many the baseline, the best and the worst are named.
     """
-    frame = table.comparison
+    frame = of_rows(table.comparison)
     others = frame[~frame["baseline"] & (frame["role"] != "positive")]
     chosen, planned = set(others["label"]), list(others["label"])
     if len(planned) > MANY:

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter
 
 from llama_ablate.findings import contrasts, ladder, tuning
 from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.report import quantities, tables, transfer
 from llama_ablate.report.drawing import (
     BASELINE,
@@ -143,9 +144,9 @@ def effects(frames: Frames) -> Figure | None:
     factors drawn instead. Thin strokes above a bar are its seeds. Where one effect hides the
     others, a second panel shows the small ones.
     """
-    if len(contrasts.factors(frames.table)):
+    if len(of_rows(contrasts.factors(frames.table), contrasts.FactorRow)):
         return None
-    frame = frames.table.comparison
+    frame = of_rows(frames.table.comparison)
     frame = frame[~frame["baseline"] & (frame["role"] != "positive")]
     frame, left_out = ends(frame, "difference", _MOST_ROWS)
     base = frames.table.plan.baseline.label
@@ -172,7 +173,7 @@ def factors(frames: Frames) -> Figure | None:
     grey band is the margin within which an effect is equivalent to none. Where one effect hides the
     others, a second panel shows the small ones.
     """
-    frame = contrasts.factors(frames.table)
+    frame = of_rows(contrasts.factors(frames.table), contrasts.FactorRow)
     if frame.empty:
         return None
     main = int((frame["changed"] == "").sum())
@@ -190,7 +191,7 @@ def factors(frames: Frames) -> Figure | None:
             axes.axvspan(-margin, margin, color="#bbbbbb", alpha=0.3, lw=0)
     if left_out > 0:
         remark(figure.axes[0], f"the {left_out:,} smallest interactions are left out")
-    runs = frames.table.comparison["n"].sum()
+    runs = of_rows(frames.table.comparison)["n"].sum()
     note(figure, f"Bars are 95% intervals that hold for all rows at once, n = {runs} runs.")
     return figure
 
@@ -198,7 +199,7 @@ def factors(frames: Frames) -> Figure | None:
 @FIGURES.register("steps", every_table=True)
 def steps(frames: Frames) -> Figure | None:
     """Draw what each step of a path changes against the step before it."""
-    frame = contrasts.steps(frames.table)
+    frame = of_rows(contrasts.steps(frames.table), contrasts.StepRow)
     if frame.empty or frame["marginal"].isna().all():
         return None
     ends = {f"marginal_{end}": end for end in ("low", "high")}
@@ -280,7 +281,7 @@ def quality_vs_training_cost(frames: Frames) -> Figure | None:
     The time of a token is measured, relative to the baseline's.
     """
     ratio, low, high = (
-        frames.table.comparison[f"train_speed_{end}"] for end in ("ratio", "low", "high")
+        of_rows(frames.table.comparison)[f"train_speed_{end}"] for end in ("ratio", "low", "high")
     )
     cost = pd.DataFrame({"cost": 1 / ratio, "cost_low": 1 / high, "cost_high": 1 / low})
     return _against(frames.table, cost, "time to train on a token, times the baseline's")
@@ -292,7 +293,7 @@ def quality_vs_state(frames: Frames) -> Figure | None:
 
     Of a sequence of the training context, in 16-bit numbers: keys and values, or another state.
     """
-    comparison, context = frames.table.comparison, frames.plan.experiment.model.context
+    comparison, context = of_rows(frames.table.comparison), frames.plan.experiment.model.context
     # Plans of older versions know what a token adds alone.
     known = comparison["state_bytes"].fillna(comparison["kv_bytes_per_token"] * context)
     cost = pd.DataFrame({"cost": known, "cost_low": math.nan, "cost_high": math.nan})
@@ -310,7 +311,7 @@ def _against(table: TableFrames, cost: pd.DataFrame, title: str) -> Figure | Non
     None where the cost is that of all, or unknown.
     """
     shown = cast(table)
-    frame = table.comparison.join(cost)
+    frame = of_rows(table.comparison).join(cost)
     frame = frame[frame["label"].isin(shown.all)]
     lost = list(frame.loc[frame["difference"].isna(), "label"])
     frame = frame[frame["difference"].notna() & frame["cost"].notna()]

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
-from llama_ablate.findings import contrasts, hypotheses, ladder, lengths, transfer
-from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.report import cells
+from llama_ablate.findings import contrasts, hypotheses, ladder, lengths
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.contrasts import FactorRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import listed, plural
 
@@ -51,6 +53,9 @@ _MOST = 4  # names of one kind
 _FEW = 3  # of what is open; results whose intervals stand in the answer
 _MANY = 6  # hypotheses, beyond which the undecided are counted
 _TABLES = 4  # whose names stand in a sentence
+
+
+Differing = TypeVar("Differing", ComparisonRow, FactorRow)
 
 
 class _Said(NamedTuple):
@@ -129,19 +134,20 @@ def _range(values: Sequence[int]) -> str:
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
     """Yield a sentence for each test result: its hypotheses with their numbers, or how many."""
-    frame = hypotheses.results(frames)
-    every = len(frame)
+    rows = hypotheses.results(frames)
+    every = len(rows)
     for word in _RESULTS if every else ():
-        own = frame[frame["result"] == word]
-        named = [
-            _of_hypothesis(of, alone=every <= _FEW)
-            for _, of in own.groupby("hypothesis", sort=False)
-        ]
+        own = [row for row in rows if row.result == word]
+        of_sentence: dict[str, list[HypothesisRow]] = {}
+        for row in own:
+            of_sentence.setdefault(row.hypothesis, []).append(row)
+        named = [_of_hypothesis(of, alone=every <= _FEW) for of in of_sentence.values()]
         if not named:
             continue
         if word in ("no verdict", "undecidable"):
             of = f"{len(own)} of {every}" if len(own) < every else f"{every}"
-            why = _failing(frames) if word == "no verdict" else "; ".join(dict.fromkeys(own["why"]))
+            whys = dict.fromkeys(row.why for row in own)
+            why = _failing(frames) if word == "no verdict" else "; ".join(whys)
             measured = f" (measured: {'; '.join(named)})" if len(named) <= _FEW else ""
             what = "the hypothesis" if every == 1 else f"{of} hypotheses"
             yield f"{word.capitalize()} on {what}: {why}{measured}."
@@ -151,20 +157,20 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
             yield f"{word.capitalize()}: {_listed(named, '; ', _FEW)}."
 
 
-def _of_hypothesis(frame: pd.DataFrame, *, alone: bool) -> str:
+def _of_hypothesis(rows: Sequence[HypothesisRow], *, alone: bool) -> str:
     """Write a hypothesis with what was measured in each of its tables; `alone` with intervals."""
     numbers = [
         f"{row.table} {_measured(row, alone=alone)}".strip()
-        for row in rows(frame)
+        for row in rows
         if not math.isnan(row.difference)
     ]
-    told = [", ".join(dict.fromkeys(numbers)), *dict.fromkeys(frame["remark"])]
-    return str(_Said(frame["hypothesis"].iloc[0], "", "; ".join(filter(None, told))))
+    told = [", ".join(dict.fromkeys(numbers)), *dict.fromkeys(row.remark for row in rows)]
+    return str(_Said(rows[0].hypothesis, "", "; ".join(filter(None, told))))
 
 
-def _measured(row: Any, *, alone: bool) -> str:
+def _measured(row: HypothesisRow, *, alone: bool) -> str:
     if alone:
-        return cells.measured(row).removesuffix(" nats")
+        return row.of_difference().removesuffix(" nats")
     unit = f" {row.unit}" if row.unit not in ("", "nats") else ""
     return written.estimate(row.difference, row.low, row.high) + unit
 
@@ -207,11 +213,14 @@ def _failing(frames: Frames) -> str:
 
 def _best_rates(frames: Frames) -> Iterator[str]:
     """Yield where the best learning rates lie over a ladder, unless its question is another."""
-    best = transfer.optima(frames)
-    if best.empty or frames.plan.experiment.hypotheses:
+    best = ladder.optima(frames)
+    if not best or frames.plan.experiment.hypotheses:
         return
+    of_label: dict[str, list[float]] = {}
+    for row in best:
+        of_label.setdefault(row.label, []).append(row.lr)
     named = []
-    for label, rates in best.groupby("label", sort=False)["lr"]:
+    for label, rates in of_label.items():
         each = list(dict.fromkeys(rates))
         every = [f"{rate:g}" for rate in (rates if len(each) > 1 else each)]
         named.append(f"{label} {', '.join(every)}" + " throughout" * (len(each) == 1))
@@ -222,12 +231,13 @@ def _guards(frames: Frames) -> Iterator[str]:
     """Yield which variants are better in loss and worse in what the file guards."""
     named = []
     for table in frames.tables:
-        better = table.comparison.loc[table.comparison["verdict"] == "better", "label"]
-        own = table.guards[table.guards["label"].isin(better)]
-        for label, worse in own[own["result"] == "worse"].groupby("label", sort=False):
-            numbers = [f"{row.measure} {cells.measured(row)}" for row in rows(worse)]
-            where = f" in '{table.plan.name}'" if table.plan.name else ""
-            named.append(f"{label}{where} ({_listed(numbers)})")
+        better = [row.label for row in table.comparison if row.verdict == "better"]
+        worse: dict[str, list[str]] = {}
+        for row in table.guards:
+            if row.label in better and row.result == "worse":
+                worse.setdefault(row.label, []).append(f"{row.measure} {row.of_difference()}")
+        where = f" in '{table.plan.name}'" if table.plan.name else ""
+        named += [f"{label}{where} ({_listed(numbers)})" for label, numbers in worse.items()]
     if named:
         yield f"Better in loss, and worse in what is guarded: {_listed(named, '; ')}."
 
@@ -235,14 +245,9 @@ def _guards(frames: Frames) -> Iterator[str]:
 def _trends(frames: Frames) -> Iterator[str]:
     """Yield whether gaps to the baseline grow with size."""
     laws = ladder.laws(frames)
-    if "trend" not in laws:
-        return
     parts = []
     for word, phrase in _TRENDS.items():
-        own = [
-            str(_Said(row.label, "", written.interval(row.slope, row.slope_low, row.slope_high)))
-            for row in rows(laws[laws["trend"] == word])
-        ]
+        own = [str(_Said(row.label, "", str(row.slope))) for row in laws if row.trend == word]
         if own:
             parts.append(f"{phrase} {_listed(own)}")
     if parts:
@@ -262,14 +267,13 @@ def _tables(frames: Frames) -> Iterator[str]:
 
 def _factors(table: TableFrames) -> str:
     """Say what the effects of factors show, alone and two together; of other designs nothing."""
-    frame = contrasts.factors(table)
-    if frame.empty:
+    rows = contrasts.factors(table)
+    if not rows:
         return ""
     effects = [
-        _Said(row.effect, row.verdict, _with(row.rate, _estimate(row)))
-        for row in rows(_by_size(frame))
+        _Said(row.effect, row.verdict, _with(row.rate, _estimate(row))) for row in _by_size(rows)
     ]
-    pairs = set(frame.loc[frame["changed"] != "", "effect"])
+    pairs = {row.effect for row in rows if row.changed}
     alone, together = (
         [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
     )
@@ -281,24 +285,15 @@ def _factors(table: TableFrames) -> str:
 
 def _steps(table: TableFrames) -> str:
     """Say what each step of a path changes, in their order, and what all change together."""
-    frame = contrasts.steps(table)
-    if frame.empty:
+    rows = contrasts.steps(table)
+    if not rows:
         return ""
-    each = [
-        str(
-            _Said(
-                row.step,
-                "",
-                _with(
-                    row.rate,
-                    f"{written.estimate(row.marginal, row.marginal_low, row.marginal_high)}, "
-                    f"{row.verdict}".removeprefix("-, "),
-                ),
-            )
-        )
-        for row in rows(frame)
-    ]
-    last = table.comparison.set_index("label").loc[frame["step"].iloc[-1]]
+    each = []
+    for row in rows:
+        step = written.estimate(row.marginal, row.marginal_low, row.marginal_high)
+        told = _with(row.rate, f"{step}, {row.verdict}".removeprefix("-, "))
+        each.append(str(_Said(row.step, "", told)))
+    last = {row.label: row for row in table.comparison}[rows[-1].step]
     together = _with(last.rate, f"all together {_of_row(last)}, {last.verdict}")
     told = "; ".join([", ".join(each)] + [together] * bool(last.n))
     return f"Step by step (difference in {table.unit.name}): {told}."
@@ -307,14 +302,14 @@ def _steps(table: TableFrames) -> str:
 def _variants(frames: Frames) -> str:
     """Say how the variants compare with the baseline: in one table, or over all of them."""
     names = [table.plan.name for table in frames.tables]
-    of_variant: dict[str, dict[str, Any]] = {}
+    of_variant: dict[str, dict[str, ComparisonRow]] = {}
     for table in frames.tables:
-        frame = table.comparison
-        for row in rows(_by_size(frame[(frame["role"] == "") & ~frame["baseline"]])):
+        compared = [row for row in table.comparison if not (row.role or row.baseline)]
+        for row in _by_size(compared):
             of_variant.setdefault(row.label, {})[table.plan.name] = row
     groups: dict[tuple[str, ...], list[_Said]] = {}
     for label, of_table in of_variant.items():
-        words = tuple(of_table[name].verdict if name in of_table else "" for name in names)
+        words = tuple(str(of_table[name].verdict) if name in of_table else "" for name in names)
         numbers = [_of_row(of_table[name]) if name in of_table else "-" for name in names]
         known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
         rate = next((row.rate for row in of_table.values() if row.rate), "")
@@ -325,8 +320,8 @@ def _variants(frames: Frames) -> str:
     every = [one for words in ordered for one in groups[words]]
     where = f"; {' | '.join(names)}" if 1 < len(names) <= _TABLES else ""
     shown = _by_word(every, dict.fromkeys(one.word for one in every)) or "nothing yet"
-    bases = pd.concat([t.comparison[t.comparison["baseline"]] for t in frames.tables])
-    lost = "".join(f"{row.outcome}; " for row in rows(bases[bases["lost"] > 0]))
+    bases = [row for table in frames.tables for row in table.comparison if row.baseline]
+    lost = "".join(f"{row.outcome}; " for row in bases if row.lost)
     label, unit = frames.table.plan.baseline.label, frames.table.unit.name
     return f"Against '{label}' ({lost}difference in {unit}{where}): {shown}."
 
@@ -369,19 +364,19 @@ def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str
     return between.join(names[: most if more else len(names)]) + more
 
 
-def _by_size(frame: pd.DataFrame) -> pd.DataFrame:
+def _by_size(rows: Sequence[Differing]) -> list[Differing]:
     """Sort rows by the size of their difference, the largest first."""
-    return frame.sort_values("difference", key=abs, ascending=False, kind="stable")
+    return sorted(rows, key=lambda row: (math.isnan(row.difference), -abs(row.difference)))
 
 
-def _of_row(row: Any) -> str:
+def _of_row(row: ComparisonRow) -> str:
     """Write a variant's difference; where runs were lost, how they ended before it."""
     is_said = row.outcome == f"{row.ended} {row.verdict}"  # all of them collapsed
     ended = "" if is_said or not row.lost else row.outcome
     return ": ".join(filter(None, (ended, _estimate(row))))
 
 
-def _estimate(row: Any) -> str:
+def _estimate(row: ComparisonRow | FactorRow) -> str:
     """Write a row's difference with the decimals that its interval bears out."""
     if math.isnan(row.difference):
         return ""

@@ -39,8 +39,6 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
 }
 _LONG = 44  # letters of a cell beyond which it may break
 _JUDGED = ("verdict", "test result", "result")
-#: Where a section's frame has the variant of a row.
-_VARIANT = ("label", "variant", "step")
 
 
 @dataclass(frozen=True)
@@ -253,9 +251,6 @@ def _groups(
 
 def _shown(section: Section) -> Shown:
     """Return a section as the template needs it."""
-    baseline = section.frame.get("baseline")
-    key = next((key for key in _VARIANT if key in section.frame), None)
-    aligned = len(section.frame) == len(section.cells)
     return Shown.of(
         section.cells,
         title=section.title,
@@ -263,8 +258,8 @@ def _shown(section: Section) -> Shown:
         table=section.table,
         folded=section.folded,
         short=section.short,
-        baseline=[] if baseline is None or not aligned else list(map(bool, baseline)),
-        variants=list(map(str, section.frame[key])) if key and aligned else [],
+        baseline=section.baseline,
+        variants=section.variants,
     )
 
 

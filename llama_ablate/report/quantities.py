@@ -13,6 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.report.drawing import (
     BASELINE,
@@ -228,7 +229,7 @@ def _bars(panels: list[Panel]) -> str:
 
 def _rows(table: TableFrames, present: set[str]) -> tuple[list[str], str]:
     """Return the labels that have a row of their own, as planned, and what is left out."""
-    frame = table.comparison
+    frame = of_rows(table.comparison)
     others, left_out = ends(frame[frame["label"].isin(present) & ~frame["baseline"]], "loss", _ROWS)
     kept = {*others["label"], table.plan.baseline.label} & present
     return [v.label for v in table.plan.variants if v.label in kept], left_out

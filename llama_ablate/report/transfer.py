@@ -4,7 +4,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.transfer import losses
+from llama_ablate.findings.ladder import by_rate as losses
 from llama_ablate.report.drawing import blank, legend, note, over, over_seeds
 
 _MANY = 6  # variants, beyond which panels are too small to read

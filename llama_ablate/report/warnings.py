@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -11,14 +13,16 @@ from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.findings.hypotheses import undecidable
-from llama_ablate.report import speeds
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced
 from llama_ablate.terminal import listed, plural
 
+_UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
+_TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
 _FEWEST = 2  # seeds, of which a row has one degree of freedom
 #: The share of tables with a false verdict after so many unplanned looks, each at twice the seeds
 #: of the one before: seven variants that equal the baseline, from three seeds on, simulated.
@@ -129,7 +133,7 @@ def _of_table(table: TableFrames) -> list[str]:
     sentences += _leaks(runs)
     sentences += _failed_metrics(table)
     sentences += _lacking_metrics(table)
-    sentences += speeds.notes(table.comparison)
+    sentences += _timed(table.comparison)
     sentences += _tuning(table)
     if len(table.experiment.seed_list) == 1:
         sentences.append("There is one seed: differences have no interval.")
@@ -269,6 +273,62 @@ def _ended(gone: Replaced) -> str:
     return f"{ended}, {gone.difference_nats:+.4f} nats from the baseline on average"
 
 
+class _Timed(NamedTuple):
+    """In how many turns a speed was measured, and how far they lie apart."""
+
+    label: str
+    turns: int
+    processes: int
+    spread: float
+
+
+def _timed(rows: Sequence[ComparisonRow]) -> list[str]:
+    """Say which speeds of a comparison were measured too seldom, or differ from turn to turn."""
+    timed = {
+        "train": [
+            _Timed(r.label, r.train_speed_turns, r.train_speed_processes, r.train_speed_spread)
+            for r in rows
+            if not math.isnan(r.train_tokens_per_s)
+        ],
+        "decode": [
+            _Timed(r.label, r.decode_speed_turns, r.decode_speed_processes, r.decode_speed_spread)
+            for r in rows
+            if not math.isnan(r.decode_tokens_per_s)
+        ],
+    }
+    few, unsteady = {}, {}
+    for name, of in timed.items():
+        title = "training" if name == "train" else name
+        turns = max((one.turns for one in of), default=_TURNS)
+        processes = max((one.processes for one in of), default=_PROCESSES)
+        if turns < _TURNS or processes < _PROCESSES:
+            taken = f"{turns} {plural(turns, 'turn')}"
+            few[name] = f"{title}: {taken} in {processes} {plural(processes, 'process')}"
+        if differing := [one for one in of if one.spread > _UNSTEADY]:
+            labels = listed([f"'{one.label}'" for one in differing])
+            most = max(one.spread for one in differing)
+            unsteady[name] = f"{title}: by up to {most:.0%} ({labels})"
+    sentences = []
+    if few:
+        sentences.append(
+            f"Speeds were measured in fewer than {_TURNS} turns in {_PROCESSES} processes "
+            f"({'; '.join(few.values())}), so their intervals are wide or missing. {_again(few)}"
+        )
+    if unsteady:
+        sentences.append(
+            f"Speeds differ from turn to turn by more than {_UNSTEADY:.0%}, in the middle half of "
+            f"the turns ({'; '.join(unsteady.values())}): the machine was busy, or a turn is too "
+            f"short. {_again(unsteady)}"
+        )
+    return sentences
+
+
+def _again(names: Iterable[str]) -> str:
+    """Say how speeds are measured again."""
+    metrics = " ".join(f"{name}_speed" for name in names)
+    return f"`llama-ablate measure DIR {metrics} --again` measures them again."
+
+
 def _leaks(runs: pd.DataFrame) -> list[str]:
     """Return the runs whose loss is below the entropy of the text."""
     sentences = []
@@ -337,7 +397,7 @@ def _finished(table: TableFrames) -> "Counter[str]":
 def _tuning(table: TableFrames) -> list[str]:
     """Return where a grid was too narrow, and which variants were not tried at all of it."""
     sentences = []
-    for row in rows(tuning.trials(table.runs, table.loss)):
+    for row in tuning.trials(table.runs, table.loss):
         if row.finished < row.trials:
             sentences.append(
                 f"{row.label}: {row.finished} of {row.trials} trials have finished; a "

@@ -9,6 +9,7 @@ from llama_ablate.data.sources import streams
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
@@ -93,7 +94,7 @@ def test_a_run_reports_how_far_it_is_above_the_floor(experiment_file, tmp_path, 
     data = "{corpus: {name: lag-copy, vocab: 8, lag: 1, tokens: 20_000}, tokenizer: chars}"
     assert run(experiment_file, tmp_path, data=data) == 0
     assert "over the floor (nats)" in capsys.readouterr().out
-    found = Frames.of(Results.open(tmp_path / "results" / "tiny")).table.comparison
+    found = framed(Frames.of(Results.open(tmp_path / "results" / "tiny")).table.comparison)
     assert (found["excess_nats"] > 0).all()
     assert found["excess_nats"][0] < 1.0
     record = Store(tmp_path / "results" / "tiny").records()[0].numbers

@@ -9,6 +9,7 @@ import pytest
 from llama_ablate.evidence import simultaneous
 from llama_ablate.findings import controls
 from llama_ablate.findings.controls import Check
+from llama_ablate.findings.rows import frame as framed
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
@@ -27,7 +28,7 @@ def of(losses, role="", reseed="", margin="0.02 nats", **more):
 
 
 def row(table, label="arm"):
-    return table.comparison.set_index("label").loc[label]
+    return framed(table.comparison).set_index("label").loc[label]
 
 
 def test_a_repeated_baseline_that_is_equal_bit_for_bit_bounds_the_bias_and_widens_nothing():
@@ -170,7 +171,7 @@ def test_a_fault_is_caught_through_the_whole_table():
     table = frames(
         {"": arms}, changes={"again": {"role": "aa", "reseed": "none"}}, margin="0.02 nats"
     ).table
-    words = table.comparison.set_index("label")["verdict"]
+    words = framed(table.comparison).set_index("label")["verdict"]
     assert words[["null", "real"]].tolist() == ["inconclusive", "better"]
 
 
@@ -183,7 +184,7 @@ def test_in_a_factorial_design_the_bias_weighs_as_the_baselines_cell_does():
         from llama_ablate.findings import contrasts
 
         made = frames({"": losses | again}, levels=levels, changes=changes, variants=design)
-        return contrasts.factors(made.table).set_index("factor").loc["norm"]
+        return framed(contrasts.factors(made.table)).set_index("factor").loc["norm"]
 
     plain = ends({}, {})
     fault = {"again": [loss + 0.04 for loss in losses["00"]]}

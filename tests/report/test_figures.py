@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import drawing
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import metrics
@@ -153,7 +154,7 @@ def test_one_large_effect_does_not_hide_the_small_ones(frames):
 
 def frames_of(read, *labels):
     """The frames of an experiment as if it had some of its variants alone."""
-    comparison = read.table.comparison
+    comparison = framed(read.table.comparison)
     read.table.__dict__["comparison"] = comparison[comparison["label"].isin(["base", *labels])]
     return read
 

@@ -11,6 +11,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.findings import guards, hypotheses, tasks
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
@@ -74,7 +75,7 @@ def frames():
 
 
 def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_items(frames):
-    frame = tasks.accuracies(frames().table).set_index("label")
+    frame = framed(tasks.accuracies(frames().table)).set_index("label")
     assert frame.loc["base", "accuracy"] == np.mean(ANSWERS["base"])
     differences = np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"])
     both = {
@@ -95,7 +96,7 @@ def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_i
 
 
 def test_accuracies_are_shown_in_the_unit_of_their_differences(frames):
-    frame = tasks.accuracies(frames().table)
+    frame = framed(tasks.accuracies(frames().table))
     shown = cells.tasks(frame)
     for row, accuracy in zip(frame.to_dict("records"), shown["accuracy"], strict=True):
         assert float(accuracy) == pytest.approx(row["accuracy"], abs=5e-4)
@@ -104,8 +105,8 @@ def test_accuracies_are_shown_in_the_unit_of_their_differences(frames):
 def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_everywhere(frames):
     found = frames(hypotheses=[{"variant": "worse", "direction": "better"}])
     table = found.table
-    assert list(table.comparison["verdict"]) == ["baseline", "better", "better"]
-    assert list(table.comparison["guard"]) == ["", "worse in own_accuracy", ""]
+    assert list(framed(table.comparison)["verdict"]) == ["baseline", "better", "better"]
+    assert list(framed(table.comparison)["guard"]) == ["", "worse in own_accuracy", ""]
     assert list(cells.comparison(table.comparison)["verdict"]) == [
         "baseline",
         "better, worse in own_accuracy",
@@ -114,7 +115,7 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
     mean = np.mean(np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"]))
     said = f"Better in loss, and worse in what is guarded: worse (own_accuracy {mean:+.3f} ["
     assert said in headline(found)
-    (hypothesis,) = hypotheses.results(found).to_dict("records")
+    (hypothesis,) = framed(hypotheses.results(found)).to_dict("records")
     assert (hypothesis["result"], hypothesis["remark"]) == ("supported", "worse in own_accuracy")
     section = SECTIONS["guards"](found)
     assert list(section.frame["result"]) == ["worse", "holds"]
@@ -124,7 +125,9 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
 def test_a_guard_is_broken_only_where_the_whole_interval_lies_beyond_it(frames):
     """The difference is -0.18: by more than 0.05 for sure, perhaps by more than 0.17 or 0.2."""
     results = {
-        allowed: guards.results(frames(guard=[{**GUARD, "worse_by": allowed}]).table)["result"][0]
+        allowed: framed(guards.results(frames(guard=[{**GUARD, "worse_by": allowed}]).table))[
+            "result"
+        ][0]
         for allowed in ("0.05 points", "0.17 points", "0.2 points", "0.4 points", "1%", "60%")
     }
     assert list(results.values()) == [
@@ -135,13 +138,13 @@ def test_a_guard_is_broken_only_where_the_whole_interval_lies_beyond_it(frames):
 
 def test_a_guard_of_a_quantity_that_grows_worse_looks_at_the_other_side(frames):
     higher = frames(guard=[{**GUARD, "worse": "higher"}])
-    assert list(guards.results(higher.table)["result"]) == ["holds", "holds"]
-    assert set(higher.table.comparison["guard"]) == {""}
+    assert list(framed(guards.results(higher.table))["result"]) == ["holds", "holds"]
+    assert set(framed(higher.table.comparison)["guard"]) == {""}
 
 
 def test_intervals_of_guards_hold_for_all_rows_and_looks_at_once(frames):
-    one = guards.results(frames().table)
-    two = guards.results(frames(guard=[GUARD, {**GUARD, "worse_by": "0.1 points"}]).table)
+    one = framed(guards.results(frames().table))
+    two = framed(guards.results(frames(guard=[GUARD, {**GUARD, "worse_by": "0.1 points"}]).table))
     width = [frame["high"] - frame["low"] for frame in (one, two)]
     assert (width[1][:2] > width[0]).all()
 
@@ -151,22 +154,26 @@ def test_a_variant_without_runs_is_pending_and_one_without_the_number_not_measur
         {"base": ANSWERS["base"], "as good": []},
         {**LOSSES, "worse": ["pending"] * 3},
     )
-    assert list(guards.results(missing.table)["result"]) == ["pending", "not measured"]
-    assert set(missing.table.comparison["guard"]) == {""}
+    assert list(framed(guards.results(missing.table))["result"]) == ["pending", "not measured"]
+    assert set(framed(missing.table.comparison)["guard"]) == {""}
 
 
 def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
     (table,) = frames().tables
     short = table.planned.assign(too_short=table.planned["label"] == "base")
     found = replace(table, planned=short)
-    assert list(tasks.accuracies(found)["verdict"]) == ["baseline", "too short", "too short"]
-    assert set(guards.results(found)["result"]) == {"too short"}
+    assert list(framed(tasks.accuracies(found))["verdict"]) == [
+        "baseline",
+        "too short",
+        "too short",
+    ]
+    assert set(framed(guards.results(found))["result"]) == {"too short"}
 
 
 def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
     other = frames(prints={"worse": "edited"})
     assert tasks.other_items(other.table) == ["own"]
-    assert list(guards.results(other.table)["n"]) == [0, 3]
+    assert list(framed(guards.results(other.table))["n"]) == [0, 3]
     assert any("'own'" in line and "other items" in line for line in warnings(other))
     assert not any("other items" in line for line in warnings(frames()))
 
@@ -174,7 +181,7 @@ def test_answers_to_other_items_are_not_compared_and_a_warning_says_so(frames):
 def test_a_hypothesis_about_answers_has_the_error_of_the_items(frames):
     stated = {"variant": "worse", "direction": "lower", "measure": "own_accuracy"}
     found = frames(hypotheses=[stated])
-    row = hypotheses.results(found).iloc[0]
+    row = framed(hypotheses.results(found)).iloc[0]
     differences = np.array(ANSWERS["worse"]) - np.array(ANSWERS["base"])
     alone = simultaneous({"x": list(differences.mean(1))})["x"]
     assert row["result"] == "supported"

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from llama_ablate.report.cells import comparison
 
 from llama_ablate.findings import contrasts
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
-from llama_ablate.report.cells import comparison
 from llama_ablate.report.headline import facts, headline
 from llama_ablate.report.warnings import machines
 from tests.tables import frames
@@ -201,10 +202,10 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     losses = {"base": BASE, "a": moved(-0.1), "b": moved(0.1)}
     made = frames({"": losses}, changes=changes, **stated)
     table = made.table
-    remarks = table.comparison.set_index("label")["rate"]
+    remarks = framed(table.comparison).set_index("label")["rate"]
     assert {*remarks[remarks != ""].index} == marked
     assert {*remarks} <= {"", "one rate for all: not tuned"}
-    cells = comparison(table.comparison)
+    cells = comparison(framed(table.comparison))
     assert ("learning rate" in cells) == bool(marked)
     planned = [line for line in warnings.planned(table.plan, table.experiment) if "rate" in line]
     assert planned == [line for line in warnings.warnings(made) if "rate" in line]
@@ -224,18 +225,18 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
         changes={f"{n}1": muon() for n in (0, 1)},
         variants={"design": "product", "axes": {"norm": ["a", "b"]}},
     )
-    found = contrasts.factors(made.table).set_index("factor")["rate"]
+    found = framed(contrasts.factors(made.table)).set_index("factor")["rate"]
     assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
     assert headline(made).count("; one rate for all: not tuned)") == 2
     path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
     made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
-    steps = contrasts.steps(made.table).set_index("step")["rate"]
+    steps = framed(contrasts.steps(made.table)).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
     assert "+muon (+0.100, worse; one rate for all: not tuned), +b (" in headline(made)
     assert headline(made).endswith(
         "; all together +0.200, worse; one rate for all: not tuned." + UNBOUNDED
     )
-    assert [*made.table.comparison["rate"]] == ["", *["one rate for all: not tuned"] * 2]
+    assert [*framed(made.table.comparison)["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 
 def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():

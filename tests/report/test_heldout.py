@@ -12,6 +12,7 @@ from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import estimands, heldout
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
 from llama_ablate.results.snapshot import Results
@@ -150,7 +151,7 @@ def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_t
     assert run_in_process(many_documents, tmp_path / "out") == 0
     capsys.readouterr()
     frames = Frames.of(Results.open(tmp_path / "out" / "tiny"))
-    row = frames.table.comparison.set_index("baseline").loc[False]
+    row = framed(frames.table.comparison).set_index("baseline").loc[False]
     (error,) = frames.table.text_errors().values()
     assert row["text_se"] == error.se > 0
     section = next(part for part in sections(frames) if part.key == "heldout")

@@ -10,6 +10,7 @@ import pytest
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.findings import guards, tasks
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -42,7 +43,7 @@ def test_the_error_of_an_accuracy_is_that_between_templates(prose):
 
 
 def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
-    guards = prose.guards.set_index(["label", "measure"])["result"]
+    guards = framed(prose.guards).set_index(["label", "measure"])["result"]
     assert guards["layernorm", NAME] == guards["gelu", NAME] == "undecided"
 
 

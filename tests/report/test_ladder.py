@@ -9,6 +9,7 @@ import pytest
 
 from llama_ablate.evidence.scaling import Law, fit
 from llama_ablate.findings import ladder
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells
 
 LAW = Law(1.2, 15.0, 0.25)
@@ -41,7 +42,7 @@ def of_sizes(sizes, floor=None, law=LAW, gap=0.0):
 
 
 def row(frames, label="base", axis="parameters"):
-    frame = ladder.laws(frames)
+    frame = framed(ladder.laws(frames))
     return frame[(frame["label"] == label) & (frame["axis"] == axis)].iloc[0]
 
 
@@ -86,7 +87,7 @@ def test_what_cannot_be_checked_is_not_projected_and_too_few_sizes_have_no_law(
 
 def test_three_sizes_that_fit_any_floor_are_told_as_a_slope_over_these_sizes():
     """e08's case: three sizes, for which any floor from 0 to 0.8 fits."""
-    frame = ladder.laws(of_sizes(SIZES[:3], law=Law(0.4, 9.0, 0.25)))
+    frame = framed(ladder.laws(of_sizes(SIZES[:3], law=Law(0.4, 9.0, 0.25))))
     shown = cells.laws(frame)
     assert set(shown["law"]) == {"none: power law over these sizes alone"}
     assert set(shown["floor (nats)"]) == {"-"}
@@ -94,7 +95,7 @@ def test_three_sizes_that_fit_any_floor_are_told_as_a_slope_over_these_sizes():
 
 
 def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
-    frame = ladder.laws(of_sizes(SIZES, law=Law(0.0, 6.0, 0.12)))
+    frame = framed(ladder.laws(of_sizes(SIZES, law=Law(0.0, 6.0, 0.12))))
     shown = cells.laws(frame[frame["axis"] == "parameters"])
     high = frame["floor_high"].iloc[0]
     assert shown["floor (nats)"].iloc[0] == f"at most {high:.3f}"
@@ -115,9 +116,9 @@ def test_a_gap_has_a_trend_and_is_not_projected():
 def test_a_law_that_misses_the_largest_size_is_not_projected():
     """A size whose rate was not tuned: 0.3 nats above the law through the others."""
     frames = of_sizes(SIZES)
-    assert ladder.laws(frames)["projected"].notna().all()
+    assert framed(ladder.laws(frames))["projected"].notna().all()
     frames.ladder.loc[frames.ladder["parameters"] == SIZES[-1], "loss"] += 0.3
-    frame = ladder.laws(frames)
+    frame = framed(ladder.laws(frames))
     failed = frame[frame["axis"] == "parameters"]
     assert failed["projected"].isna().all()
     assert failed["predicted"].notna().all()

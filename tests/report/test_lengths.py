@@ -10,6 +10,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.findings import lengths
 from llama_ablate.findings.lengths import at_half, by_length, turned
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
 
@@ -55,7 +56,7 @@ def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
 
 def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answer(opened):
     frames = opened["e16"].frames
-    frame = by_length(frames.table)
+    frame = framed(by_length(frames.table))
     rope = frame[frame["name"] == "rope instead of sinusoidal"]
     assert rope["difference"].round(3).tolist() == [-0.329, -0.155, -0.027, 0.046]
     assert "Reverses with the length of training: rope instead of sinusoidal (up to 3M" in (
@@ -70,7 +71,7 @@ def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answ
 def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
     """e07 has nine arms in seven rows, at three branches: by hand for one of them."""
     table = opened["e07"].frames.table
-    frame = by_length(table)
+    frame = framed(by_length(table))
     views = table.lengths
     assert len(views) == 3
     tokens, view = next(iter(views.items()))
@@ -98,7 +99,7 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
     for table in opened["e18"].frames.tables:
-        frame = by_length(table)
+        frame = framed(by_length(table))
         assert frame["difference"].notna().all()
         assert len(frame) == 4
         assert at_half(frame) == {"llama": "turned"}
@@ -106,7 +107,7 @@ def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
 
 def test_without_branches_there_are_no_lengths():
     frames = la.open(CLAIMS.parent / "first").frames
-    assert by_length(frames.table).empty
+    assert framed(by_length(frames.table)).empty
     assert lengths.turned(by_length(frames.table)) == {}
 
 

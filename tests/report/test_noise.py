@@ -14,6 +14,7 @@ from llama_ablate.evidence import StandardError, simultaneous
 from llama_ablate.evidence.noise import NoiseMemory
 from llama_ablate.findings import contrasts, noise, power
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results, Store
 from tests.in_process import run_in_process
 
@@ -187,7 +188,7 @@ def test_what_is_expected_is_written_before_the_first_run_and_never_changes(
     assert told["baseline"] is None
     assert told["A/A"] is None
     assert (told["layernorm"].sd, told["layernorm"].df) == (0.01, 2.5)
-    row = Frames.of(Results(first)).table.comparison.set_index("label").loc["layernorm"]
+    row = framed(Frames.of(Results(first)).table.comparison).set_index("label").loc["layernorm"]
     assert row["pooled"]
     monkeypatch.setattr(noise.NoiseMemory, "expected", lambda *_: StandardError(9.0, 50.0))
     later = planned(experiment_file, tmp_path, seeds="3", margin="0.1 nats")

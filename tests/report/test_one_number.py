@@ -8,6 +8,7 @@ import pytest
 
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import SECTIONS, sections
@@ -45,7 +46,7 @@ def printed(cell):
 @pytest.mark.parametrize("seed", range(8))
 def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(seed):
     made = random_path(seed)
-    comparison, steps = made.comparison[1:], contrasts.steps(made)
+    comparison, steps = framed(made.comparison)[1:], framed(contrasts.steps(made))
     told = cells.comparison(made.comparison)[1:], cells.steps(steps)
     for frame, ends, shown, head, p in (
         (comparison, ("low", "high"), told[0], cells.DIFFERENCE, "p, corrected"),
@@ -60,7 +61,7 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
 
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     made = path(1)
-    steps = contrasts.steps(made.table)
+    steps = framed(contrasts.steps(made.table))
     axes = FIGURES["steps"](made).axes[0]
     drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
     ends = steps[["marginal_low", "marginal_high"]].to_numpy()
@@ -69,7 +70,9 @@ def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
 
 
 def test_the_random_tables_of_these_laws_hold_verdicts_of_every_kind():
-    words = [word for seed in range(8) for word in contrasts.steps(random_path(seed))["verdict"]]
+    words = [
+        word for seed in range(8) for word in framed(contrasts.steps(random_path(seed)))["verdict"]
+    ]
     assert {"better", "worse", "inconclusive"} == set(words)
 
 
@@ -82,8 +85,8 @@ def test_a_step_has_one_interval_in_every_table_that_shows_it(seed):
         {"variant": "+c", "against": "+a", "direction": "better"},
     ]
     made = path(seed, hypotheses=stated)
-    steps, found = contrasts.steps(made.table), hypotheses.results(made)
-    row = made.table.comparison.iloc[1]
+    steps, found = framed(contrasts.steps(made.table)), framed(hypotheses.results(made))
+    row = framed(made.table.comparison).iloc[1]
     ends = ["marginal", "marginal_low", "marginal_high", "p_corrected"]
     first = row[["difference", "low", "high", "p_corrected"]]
     assert steps.loc[0, ends].tolist() == first.tolist()
@@ -128,7 +131,7 @@ def test_where_a_result_and_a_rows_verdict_differ_a_remark_says_how_they_go_toge
         margin="0.02 nats",
         hypotheses=[{"variant": "a", **stated}],
     )
-    (found,) = hypotheses.results(made).itertuples()
+    (found,) = framed(hypotheses.results(made)).itertuples()
     assert found.result == result
     assert found.remark.startswith(remark)
     assert bool(found.remark) == bool(remark)
@@ -149,10 +152,10 @@ def test_a_hypothesis_and_a_step_without_runs_are_pending_or_failed(end):
     ]
     made = frames({"": lost}, variants={"design": "path"}, hypotheses=stated)
     word = {"error": "failed"}.get(end, end)
-    assert made.table.comparison["verdict"].tolist()[2] == word
-    assert hypotheses.results(made)["result"].tolist() == [word, word, "undecided"]
+    assert framed(made.table.comparison)["verdict"].tolist()[2] == word
+    assert framed(hypotheses.results(made))["result"].tolist() == [word, word, "undecided"]
     # Without the second variant there are neither the second nor the third step.
-    assert contrasts.steps(made.table)["verdict"].tolist() == ["inconclusive", word, word]
+    assert framed(contrasts.steps(made.table))["verdict"].tolist() == ["inconclusive", word, word]
 
 
 @pytest.mark.parametrize("seed", range(5))

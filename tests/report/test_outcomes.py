@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from llama_ablate.report.cells import DIFFERENCE
 
 from llama_ablate.commands import promote, status
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings import comparison, contrasts, hypotheses, outcomes, union
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.outcomes import milder_outcomes
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import details
-from llama_ablate.report.cells import DIFFERENCE
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
 from llama_ablate.report.warnings import warnings
@@ -139,10 +140,10 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
         results = results_of(curves)
         frames = Frames.of(results)
         table, runs = frames.table, frames.table.runs
-        rows = table.comparison.set_index("label")
-        shares = outcomes.stability(runs).set_index("label")
+        rows = framed(table.comparison).set_index("label")
+        shares = framed(outcomes.stability(runs)).set_index("label")
         rates = list(dict.fromkeys(rate for *_, rate in curves))
-        won = comparison.winners({"one": table.comparison, "two": table.comparison})
+        won = framed(comparison.winners({"one": table.comparison, "two": table.comparison}))
         keys = {arm: [k for k in sorted(curves) if k[0] == arm] for arm in ARMS}
         for low, high in itertools.permutations(ARMS, 2):
             if not no_lower(curves, keys[low], keys[high]):
@@ -192,7 +193,11 @@ def arms(**losses):
 
 def verdicts(frames):
     return dict(
-        zip(frames.table.comparison["label"], frames.table.comparison["verdict"], strict=True)
+        zip(
+            framed(frames.table.comparison)["label"],
+            framed(frames.table.comparison)["verdict"],
+            strict=True,
+        )
     )
 
 
@@ -200,7 +205,7 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
     ends = {"base": 3.27, "better": 3.2, "learns": 3.1, "short": 3.3}
     curves = arms(**{arm: partial(towards, end) for arm, end in ends.items()})
     frames = Frames.of(results_of(curves))
-    rows = frames.table.comparison.set_index("label")
+    rows = framed(frames.table.comparison).set_index("label")
     assert list(rows["verdict"]) == ["baseline", "too short", "too short", "too short"]
     assert rows["too_short"].to_dict() == {"base": 2, "better": 0, "learns": 0, "short": 2}
     assert rows.loc["better", "difference"] == pytest.approx(-0.07)
@@ -210,7 +215,9 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
     cells = next(part for part in sections(frames) if part.key == "comparison").cells
     assert list(cells["runs"]) == ["2 too short", "", "", "2 too short"]
     assert cells[DIFFERENCE][1] == "-0.0700 [-0.0700, -0.0700]"
-    assert comparison.winners({"a": frames.table.comparison, "b": frames.table.comparison}).empty
+    assert framed(
+        comparison.winners({"a": frames.table.comparison, "b": frames.table.comparison})
+    ).empty
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare, such as base, seed 0: the loss")
     assert list(frames.runs["too_short"]) == [True, True, False, False, False, False, True, True]
@@ -219,7 +226,9 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
 def test_a_hypothesis_about_a_row_that_is_too_short_says_which_run_was():
     stated = [{"variant": "better", "direction": "better"}]
     curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
-    (row,) = hypotheses.results(Frames.of(results_of(curves, hypotheses=stated))).to_dict("records")
+    (row,) = framed(hypotheses.results(Frames.of(results_of(curves, hypotheses=stated)))).to_dict(
+        "records"
+    )
     assert row["result"] == "undecidable"
     assert row["why"].startswith("too short: base, seed 0: the loss ended at 3.270")
     assert row["difference"] == pytest.approx(-0.07)
@@ -248,7 +257,7 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
     assert flat["too_short"]
     assert flat["reason"].endswith("'base' lies no lower at any evaluation")
     assert flat["test_loss_nats"] == pytest.approx(3.35)
-    rates = outcomes.stability(frames.runs).set_index("label")["collapsed"]
+    rates = framed(outcomes.stability(frames.runs)).set_index("label")["collapsed"]
     assert rates.to_dict() == {"base": 0, "flat": 0, "far": 2}
     answer = status._once(results)
     assert answer.code == 1
@@ -284,9 +293,9 @@ def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
     }
     for rate in RATES:
         curves["base", 2, rate] = stuck() + rate
-    assert Frames.of(results_of(curves)).table.comparison["point"].tolist() == ["lr 0.2"]
+    assert framed(Frames.of(results_of(curves)).table.comparison)["point"].tolist() == ["lr 0.2"]
     curves["base", 1, 0.2] = stuck()
-    assert Frames.of(results_of(curves)).table.comparison["point"].tolist() == ["lr 0.1"]
+    assert framed(Frames.of(results_of(curves)).table.comparison)["point"].tolist() == ["lr 0.1"]
 
 
 def test_outcomes_of_an_older_rule_stand_with_a_note():
@@ -326,7 +335,7 @@ def test_experiments_that_are_joined_excuse_each_others_runs():
     other = Frames.of(results_of(arms(base=learns, falls=partial(towards, 3.4))))
     assert verdicts(alone)["flat"] == "collapsed"
     (table,) = union.union([alone, other]).tables
-    rows = table.comparison.set_index("label")["verdict"]
+    rows = framed(table.comparison).set_index("label")["verdict"]
     assert rows.to_dict() == {"base": "baseline", "flat": "too short", "falls": "too short"}
 
 
@@ -346,7 +355,9 @@ def test_an_effect_is_judged_by_how_the_runs_of_its_cells_ended():
     def words(losses, short=""):
         made = tables.frames({"": losses}, levels=LEVELS)
         table = with_short(made, short) if short else made.table
-        return dict(zip(*(contrasts.factors(table)[c] for c in ("factor", "verdict")), strict=True))
+        return dict(
+            zip(*(framed(contrasts.factors(table))[c] for c in ("factor", "verdict")), strict=True)
+        )
 
     assert words(LOSSES) == {
         "norm": "worse",
@@ -366,7 +377,7 @@ def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
     def words(losses, short=""):
         made = tables.frames({"": losses}, variants={"design": "path"})
         table = with_short(made, short) if short else made.table
-        return list(contrasts.steps(table)["verdict"])
+        return list(framed(contrasts.steps(table))["verdict"])
 
     assert words(path) == ["better", "better"]
     assert words(path, short="two") == ["better", "too short"]

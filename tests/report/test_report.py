@@ -20,6 +20,7 @@ from llama_ablate.evidence.text_error import text_error
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells, details, drawing, page, tables
 from llama_ablate.report.figures import FIGURES, effects
 from llama_ablate.report.headline import headline
@@ -93,7 +94,7 @@ def read(store):
 
 def comparison(store):
     """The rows of the comparison by label."""
-    return read(store).table.comparison.set_index("label")
+    return framed(read(store).table.comparison).set_index("label")
 
 
 def written(store):
@@ -204,7 +205,7 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
-    frame = read(store).table.comparison
+    frame = framed(read(store).table.comparison)
     tables.save(cells.comparison(frame), frame, "A & B", store.report / "tables/comparison")
     folder = store.report / "tables"
     markdown = (folder / "comparison.md").read_text()
@@ -217,7 +218,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert r"\caption{A \& B}" in latex
     back = pd.read_csv(folder / "comparison.csv")
     assert back.loc[1, "difference"] == pytest.approx(-0.15)
-    assert list(back.columns) == list(read(store).table.comparison.columns)
+    assert list(back.columns) == list(framed(read(store).table.comparison).columns)
 
 
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
@@ -367,7 +368,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     out = capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
-    table = contrasts.factors(frames.table).set_index("factor")
+    table = framed(contrasts.factors(frames.table)).set_index("factor")
     loss = comparison(store)["loss"]
     with_pre = loss["rmsnorm pre"] - loss["layernorm pre"]
     with_post = loss["rmsnorm post"] - loss["layernorm post"]
@@ -428,7 +429,7 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(
     page_text = (tmp_path / "out" / "tiny" / "report" / "report.md").read_text("utf-8")
     assert "## Factors" in page_text
     assert "16 of 32 combinations were run: a main effect is confounded with an" in page_text
-    table = contrasts.factors(read(Store(tmp_path / "out" / "tiny")).table)
+    table = framed(contrasts.factors(read(Store(tmp_path / "out" / "tiny")).table))
     assert set(table["verdict"]) == {"inconclusive"}  # one seed has no interval
     aliases = dict(zip(table["factor"], table["aliases"], strict=True))
     assert aliases["norm"] == "position x attention x train.lr x block"
@@ -459,7 +460,7 @@ def test_hypotheses_are_held_against_the_runs_and_a_change_after_them_is_shown(
     assert "baseline is better than none" in out
     assert "none equals baseline within 0.5 nats" in out
     store = Store(tmp_path / "out" / "tiny")
-    found = hypotheses.results(read(store))
+    found = framed(hypotheses.results(read(store)))
     loss = comparison(store)["loss"]
     assert found["difference"][0] == pytest.approx(loss["baseline"] - loss["none"])
     assert set(found["result"]) <= {"supported", "refuted", "undecided"}
@@ -525,7 +526,7 @@ def test_where_the_tokenizer_loses_text_no_bits_per_byte_are_shown_and_a_note_sa
 
 def hypothesis_of(store, **stated):
     planned_anew(store, hypotheses=[Hypothesis(**stated)])
-    return hypotheses.results(read(store)).iloc[0]
+    return framed(hypotheses.results(read(store))).iloc[0]
 
 
 def test_a_hypothesis_about_a_row_is_decided_by_the_interval_of_its_table(store):
@@ -558,7 +559,7 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
             Hypothesis(variant=bb, direction="better", margin="5%"),
         ],
     )
-    frame = hypotheses.results(read(store))
+    frame = framed(hypotheses.results(read(store)))
     assert list(frame["family"]) == ["2 rows of its table"] * 2 + ["3 other comparisons"] * 4
     bits = [
         (own - base) / math.log(2) for own, base in zip(LOSSES["bb"], LOSSES["aa"], strict=True)
@@ -785,7 +786,7 @@ def test_a_variant_without_a_pair_has_failed_or_is_pending(store, outcome):
         if outcome:
             lost = record("bb", seed, 2.0, outcome=outcome, reason="why", metrics={})
             store.commit(lost, [], None)
-    frame = read(store).table.comparison
+    frame = framed(read(store).table.comparison)
     verdict = "failed" if outcome else "pending"
     assert frame.set_index("label").loc[LABELS["bb"], "verdict"] == verdict
     assert f"{verdict}: {LABELS['bb']}" in headline(read(store))

@@ -9,6 +9,7 @@ import pytest
 import llama_ablate as la
 from llama_ablate.evidence import shape_alarm
 from llama_ablate.findings import comparison
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.warnings import warnings
 from tests.tables import frames
 
@@ -41,7 +42,7 @@ def test_fewer_than_eight_runs_and_normal_ones_raise_no_alarm(volume):
 def test_a_row_is_then_judged_by_the_weaker_of_the_comparisons_with_either_baseline():
     better = [loss - 0.05 for loss in TWO_KINDS]  # than the baseline, in every seed
     table = of(AGAIN, better).table
-    row = table.comparison.set_index("label").loc["arm"]
+    row = framed(table.comparison).set_index("label").loc["arm"]
     first, second = (
         comparison.intervals(
             table.plan, comparison.pairs_by_seed(table.plan, table.losses, other), {}, {}

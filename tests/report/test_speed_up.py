@@ -12,6 +12,7 @@ from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
 from llama_ablate.findings import speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report import cells
 from llama_ablate.report.sections import SECTIONS
@@ -65,7 +66,7 @@ def frames(tmp_path):
 
 
 def test_multiples_are_of_tokens_and_of_the_flops_and_seconds_that_they_cost(frames):
-    found = speed_ups(frames).set_index("label").loc["better"]
+    found = framed(speed_ups(frames)).set_index("label").loc["better"]
     assert found["tokens"] == pytest.approx(1.6, rel=0.02)
     assert found["flops"] == pytest.approx(found["tokens"] * 2000 / 2500)
     assert found["seconds"] == pytest.approx(found["tokens"] * 0.5)
@@ -77,13 +78,13 @@ def test_multiples_are_of_tokens_and_of_the_flops_and_seconds_that_they_cost(fra
 
 def test_a_multiple_leaves_out_1_where_the_difference_in_loss_leaves_out_0(frames, monkeypatch):
     """It has that interval, with all that is part of it, read off a curve."""
-    frame = speed_ups(frames).set_index("label")
+    frame = framed(speed_ups(frames)).set_index("label")
     assert frame.loc["better", "tokens_low"] > 1
     assert frames.table.intervals["better"].high < 0
     assert math.isinf(frame.loc["far", "tokens_low"])
     wide = {id_: row.widened((-9.0, 9.0)) for id_, row in frames.table.intervals.items()}
     monkeypatch.setattr(TableFrames, "intervals", wide)
-    after = speed_ups(frames).set_index("label")
+    after = framed(speed_ups(frames)).set_index("label")
     assert [*after["tokens"]] == [*frame["tokens"]]
     assert (after.loc["better", "tokens_low"], after.loc["better", "tokens_high"]) == (0, math.inf)
 
@@ -100,13 +101,13 @@ def test_a_pace_of_one_process_has_no_interval_and_gives_no_bound(frames):
         by_process=[(s,) for s in frames.table.metrics["samples"]]
     )
     table = replace(frames.table, metrics=at_once)
-    found = speed_ups(replace(frames, tables=(table,))).set_index("label")
+    found = framed(speed_ups(replace(frames, tables=(table,)))).set_index("label")
     assert found.loc["better", "seconds"] == pytest.approx(found.loc["better", "tokens"] * 0.5)
     assert found.loc[["better", "far"], ["seconds_low", "seconds_high"]].isna().all(axis=None)
 
 
 def test_what_no_run_reached_is_a_bound(frames):
-    found = speed_ups(frames).set_index("label").loc["far"]
+    found = framed(speed_ups(frames)).set_index("label").loc["far"]
     assert (found["tokens"], found["tokens_most"]) == (math.inf, 4.0)
     shown = SECTIONS["speed_up"](frames).cells.set_index("variant")
     assert shown.loc["far", "tokens [95% interval]"] == "above 4.00x"
@@ -156,12 +157,12 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
         plan=plans.table(arms, []), intervals={arms[1].id: difference}, unit=NATS
     )
     ladder = SimpleNamespace(tables=(), table=largest, rungs=[largest], ladder=pd.DataFrame(points))
-    (shown,) = speed_ups(ladder).to_dict("records")
+    (shown,) = framed(speed_ups(ladder)).to_dict("records")
     assert (shown["label"], shown["along"], shown["n"]) == ("other", "sizes", 3)
     assert shown["flops_low"] < 1.5 < shown["flops_high"]
     assert shown["flops"] == pytest.approx(1.5, rel=0.05)
     assert math.isnan(shown["tokens"])
-    assert speed_ups(SimpleNamespace(tables=(), rungs=[])).empty
+    assert framed(speed_ups(SimpleNamespace(tables=(), rungs=[]))).empty
 
 
 def test_without_three_lengths_there_is_no_section(frames):

@@ -11,6 +11,7 @@ from llama_ablate.evidence import medians
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.hypotheses import results
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells, speeds
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value
@@ -54,7 +55,7 @@ def frames(tmp_path):
 
 def test_a_ratio_of_speeds_is_taken_turn_by_turn_with_students_interval_over_processes(frames):
     """Medians of the ratios of a process: 1.2, 1.25, 1.15."""
-    row = frames().table.comparison.set_index("label").loc["faster"]
+    row = framed(frames().table.comparison).set_index("label").loc["faster"]
     logs = np.log([1.2, 1.25, 1.15])
     low, high = stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))
     assert row["train_speed_ratio"] == pytest.approx(stats.gmean([1.2, 1.25, 1.15]))
@@ -138,7 +139,7 @@ def test_speeds_that_were_not_taken_in_the_same_turns_have_no_ratio():
 
 
 def ends_of(read, label="faster"):
-    row = read.table.comparison.set_index("label").loc[label]
+    row = framed(read.table.comparison).set_index("label").loc[label]
     return row["train_speed_low"], row["train_speed_high"]
 
 

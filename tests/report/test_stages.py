@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.findings import comparison, estimands, stages, tuning
+from llama_ablate.findings.rows import frame as framed
 from tests import plans
 
 LOOKS = {"looks": [3, 6, 12]}
@@ -261,14 +262,14 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
             "too_short": 0,
         }
     )
-    found = comparison.winners({"one": frame, "two": frame})
+    found = framed(comparison.winners({"one": frame, "two": frame}))
     assert found["winner"].tolist() == ["early", "early"]
     fixed = frame.assign(looks=1)  # without looks three seeds are fewer than the others'
-    assert set(comparison.winners({"one": fixed, "two": fixed})["winner"]) == {"late"}
+    assert set(framed(comparison.winners({"one": fixed, "two": fixed}))["winner"]) == {"late"}
     lost = frame.assign(lost=[0, 1, 0, 0])  # the mean of those that trained wins nothing
-    assert set(comparison.winners({"one": lost, "two": lost})["winner"]) == {"late"}
+    assert set(framed(comparison.winners({"one": lost, "two": lost}))["winner"]) == {"late"}
     short = frame.assign(verdict=["baseline", "too short", "inconclusive", "pending"])
-    assert set(comparison.winners({"one": short, "two": short})["winner"]) == {"late"}
+    assert set(framed(comparison.winners({"one": short, "two": short}))["winner"]) == {"late"}
 
 
 def test_an_arm_whose_guard_later_seeds_may_decide_goes_on_whatever_its_loss_says():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from llama_ablate.findings import transfer
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import cells
 from llama_ablate.report.transfer import figure as transfer_figure
 from llama_ablate.results.plan_document import NATS
@@ -47,7 +48,7 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
 
 
 def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
-    frame = transfer.optima(frames())
+    frame = framed(transfer.optima(frames()))
     moved = frame.pivot_table(index="label", columns="rung", values="moved", sort=False)
     assert moved.loc["standard"].tolist() == [0, -1, -3]
     assert moved.loc["mup"].tolist() == [0, 0, -1]
@@ -76,5 +77,5 @@ def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_
 
 def test_without_sizes_or_without_tuned_rates_there_is_nothing_to_show():
     for nothing in (frames(sizes=()), frames(tune=("betas",))):
-        assert transfer.optima(nothing).empty
+        assert framed(transfer.optima(nothing)).empty
         assert transfer_figure(nothing) is None

@@ -19,6 +19,7 @@ from llama_ablate.findings import (
     tuning,
 )
 from llama_ablate.findings.frames import Frames, rows
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.tasks import samples
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import sections
@@ -73,7 +74,7 @@ def test_a_point_that_has_not_finished_is_passed_over():
 
 
 def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
-    trials = tuning.trials(GRID, "test_loss_nats").set_index("label")
+    trials = framed(tuning.trials(GRID, "test_loss_nats")).set_index("label")
     assert list(trials["trials"]) == [6, 6]
     assert list(trials["finished"]) == [6, 5]
     assert trials["diverged"]["a"] == 1
@@ -90,7 +91,7 @@ def test_sensitivity_takes_the_cap_for_what_diverged():
 
 def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
     measured = GRID.assign(lr_sensitivity_nats=GRID["seed"].map({0: 0.1, 1: 0.9}))
-    trials = tuning.trials(measured, "test_loss_nats").set_index("label")
+    trials = framed(tuning.trials(measured, "test_loss_nats")).set_index("label")
     assert trials["sensitivity"]["a"] == pytest.approx(0.5)
     assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
 
@@ -137,7 +138,7 @@ def tables(rich):
 
 def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
     for table in tables:
-        frame = table.comparison.set_index("label")
+        frame = framed(table.comparison).set_index("label")
         row = frame.loc["A/A none"]
         assert row["difference"] == row["low"] == row["high"] == 0
         assert frame.loc["A/A init", "difference"] != 0
@@ -155,7 +156,7 @@ def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name)
 
 
 def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
-    near, far = (table.comparison.set_index("label") for table in tables)
+    near, far = (framed(table.comparison).set_index("label") for table in tables)
     assert near["n"].to_dict() == {**dict.fromkeys(near.index, 2), "A/A none": 1}
     assert not near["loss"].equals(far["loss"])
     for table, frame in zip(tables, (near, far), strict=True):
@@ -170,9 +171,9 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     # Whatever chance did here.
     monkeypatch.setattr(controls, "failing", lambda _checks, **_: "")
     frames = read(rich)
-    frame = hypotheses.results(frames)
+    frame = framed(hypotheses.results(frames))
     assert frame["result"][1] == "supported"
-    near, far = (t.comparison.set_index("label")["difference"] for t in frames.tables)
+    near, far = (framed(t.comparison).set_index("label")["difference"] for t in frames.tables)
     assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
     relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline"))
     ratio = [relu[seed] / base[seed] for seed in (0, 1)]
@@ -186,7 +187,7 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
 
 def test_a_hypothesis_has_no_verdict_where_a_control_fails(rich):
     frames = read(rich)
-    row = hypotheses.results(frames).iloc[0]  # that they are equivalent within the margin
+    row = framed(hypotheses.results(frames)).iloc[0]  # that they are equivalent within the margin
     check = frames.table.controls["positive"]
     assert (row["result"] == "no verdict") == (not check.holds)
     assert row["why"] == ("" if check.holds else check.why)
@@ -202,7 +203,7 @@ def test_a_variant_that_was_tried_less_is_not_ranked(rich):
     shutil.move(folder, hidden)
     try:
         frames = read(rich)
-        row = frames.table.comparison.set_index("label").loc["relu"]
+        row = framed(frames.table.comparison).set_index("label").loc["relu"]
         assert row["verdict"] == "pending"
         assert math.isnan(row["difference"])
         assert any("not ranked" in warning for warning in warnings(frames))
@@ -260,7 +261,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert "Ladder" in out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)
-    laws = ladder.laws(frames)
+    laws = framed(ladder.laws(frames))
     assert set(laws["axis"]) == {"parameters", "tokens", "compute"}
     assert (laws["n"] == 3).all()
     assert set(laws["form"]) == {"local"}  # three sizes do not determine three constants
@@ -276,7 +277,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert sorted(set(ends["tokens"])) == sorted(
         {table.plan.tokens_per_run for table in frames.tables}
     )
-    assert list(ladder.surface(frames)["n"]) == [9, 9]
+    assert list(framed(ladder.surface(frames))["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
     (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
     planned = first.planned.assign(too_short=first.planned["id"] == first.planned["id"].iloc[0])
@@ -311,8 +312,8 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     assert "Steps" in capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     table = read(store).table
-    found = contrasts.steps(table).set_index("step")
-    loss = table.comparison.set_index("label")["loss"]
+    found = framed(contrasts.steps(table)).set_index("step")
+    loss = framed(table.comparison).set_index("label")["loss"]
     start, first, second = loss["baseline"], loss["+layernorm"], loss["+relu"]
     assert found.loc["+relu", "marginal"] == pytest.approx(second - first)
     assert found.loc["+relu", "cumulative"] == pytest.approx(second - start)
@@ -326,10 +327,10 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
 
 
 def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
-    found = comparison.winners({table.plan.name: table.comparison for table in tables})
+    found = framed(comparison.winners({table.plan.name: table.comparison for table in tables}))
     assert list(found["table"]) == ["lag 1", "lag 3"]
     for row, table in zip(rows(found), tables, strict=True):
-        frame = table.comparison
+        frame = framed(table.comparison)
         arms = frame[frame["role"] == ""].set_index("label")["loss"]
         assert row.winner == arms.idxmin()  # a control wins nothing
     assert found["flips"][1] == (found["winner"][0] != found["winner"][1])

@@ -10,6 +10,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
@@ -56,7 +57,7 @@ def frames(folder):
 
 def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
     results, table = Results.open(folder), frames.table
-    assert set(table.comparison["unit"]) == {"bits/byte"}
+    assert set(framed(table.comparison)["unit"]) == {"bits/byte"}
     bits = {}
     for record in map(results.record, results.finished):
         text = results.plan.tables[0].text_of(results.plan.tables[0].variant(record.variant))
@@ -65,7 +66,7 @@ def test_losses_are_bits_for_each_byte_of_the_text(folder, frames):
         size = sum(text.bytes[split] for split in both)
         bits.setdefault(record.label, {})[record.seed] = nats / math.log(2) / size
     base = bits["baseline"]
-    for row in table.comparison.itertuples():
+    for row in framed(table.comparison).itertuples():
         own = bits[row.label]
         assert row.loss == pytest.approx(np.mean(list(own.values())))
         if not row.baseline:
@@ -131,8 +132,8 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
     assert run_in_process(tmp_path / "two.yaml", tmp_path / "results") == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "two"))
-    effects = contrasts.factors(frames.table).set_index("factor")
-    cells = frames.table.comparison.set_index("label")["loss"]
+    effects = framed(contrasts.factors(frames.table)).set_index("factor")
+    cells = framed(frames.table.comparison).set_index("label")["loss"]
     assert {"data.tokenizer", "context", "data.tokenizer x context"} == {*effects.index}
     expected = cells[["bytes context=16", "bytes context=8"]].mean()
     expected -= cells[["bpe-vocab=300 context=16", "bpe-vocab=300 context=8"]].mean()
@@ -147,7 +148,7 @@ def test_a_speed_up_is_of_text_not_of_tokens(folder, tmp_path):
     (tmp_path / "wsd.yaml").write_text(text.replace("name: tok", "name: wsd"), "utf-8")
     assert run_in_process(tmp_path / "wsd.yaml", tmp_path / "results") == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "wsd"))
-    found = speed_ups(frames).set_index("label").loc["bytes"]
+    found = framed(speed_ups(frames)).set_index("label").loc["bytes"]
     plan = frames.table.plan
     own, base = next(v for v in plan.variants if v.label == "bytes"), plan.baseline
     per_text = own.flops_per_token / plan.text_per_token(own)
