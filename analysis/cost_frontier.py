@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 import llama_ablate as la
-from llama_ablate.report.drawing import BASELINE, canvas, save
+from llama_ablate.report.picture import BASELINE
+from llama_ablate.report.static import canvas, save
 
 COSTS = {
     "kv_bytes_per_token": "bytes that a token adds to the state",

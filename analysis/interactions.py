@@ -7,7 +7,8 @@ import argparse
 from pathlib import Path
 
 import llama_ablate as la
-from llama_ablate.report.drawing import BASELINE, canvas, save
+from llama_ablate.report.picture import BASELINE
+from llama_ablate.report.static import canvas, save
 
 WITH, WITHOUT = "#0072b2", "#e69f00"  # Okabe & Ito 2008
 

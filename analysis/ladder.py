@@ -9,7 +9,8 @@ from pathlib import Path
 import seaborn as sns
 
 import llama_ablate as la
-from llama_ablate.report.drawing import BASELINE, canvas, legend, save
+from llama_ablate.report.picture import BASELINE
+from llama_ablate.report.static import canvas, legend, save
 
 
 def main() -> None:

@@ -133,11 +133,12 @@ class OpenedResults:
         One that draws every metric gives several; where there is nothing to draw it gives none.
         Raises ConfigError for a figure that there is none of.
         """
-        from llama_ablate.report.figures import FIGURES
+        from llama_ablate.report.sections import FIGURES
+        from llama_ablate.report.static import draw
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")
-        return FIGURES.parts(name, self.frames)
+        return {own: draw(part) for own, part in FIGURES.parts(name, self.frames).items()}
 
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.

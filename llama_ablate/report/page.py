@@ -1,6 +1,5 @@
 """The report's files: tables, figures, Markdown, and one page that needs nothing beside itself."""
 
-import inspect
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +19,13 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames, ends, rows
 from llama_ablate.findings.outcomes import words
-from llama_ablate.report import columns, details, drawing, embedding, tables
-from llama_ablate.report.chart import Chart
-from llama_ablate.report.charts import CHARTS
-from llama_ablate.report.figures import FIGURES
+from llama_ablate.report import columns, details, embedding, static, tables
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
+from llama_ablate.report.interactive import chart
 from llama_ablate.report.parts import Made
-from llama_ablate.report.sections import Section
+from llama_ablate.report.picture import Picture
+from llama_ablate.report.sections import FIGURES, Section
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -118,10 +116,11 @@ def write(
         tables.save(section.cells, section.frame, title, base, section.short, section.note)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
-    figures = _draw(frames, folder / "figures")
+    made = list(FIGURES.make(frames))
+    figures = _draw(frames, made, folder / "figures")
     write_text(folder / "report.md", _markdown(frames, sections, warnings, figures))
     page = folder / "report.html"
-    pieces = _html(frames, sections, warnings, figures, folder)
+    pieces = _html(frames, sections, warnings, made, figures, folder)
 
     def write_page(file: disk.Writer) -> None:
         for piece in pieces:
@@ -131,16 +130,17 @@ def write(
     return page
 
 
-def _draw(frames: Frames, folder: Path) -> list[DrawnFigure]:
-    """Draw every figure that has something to show."""
+def _draw(frames: Frames, made: Sequence[Made[Picture]], folder: Path) -> list[DrawnFigure]:
+    """Draw every picture to its files."""
     figures = []
-    for made in FIGURES.make(frames):
-        first = made.table in ("", frames.table.plan.name)
-        name = made.name if first else f"{made.name}_{slug(made.table, 160)}"
-        svg, _png = drawing.save(made.part, disk.below(folder, name))
-        made.part.clear()  # its thousands of lines refer to one another
+    for one in made:
+        first = one.table in ("", frames.table.plan.name)
+        name = one.name if first else f"{one.name}_{slug(one.table, 160)}"
+        figure = static.draw(one.part)
+        svg, _png = static.save(figure, disk.below(folder, name))
+        figure.clear()  # its thousands of lines refer to one another
         title = name.replace("_", " ")
-        figures.append(DrawnFigure(made.name, made.table, title, drawing.caption(made), svg))
+        figures.append(DrawnFigure(one.name, one.table, title, static.caption(one), svg))
     return figures
 
 
@@ -166,6 +166,7 @@ def _html(
     frames: Frames,
     sections: Sequence[Section],
     warnings: Sequence[str],
+    pictures: Sequence[Made[Picture]],
     figures: Sequence[DrawnFigure],
     folder: Path,
 ) -> Iterable[str]:
@@ -176,12 +177,12 @@ def _html(
     )
     experiment = frames.plan.experiment
     compute = frames.plan.compute.to_dict() if frames.plan.compute else None
-    made = list(CHARTS.make(frames))
-    groups = _groups(sections, made, figures)
-    replaced = {name for chart in made for name in chart.part.figures}
+    shown = [one for one in pictures if one.part.interactive]
+    made = [Made(one.name, one.table, chart(one.part, one.about), one.about) for one in shown]
+    groups = _groups(sections, shown, figures)
     style = _packaged("page.css")
     library, script = _packaged("vega/vega.min.js"), _packaged("page.js")
-    left = [figure for figure in figures if figure.name not in replaced]
+    left = [figure for figure in figures if all(figure.name != one.name for one in shown)]
     ends = {"figures": "Figures"} if left else {}
     ends |= {"runs": "Runs", "recipes": "Recipes", "glossary": "Words"}
     base = frames.table.plan.baseline
@@ -219,26 +220,19 @@ def _packaged(name: str) -> str:
     return resources.files("llama_ablate.report").joinpath(name).read_text("utf-8")
 
 
-def _caption(chart: str) -> str:
-    """Return what a chart's docstring says that it shows."""
-    text = " ".join((inspect.getdoc(CHARTS[chart]) or "").split()).removeprefix("Show ")
-    return text[:1].upper() + text[1:]
-
-
 def _groups(
-    sections: Sequence[Section], made: Sequence[Made[Chart]], figures: Sequence[DrawnFigure]
+    sections: Sequence[Section], made: Sequence[Made[Picture]], figures: Sequence[DrawnFigure]
 ) -> list[Group]:
     """Put sections of one kind and their charts together; charts of no section come last."""
     keys = list(dict.fromkeys(section.key for section in sections))
     charts: dict[str, dict[str, Any]] = {}  # by section, then by the chart's name
     for one in made:
         beside = one.part.section if one.part.section in keys else "charts"
-        of_group = charts.setdefault(beside, {})
-        of_group[one.name] = {
+        charts.setdefault(beside, {})[one.name] = {
             "name": one.name,
-            "description": one.part.spec.get("description", one.name.replace("_", " ")),
-            "caption": _caption(one.name),
-            "figures": [f for f in figures if f.name in one.part.figures],
+            "description": one.name.replace("_", " "),
+            "caption": one.about,
+            "figures": [f for f in figures if f.name == one.name],
         }
     groups = []
     for key in keys:

@@ -24,7 +24,7 @@ class Made(Generic[Part]):
     name: str
     table: str
     part: Part
-    #: What its maker's docstring says first.
+    #: What its maker's docstring says that it shows.
     about: str
 
 
@@ -96,6 +96,6 @@ class Parts(Mapping[str, Maker[Part]], Generic[Part]):
                 table = only.table.plan.name if every_table else ""
                 for name in names:
                     doc = inspect.getdoc(self._many.get(name, self[name])) or ""
-                    about = " ".join(doc.partition("\n\n")[0].split())
+                    about = " ".join(doc.split()).removeprefix("Show ")
                     for own, part in self.parts(name, only).items():
-                        yield Made(own, table, part, about)
+                        yield Made(own, table, part, about[:1].upper() + about[1:])

@@ -1,0 +1,14 @@
+"""The sections of a report and their pictures, a module each topic, in reading order."""
+
+from importlib import import_module
+
+from llama_ablate.report.picture import FIGURES
+from llama_ablate.report.section import SECTIONS, Section, sections
+
+__all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
+
+for _topic in (
+    *("factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards", "controls"),
+    *("heldout", "steps", "tuning", "stability", "diagnostics", "speed_up", "ladder", "metrics"),
+):
+    import_module(f"{__name__}.{_topic}")

@@ -1,0 +1,308 @@
+"""The comparison of variants with the baseline: quality, cost, learning curves."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from llama_ablate.evidence import written
+from llama_ablate.evidence.sequential import spending
+from llama_ablate.findings import comparison, contrasts
+from llama_ablate.findings.comparison import ComparisonRow
+from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.rows import DIFFERENCE, Estimate, cells
+from llama_ablate.report.picture import (
+    BASELINE,
+    FIGURES,
+    MANY,
+    Axis,
+    Cast,
+    Costs,
+    Lines,
+    Mark,
+    Marks,
+    Picture,
+    Point,
+    Tick,
+    cast,
+    differ,
+    over,
+    over_seeds,
+    points,
+    styles,
+)
+from llama_ablate.report.section import SECTIONS, Section, section, with_half
+from llama_ablate.report.tables import size
+from llama_ablate.results.plan_document import CONTEXTS
+from llama_ablate.terminal import listed
+
+#: What the combinations of a factorial design are not tested for: its factors are.
+_TESTED = (DIFFERENCE, "verdict", "bias", "p, corrected", "seeds to decide")
+_DIFFER = 0.01  # of a cost, within which matching has made it equal
+
+
+@SECTIONS.register("comparison", every_table=True)
+def _comparison_section(frames: Frames) -> Section | None:
+    table = frames.table
+    compared = with_half(table.comparison, [row.label for row in table.comparison], table)
+    of_split = frames.table.split_name
+    costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
+        processes; state bytes are what one sequence of the training context keeps, in 16-bit
+        numbers."""
+    if frames.table.plan.has_tokenizers:
+        costs += (
+            " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
+        )
+    if contrasts.factors(frames.table):
+        return section(
+            "Combinations",
+            compared,
+            f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds, and
+            what each combination of the factors costs. Each rests on its own few runs: the factors
+            above rest on all of them, and are what is tested. {costs}""",
+            cells=cells(compared).drop(columns=[*_TESTED], errors="ignore"),
+        )
+    margin = frames.plan.experiment.margin
+    equivalent = f" equivalent where it lies within {margin} of 0," if margin else ""
+    return section(
+        "Comparison",
+        compared,
+        f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds; lower is
+        better. The difference is variant minus baseline over the n seeds that both finished: runs
+        of one seed see the same batches and share the initial values of all weights that they have
+        in common. All intervals of the table hold at once in 95% of tables
+        (Student's t, Bonferroni over the rows; a control's holds alone). The verdict is read off
+        the interval:{equivalent} better or worse where it leaves out 0, else inconclusive; the
+        corrected p is below 0.05 just where the interval leaves out 0. {_ends(compared)}
+        {_looks(frames)} {_expected(frames.table)} {costs}""",
+    )
+
+
+def _expected(table: TableFrames) -> str:
+    """Say what of the noise was expected before any run, where that is part of the intervals."""
+    expected = comparison.expected(table.plan).values()
+    if not expected:
+        return ""
+    sds = sorted({f"{one.se:.2g}" for one in expected}, key=float)
+    between = " to ".join(dict.fromkeys((sds[0], sds[-1])))
+    return (
+        "Before the first run, earlier experiments led to expect a deviation over seeds of "
+        f"{between} nats; that counts like {next(iter(expected)).df:.1f} degrees of freedom of "
+        "each row."
+    )
+
+
+def _ends(rows: Sequence[ComparisonRow]) -> str:
+    """Say how rows are judged whose runs, or whose baseline's, were too short or lost."""
+    said = ""
+    if any(row.too_short for row in rows):
+        said += """Too short: a run of the variant or of the baseline ended near or above the loss
+            of token frequencies, and still fell; more training decides. """
+    if any(row.lost for row in rows):
+        said += """Where runs diverged or collapsed, the loss is the mean of those that trained, and
+            the difference that of the seeds that both kept: it shows no arm to be better than its
+            lost seeds let it be. The share of the lost has an exact interval, and an exact p
+            against the baseline's, corrected for the rows: p below 0.05, or all of them and none of
+            the baseline's, is the verdict."""
+    return said
+
+
+def _looks(frames: Frames) -> str:
+    """Say how seeds come: by looks that were planned, or how many more would decide."""
+    experiment = frames.plan.experiment
+    if len(experiment.looks) == 1:
+        return """Seeds that are added after a look at the results make false verdicts more likely,
+        unless they are planned from the start (seeds: {looks: [3, 6, 12]})."""
+    shares = experiment.spend or spending(experiment.looks)
+    planned = ", ".join(
+        f"{share:.0%} at {seeds}" for share, seeds in zip(shares, experiment.looks, strict=True)
+    )
+    return f"""Seeds come in looks: a variant stops at the first that decides it, so n differs. Each
+    look spends a share of the 5%, fixed before the first run ({planned} seeds); a row is pending
+    until it is decided or has had its last look."""
+
+
+@FIGURES.register("effects", every_table=True)
+def effects_picture(frames: Frames) -> Picture | None:
+    """Show each variant's paired difference in loss from the baseline; left of the line is better.
+
+    The shape is the verdict, the bar the interval that it is read from; thin strokes are seeds.
+    Variants with a run that was lost say so. A factorial design has its factors drawn instead.
+    """
+    table = frames.table
+    if contrasts.factors(table):
+        return None
+    compared = [row for row in table.comparison if not row.baseline and row.role != "positive"]
+    compared.sort(key=lambda row: (math.isnan(row.difference), row.difference))
+    title = f"{_against(table)} ({table.unit.name})"
+    panel = Marks([_mark(row) for row in compared], Axis(title, at=0), _ticks(table), table.margin)
+    return Picture([panel], "comparison", over((row.n for row in compared), rows=True))
+
+
+def _against(table: TableFrames) -> str:
+    return f"loss minus that of {table.plan.baseline.label}"
+
+
+def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Mark:
+    return Mark(
+        row.label,
+        Estimate(row.difference, row.low, row.high),
+        str(row.verdict),
+        row.of_runs(),
+        cost=cost or {},
+        told={
+            "n": row.n,
+            "loss": row.loss,
+            "interval": row.of_difference(),
+            "p": row.p_corrected,
+            "parameters": row.parameters,
+            "speed": written.number(row.train_speed_ratio, ".2f", "x"),
+        },
+    )
+
+
+def _ticks(table: TableFrames) -> list[Tick]:
+    """Return each reported run's difference from the baseline's run of the same seed."""
+    runs = {(run.variant, run.seed): run.id for run in rows(table.ranked)}
+    base = table.losses[table.plan.baseline.id]
+    return [
+        Tick(variant.label, loss - base[seed], seed, runs[variant.id, seed])
+        for variant in table.plan.variants
+        if not variant.baseline and variant.role != "positive"
+        for seed, loss in table.losses[variant.id].items()
+        if seed in base
+    ]
+
+
+@FIGURES.register("learning_curves", every_table=True)
+def learning_curves_picture(frames: Frames) -> Picture | None:
+    """Show validation loss along training, of the first 8,192 tokens, and how variants differ.
+
+    Differences are from the baseline's run of the same seed, below 0 is better. Thick lines are
+    means over seeds, thin ones single seeds. A run that did not end ok is drawn as far as it went,
+    dotted, and ends in a cross. The positive control is left out of all pictures of losses: it
+    would set the scale.
+    """
+    table, shown = frames.table, cast(frames.table)
+    curves = table.curves(shown.all)
+    if curves.empty:
+        return None
+    ok = curves[curves["outcome"] == "ok"]
+    base = ok.loc[ok["label"] == table.plan.baseline.label, ["seed", "read", "loss"]]
+    both = ok.merge(base, on=["seed", "read"], suffixes=("", "_of_base"))
+    both = both[both["label"] != table.plan.baseline.label]
+    both = both.assign(difference=both["loss"] - both["loss_of_base"])
+    runs = {(run.label, run.seed): run.id for run in rows(table.reported)}
+    ticks = [
+        (row.read, Tick(row.label, round(row.difference, 5), row.seed, runs[row.label, row.seed]))
+        for row in rows(both)
+        if row.label in shown.named
+    ]
+    x, unit = Axis(table.unit.text, "count"), table.unit
+    lost = [
+        Point(row.label, row.read, Estimate(row.loss), part=row.outcome)
+        for row in rows(curves[curves["outcome"] != "ok"])
+    ]
+    means = points(over_seeds(ok, ["label", "read"], "loss"), "label", "read")
+    plain = [Point(p.name, p.x, Estimate(p.at.value), p.n) for p in means]
+    losses = Lines([*plain, *lost], x, Axis(f"validation loss ({unit.full})"), shown, zoom=True)
+    if both["read"].nunique() < 2:
+        return Picture([losses], "comparison", interactive=False)
+    paired = points(over_seeds(both, ["label", "read"], "difference"), "label", "read")
+    others = Cast({k: v for k, v in shown.named.items() if v.colour != BASELINE}, shown.thin)
+    y = Axis(f"validation {_against(table)} ({unit.name})", at=0)
+    differences = Lines(paired, x, y, others, ticks, zoom=True)
+    return Picture([differences, losses], "comparison", f"Differences: {over(p.n for p in paired)}")
+
+
+@FIGURES.register("costs", every_table=True)
+def costs_picture(frames: Frames) -> Picture | None:
+    """Show the difference in loss from the baseline against what a variant costs.
+
+    Below the line is better, to the left is cheaper, with the interval of the difference and that
+    of a measured cost. On the page a stepped line joins the variants that nothing beats in both
+    mean loss and cost (the Pareto frontier). A cost that is that of all is left out.
+    """
+    table, shown = frames.table, cast(frames.table)
+    known = [row for row in table.comparison if row.label in shown.all and row.role != "positive"]
+    lost = [row.label for row in known if math.isnan(row.difference)]
+    known = [row for row in known if not math.isnan(row.difference)]
+    each = {row.label: _costs(row, frames) for row in known}
+    axes = {
+        name: axis
+        for name, axis in _COSTS.items()
+        if differ([of[name].value for of in each.values()], _DIFFER)
+    }
+    if len(known) < 2 or not axes:
+        return None
+    y = Axis(f"{_against(table)} ({table.unit.name})", at=0)
+    marks = [_mark(row, each[row.label]) for row in known]
+    without = f"without a loss: {listed(lost)}" if lost else ""
+    others = [row.n for row in known if not row.baseline]
+    panel = Costs(marks, axes, y, shown, without)
+    return Picture([panel], "comparison", over(others, rows=True), columns=2)
+
+
+#: What a variant costs: less of it is better.
+_COSTS = {
+    "train_time": Axis("training time, multiple of the baseline's"),
+    "state_bytes": Axis("bytes of the state of one sequence", "bytes", whole=True),
+    "decode_time": Axis("decoding time, multiple of the baseline's"),
+    "parameters": Axis("parameters", "count"),
+    "active_parameters": Axis("parameters that a token passes", "count"),
+    "flops_per_token": Axis("FLOPs of a forward pass per token", "count"),
+    "kv_bytes_per_token": Axis("bytes that a token adds to the cache", "bytes", whole=True),
+    "peak_memory_bytes": Axis("peak memory in training, bytes", "bytes"),
+}
+
+
+def _costs(row: ComparisonRow, frames: Frames) -> dict[str, Estimate]:
+    """Return the costs of a variant; speeds are times, as multiples of the baseline's."""
+    context = frames.plan.experiment.model.context
+    known = not math.isnan(row.state_bytes)  # plans of older versions know what a token adds alone
+    return {
+        "train_time": Estimate(
+            1 / row.train_speed_ratio, 1 / row.train_speed_high, 1 / row.train_speed_low
+        ),
+        "decode_time": Estimate(
+            1 / row.decode_speed_ratio, 1 / row.decode_speed_high, 1 / row.decode_speed_low
+        ),
+        "state_bytes": Estimate(row.state_bytes if known else row.kv_bytes_per_token * context),
+        "parameters": Estimate(row.parameters),
+        "active_parameters": Estimate(row.active_parameters),
+        "flops_per_token": Estimate(row.flops_per_token),
+        "kv_bytes_per_token": Estimate(row.kv_bytes_per_token),
+        "peak_memory_bytes": Estimate(row.peak_memory_bytes),
+    }
+
+
+@FIGURES.register("cache_growth")
+def cache_growth_picture(frames: Frames) -> Picture | None:
+    """Show the bytes of the state against the context; variants with equal states share a line.
+
+    Keys and values grow with every token, those of a window until it is full, a recurrence does
+    not. Computed in closed form, which `kv_cache` checks on live tensors. None where all are equal.
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for variant in frames.table.plan.variants:
+        at = variant.state_growth  # plans of older versions know what a token adds alone
+        sizes = tuple(at.get(n, n * variant.kv_bytes_per_token) for n in CONTEXTS)
+        groups.setdefault(sizes, []).append(variant.label)
+    if len(groups) < 2:
+        return None
+    ordered = sorted(groups.items(), key=lambda group: group[0][-1])
+    left = len(ordered) - MANY
+    if left > 0:
+        ordered = ordered[: MANY // 2] + ordered[-MANY // 2 :]
+    named = {
+        f"{size(sizes[-1])} at {CONTEXTS[-1]:,}: {listed(labels, 4)}": sizes
+        for sizes, labels in ordered
+    }
+    drawn = [
+        Point(name, n, Estimate(of))
+        for name, sizes in named.items()
+        for n, of in zip(CONTEXTS, sizes, strict=True)
+    ]
+    x = Axis("context (tokens)", "count", log=True)
+    y = Axis("state of one sequence (16-bit)", "bytes", log=True)
+    more = f"{left:,} of {len(groups):,} sizes are left out: drawn are the ends" * (left > 0)
+    panel = Lines(drawn, x, y, Cast(styles(named)), remark=more)
+    return Picture([panel], "comparison", interactive=False)

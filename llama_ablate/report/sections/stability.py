@@ -1,0 +1,21 @@
+"""Stability of training."""
+
+from llama_ablate.findings import outcomes
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report.section import SECTIONS, Section, section
+
+
+@SECTIONS.register("stability", every_table=True)
+def _stability_section(frames: Frames) -> Section | None:
+    rows = outcomes.stability(frames.table.runs)
+    return section(
+        "Stability",
+        rows,
+        """Over all finished runs of a variant, at every tuned point. A run diverged if its loss or
+        gradient was not finite, or its training loss ended above chance and above where it began;
+        it collapsed if its held-out loss stopped near or above that of token frequencies. One that
+        still fell there counts as too short, and so does one whose loss another run of its seed,
+        that did not end so, never went below. Shares have exact intervals. A spike is a step
+        seven deviations above the hundred before.""",
+        printed=any(row.diverged or row.collapsed for row in rows),
+    )

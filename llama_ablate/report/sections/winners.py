@@ -1,0 +1,16 @@
+"""Who wins each table."""
+
+from llama_ablate.findings import comparison
+from llama_ablate.findings.frames import Frames
+from llama_ablate.report.section import SECTIONS, Section, section
+
+
+@SECTIONS.register("winners")
+def _winners_section(frames: Frames) -> Section | None:
+    return section(
+        "Who wins where",
+        comparison.winners({table.plan.name: table.comparison for table in frames.tables}),
+        """The variant of the lowest loss in each table, with its row's interval. One that is
+        inconclusive against the baseline is only the lowest number seen. Flips: it is not the first
+        table's.""",
+    )
