@@ -7,10 +7,8 @@ import pytest
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import drawing
-from llama_ablate.report.figures import FIGURES
-from llama_ablate.report.sections import metrics
+from llama_ablate.report import picture, static
+from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value, row
 from tests import plans
@@ -50,7 +48,7 @@ def by_name(frames):
     """The figures of metrics with their captions."""
     made = {one.name: one for one in FIGURES.make(frames)}
     return {
-        name.removeprefix("metrics_"): (one.part, drawing.caption(one))
+        name.removeprefix("metrics_"): (static.draw(one.part), static.caption(one))
         for name, one in made.items()
         if name.startswith("metrics_")
     }
@@ -88,7 +86,7 @@ def test_a_plugins_metric_is_drawn_along_its_numeric_coordinate_with_its_unit(fr
 def test_bars_are_students_95_percent_intervals_over_seeds(frames):
     values = {"base": [1.0, 2.0, 4.0], "other": [2.0, 2.0, 2.0]}
     read = frames({"other": 0.1}, lambda label, seed: {"m": plainly(x=values[label][seed])})
-    spread = drawing.over_seeds(
+    spread = picture.over_seeds(
         read.metrics[read.metrics["metric"] == "m"], ["label"], "value"
     ).set_index("label")
     expected = stats.t.interval(0.95, 2, np.mean(values["base"]), stats.sem(values["base"]))
@@ -105,10 +103,14 @@ def test_bars_of_shares_times_and_norms_do_not_reach_below_zero(frames):
 
     figure, _ = by_name(frames({"other": 0.1}, measured))["m"]
     least = {
-        axes.get_xlabel(): min(bar[0, 0] for bar in axes.containers[0].lines[2][0].get_segments())
-        for axes in figure.axes
+        axes.get_xlabel(): min(min(line.get_xdata()) for line in bars(axes)) for axes in figure.axes
     }
     assert least["gap (nats)"] < 0 <= least["share"]
+
+
+def bars(axes):
+    """Return the lines from one end of an interval to the other."""
+    return [line for line in axes.lines if line.get_linewidth() == 1.2]
 
 
 def plainly(**numbers):
@@ -125,8 +127,8 @@ def test_speeds_are_drawn_relative_to_the_baselines_with_intervals_over_processe
     figure, caption = by_name(frames({"other": 0.1}, of_variants=speed))["my_speed"]
     (axes,) = figure.axes
     assert axes.get_xlabel() == "speed, times the baseline's"
-    points = axes.containers[0].lines[0].get_xdata()
-    assert list(points) == pytest.approx([1.0, stats.gmean([1.2, 1.3, 1.25])])
+    points = [x for line in axes.lines if line.get_marker() == "o" for x in line.get_xdata()]
+    assert points == pytest.approx([1.0, stats.gmean([1.2, 1.3, 1.25])])
     assert "95% intervals over n = 3 processes" in caption
 
 
@@ -136,7 +138,7 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
             return {"load": Measurement(error="no layer has experts")}
         return {"load": plainly(entropy=1.0 + seed)}
 
-    section = metrics(frames({"dense": 0.1, "mixture": 0.2}, load))
+    section = SECTIONS["metrics"](frames({"dense": 0.1, "mixture": 0.2}, load))
     assert "Not measured: load of 'dense': no layer has experts." in section.note
     cells = section.cells.set_index("name")
     assert (cells.loc["entropy", "dense"], cells.loc["entropy", "mixture"]) == ("-", "2")
@@ -145,22 +147,22 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
 
 def test_one_large_effect_does_not_hide_the_small_ones(frames):
     read = frames({"huge": 3.0, "little": 0.01, "tiny": -0.02})
-    whole, enlarged = FIGURES["effects"](read).axes
+    whole, enlarged = static.draw(FIGURES["effects"](read)).axes
     assert whole.get_xlim()[1] > 3
     assert 0.02 < enlarged.get_xlim()[1] < 0.1
     assert [text.get_text() for text in enlarged.texts] == ["+3.03 \N{RIGHTWARDS ARROW}"]
-    assert len(FIGURES["effects"](frames_of(read, "huge")).axes) == 1
+    assert len(static.draw(FIGURES["effects"](frames_of(read, "huge"))).axes) == 1
 
 
 def frames_of(read, *labels):
     """The frames of an experiment as if it had some of its variants alone."""
-    comparison = framed(read.table.comparison)
-    read.table.__dict__["comparison"] = comparison[comparison["label"].isin(["base", *labels])]
+    rows = [row for row in read.table.comparison if row.label in ("base", *labels)]
+    read.table.__dict__["comparison"] = rows
     return read
 
 
 def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
-    axes = FIGURES["effects"](frames({"better": -0.5, "worse": 0.5})).axes[0]
+    axes = static.draw(FIGURES["effects"](frames({"better": -0.5, "worse": 0.5}))).axes[0]
     shapes = {line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
     assert shapes == {"<", ">"}
 
@@ -168,16 +170,16 @@ def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
 @pytest.mark.full
 def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
     read = frames({f"v{n:02}": 0.1 * (n + 1) for n in range(16)})
-    shown = drawing.cast(read.table)
+    shown = picture.cast(read.table)
     assert set(shown.named) == {"base", "v00", "v01", "v02", "v03", "v04", "v15"}
     assert shown.remark.startswith("10 of 17 variants are thin and light")
-    few = drawing.styles("abcdefghijkl").values()
+    few = picture.styles("abcdefghijkl").values()
     assert len({style.marker for style in few} - {shown["base"].marker}) == len(few) == 12
     assert len({(style.colour, style.dash) for style in few}) == 12
 
 
 def test_every_caption_of_bars_says_over_how_many_seeds(frames):
     read = frames({"a": 0.1, "b": 0.2}, lambda _label, seed: {"m": plainly(x=seed)})
-    captions = {made.name: drawing.caption(made) for made in FIGURES.make(read)}
+    captions = {made.name: static.caption(made) for made in FIGURES.make(read)}
     assert set(captions) == {"learning_curves", "effects"}  # all else is alike
     assert all("n = 3 seeds" in caption for caption in captions.values())

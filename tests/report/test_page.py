@@ -16,10 +16,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import Estimate
 from llama_ablate.report import embedding, page
-from llama_ablate.report.chart import Chart
-from llama_ablate.report.charts import CHARTS
-from llama_ablate.report.sections import SECTIONS, Section, sections
+from llama_ablate.report.picture import Axis, Mark, Marks, Picture
+from llama_ablate.report.sections import FIGURES, SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Store
 from llama_ablate.results.record import Measurement, Value
@@ -105,7 +105,7 @@ def written(store, folder=None):
 def quick(store):
     """The page without its figures, which take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_draw", lambda _frames, _folder: [])
+        patch.setattr(page, "_draw", lambda *_: [])
         return written(store)
 
 
@@ -174,13 +174,11 @@ def test_data_that_charts_share_stand_once_and_a_number_that_is_none_is_null(qui
     charts = embedded["charts"]
     assert set(charts) == {"effects", "learning_curves", "costs"}
     assert set(charts["effects"]) == {"small", "large"}
-    for table in ("small", "large"):
-        assert charts["effects"][table]["data"]["rows"] == charts["costs"][table]["data"]["rows"]
     used = {
         n for tables in charts.values() for one in tables.values() for n in one["data"].values()
     }
     assert used == set(range(len(embedded["data"])))
-    rows = embedded["data"][charts["effects"]["small"]["data"]["rows"]]
+    rows = embedded["data"][charts["costs"]["small"]["data"]["rows"]]
     variant = rows["columns"]["variant"]
     assert variant == list(LOSSES)
     assert rows["columns"]["p"][0] is None  # the baseline's
@@ -206,18 +204,16 @@ def test_recipes_are_told_as_differences_from_the_baseline(quick):
 def test_a_chart_and_a_short_section_that_are_registered_are_on_the_page(
     store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(page, "_draw", lambda _frames, _folder: [])
-    for registry in (CHARTS, SECTIONS):
+    monkeypatch.setattr(page, "_draw", lambda *_: [])
+    for registry in (FIGURES, SECTIONS):
         monkeypatch.setattr(registry, "_makers", dict(registry._makers))
 
-    @CHARTS.register("dots")
+    @FIGURES.register("dots")
     def dots(frames):
         """Show a dot for each seed."""
-        rows = [{"seed": seed} for seed in sorted(set(frames.runs["seed"]))]
-        x = {"field": "seed", "type": "quantitative"}
-        return Chart(
-            {"data": {"name": "s"}, "datasets": {"s": rows}, "mark": "point", "encoding": {"x": x}}
-        )
+        seeds = sorted(set(frames.runs["seed"]))
+        marks = [Mark(f"seed {seed}", Estimate(seed)) for seed in seeds]
+        return Picture([Marks(marks, Axis("seed"))])
 
     @SECTIONS.register("seeds")
     def seeds(frames):
@@ -418,7 +414,7 @@ def test_a_cost_is_chosen_an_axis_made_logarithmic_and_small_effects_enlarged(wh
 def test_columns_beyond_the_first_are_there_for_those_who_choose_them(
     store, tmp_path, show, monkeypatch
 ):
-    monkeypatch.setattr(page, "_draw", lambda _frames, _folder: [])
+    monkeypatch.setattr(page, "_draw", lambda *_: [])
     frames = Frames.of(Results(store))
     every = [s for s in sections(frames) if s.key == "comparison"]
     every = [dataclasses.replace(s, short=3) for s in every]
@@ -471,7 +467,7 @@ def test_on_paper_the_page_is_black_on_white_without_what_only_a_screen_can_do(w
 def test_without_scripts_there_are_static_figures_and_whole_tables(whole, show):
     tab = show(whole, java_script_enabled=False)
     images = tab.locator("noscript img")
-    assert images.count() == 8  # of either table: effects, curves, two costs
+    assert images.count() == 6  # of either table: effects, curves, costs
     boxes = [image.bounding_box() for image in images.all()]
     assert all(box["height"] > 60 and box["width"] > 400 for box in boxes), boxes
     for name in ("small", "large"):
