@@ -146,7 +146,7 @@ def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Mar
         row.label,
         Estimate(row.difference, row.low, row.high),
         str(row.verdict),
-        row.of_runs(),
+        row.outcome if row.of_runs() else "",
         cost=cost or {},
         told={
             "n": row.n,
