@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import drawing
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import metrics
@@ -154,8 +153,8 @@ def test_one_large_effect_does_not_hide_the_small_ones(frames):
 
 def frames_of(read, *labels):
     """The frames of an experiment as if it had some of its variants alone."""
-    comparison = framed(read.table.comparison)
-    read.table.__dict__["comparison"] = comparison[comparison["label"].isin(["base", *labels])]
+    rows = read.table.comparison
+    read.table.__dict__["comparison"] = [row for row in rows if row.label in ("base", *labels)]
     return read
 
 
