@@ -114,9 +114,7 @@ def test_sizes_are_held_against_the_largest_and_controls_left_out():
     (best,) = agreement.cheapest(seeds).to_dict("records")
     assert (best["size"], best["seeds"], best["repeated"]) == ("dim 16", 2, 1.0)
     assert best["flops"] == 3 * 2000 * 64 * 2  # forward and backward, a token; tokens; seeds
-    assert [row["name"] for row in agreement.turned("x", found)] == [
-        f"arm {n}" for n in range(1, 6)
-    ]
+    assert [row.name for row in agreement.turned("x", found)] == [f"arm {n}" for n in range(1, 6)]
 
 
 def test_where_no_setting_ranks_alike_in_80_percent_the_best_is_named_so():

@@ -95,9 +95,9 @@ def test_a_baseline_with_other_draws_is_no_veto_and_says_whether_a_word_stands_a
     assert row(apart)["bias"] == "not bounded; falls after the A/A"
     assert row(of(moved(0.0), "aa", "both"))["bias"] == "not bounded; stands after the A/A"
     (line,) = controls.told(apart.plan, apart.comparison, 0.02)
-    assert line[:2] == ("calibration", "")
-    assert line[2].startswith("control: -0.0600 [-0.0")
-    assert line[2].endswith("] nats, leaves out 0")
+    assert (line.control, line.result) == ("calibration", "")
+    assert line.why.startswith("control: -0.0600 [-0.0")
+    assert line.why.endswith("] nats, leaves out 0")
 
 
 def test_a_positive_control_is_seen_above_0_and_up_to_ten_margins_whatever_its_verdict():

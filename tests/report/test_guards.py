@@ -11,8 +11,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.findings import guards, hypotheses, tasks
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import cells
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.warnings import warnings
@@ -96,10 +96,9 @@ def test_a_task_has_the_paired_difference_of_its_answers_with_the_error_of_its_i
 
 
 def test_accuracies_are_shown_in_the_unit_of_their_differences(frames):
-    frame = framed(tasks.accuracies(frames().table))
-    shown = cells.tasks(frame)
-    for row, accuracy in zip(frame.to_dict("records"), shown["accuracy"], strict=True):
-        assert float(accuracy) == pytest.approx(row["accuracy"], abs=5e-4)
+    rows = tasks.accuracies(frames().table)
+    for row, accuracy in zip(rows, cells(rows)["accuracy"], strict=True):
+        assert float(accuracy) == pytest.approx(row.accuracy, abs=5e-4)
 
 
 def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_everywhere(frames):
@@ -107,7 +106,7 @@ def test_a_variant_that_is_better_in_loss_and_worse_in_a_guard_is_reported_every
     table = found.table
     assert list(framed(table.comparison)["verdict"]) == ["baseline", "better", "better"]
     assert list(framed(table.comparison)["guard"]) == ["", "worse in own_accuracy", ""]
-    assert list(cells.comparison(table.comparison)["verdict"]) == [
+    assert list(cells(table.comparison)["verdict"]) == [
         "baseline",
         "better, worse in own_accuracy",
         "better",

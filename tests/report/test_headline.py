@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from llama_ablate.report.cells import comparison
 
 from llama_ablate.findings import contrasts
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
 from llama_ablate.report.headline import facts, headline
@@ -205,8 +205,7 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     remarks = framed(table.comparison).set_index("label")["rate"]
     assert {*remarks[remarks != ""].index} == marked
     assert {*remarks} <= {"", "one rate for all: not tuned"}
-    cells = comparison(framed(table.comparison))
-    assert ("learning rate" in cells) == bool(marked)
+    assert ("learning rate" in cells(table.comparison)) == bool(marked)
     planned = [line for line in warnings.planned(table.plan, table.experiment) if "rate" in line]
     assert planned == [line for line in warnings.warnings(made) if "rate" in line]
     assert len(planned) == len(marked)

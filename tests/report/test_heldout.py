@@ -92,7 +92,7 @@ def test_records_without_losses_by_document_have_no_text_error(nats):
     older = metrics[metrics["quantity"] == "loss"]
     assert not heldout.by_document(older, runs, "test")
     assert not heldout.text_errors({}, losses_of(nats), "base")
-    assert heldout.splits(None, older, None, "test").empty
+    assert heldout.splits(None, older, None, "test") == []
 
 
 def test_variants_that_were_measured_on_other_documents_have_no_text_error(nats):

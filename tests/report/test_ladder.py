@@ -9,8 +9,8 @@ import pytest
 
 from llama_ablate.evidence.scaling import Law, fit
 from llama_ablate.findings import ladder
+from llama_ablate.findings.rows import Estimate, cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import cells
 
 LAW = Law(1.2, 15.0, 0.25)
 SIZES = [1e4, 3e4, 1e5, 3e5, 1e6]
@@ -87,22 +87,18 @@ def test_what_cannot_be_checked_is_not_projected_and_too_few_sizes_have_no_law(
 
 def test_three_sizes_that_fit_any_floor_are_told_as_a_slope_over_these_sizes():
     """e08's case: three sizes, for which any floor from 0 to 0.8 fits."""
-    frame = framed(ladder.laws(of_sizes(SIZES[:3], law=Law(0.4, 9.0, 0.25))))
-    shown = cells.laws(frame)
+    shown = cells(ladder.laws(of_sizes(SIZES[:3], law=Law(0.4, 9.0, 0.25))))
     assert set(shown["law"]) == {"none: power law over these sizes alone"}
     assert set(shown["floor (nats)"]) == {"-"}
     assert set(shown["projected (nats)"]) == {"-"}
 
 
 def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
-    frame = framed(ladder.laws(of_sizes(SIZES, law=Law(0.0, 6.0, 0.12))))
-    shown = cells.laws(frame[frame["axis"] == "parameters"])
-    high = frame["floor_high"].iloc[0]
-    assert shown["floor (nats)"].iloc[0] == f"at most {high:.3f}"
-    ends = pd.DataFrame(
-        {"x": [1.0, 1.0, 1.0], "x_low": [0.0, 0.5, 0.0], "x_high": [2, math.inf, math.inf]}
-    )
-    written = [cells.estimate(*values, form=".1f") for values in ends.itertuples(index=False)]
+    rows = ladder.laws(of_sizes(SIZES, law=Law(0.0, 6.0, 0.12)))
+    first = next(row for row in rows if row.axis == "parameters")
+    assert cells([first])["floor (nats)"].tolist() == [f"at most {first.floor.high:.3f}"]
+    ends = [(0.0, 2.0), (0.5, math.inf), (0.0, math.inf)]
+    written = [f"{Estimate(1.0, *of):.1f}" for of in ends]
     assert written == ["at most 2.0", "at least 0.5", "not determined"]
 
 
@@ -118,21 +114,17 @@ def test_a_law_that_misses_the_largest_size_is_not_projected():
     frames = of_sizes(SIZES)
     assert framed(ladder.laws(frames))["projected"].notna().all()
     frames.ladder.loc[frames.ladder["parameters"] == SIZES[-1], "loss"] += 0.3
-    frame = framed(ladder.laws(frames))
-    failed = frame[frame["axis"] == "parameters"]
-    assert failed["projected"].isna().all()
-    assert failed["predicted"].notna().all()
-    assert set(cells.laws(failed)["projected (nats)"]) == {"none: the check failed"}
+    failed = [row for row in ladder.laws(frames) if row.axis == "parameters"]
+    assert framed(failed)["projected"].isna().all()
+    assert framed(failed)["predicted"].notna().all()
+    assert set(cells(failed)["projected (nats)"]) == {"none: the check failed"}
 
 
 def test_an_exponent_that_may_be_1_is_not_determined():
-    ends = {
-        "parameters_exponent": [0.5, 0.5, 0.6],
-        "parameters_exponent_low": [0.0, 0.0, 0.2],
-        "parameters_exponent_high": [1.527, 0.8, 1.2],
-    }
-    frame = pd.DataFrame({"label": ["a"] * 3, "n": [6] * 3, **ends})
-    for name in ("E", "A", "alpha", "B", "beta"):
-        frame = frame.assign(**{name: 1.0, f"{name}_low": 0.5, f"{name}_high": 1.5})
-    shown = cells.surface(frame)["best parameters grow as compute^"]
+    ends = [(0.5, 0.0, 1.527), (0.5, 0.0, 0.8), (0.6, 0.2, 1.2)]
+    known = dict.fromkeys(("E", "A", "alpha", "B", "beta"), Estimate(1.0, 0.5, 1.5))
+    rows = [
+        ladder.SurfaceRow(label="a", n=6, **known, parameters_exponent=Estimate(*of)) for of in ends
+    ]
+    shown = cells(rows)["best parameters grow as compute^"]
     assert list(shown) == ["not determined", "at most 0.800", "at least 0.200"]

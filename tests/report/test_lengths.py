@@ -1,15 +1,15 @@
 """Rows by length of training, and what half of the length says of a verdict."""
 
+import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import llama_ablate as la
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.findings import lengths
-from llama_ablate.findings.lengths import at_half, by_length, turned
+from llama_ablate.findings.lengths import LengthRow, at_half, by_length, turned
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import headline
 from llama_ablate.report.sections import sections
@@ -26,32 +26,31 @@ def opened():
 
 
 def long(**words):
-    """A frame by length: of each name the verdicts at a tenth, a half and the whole."""
-    return pd.DataFrame(
-        [
-            {"name": name, "tokens": tokens, "end": tokens == 100, "verdict": word}
-            for name, own in words.items()
-            for tokens, word in zip((10, 50, 100), own, strict=True)
-        ]
-    )
+    """Rows by length: of each name the verdicts at a tenth, a half and the whole."""
+    nothing = dict.fromkeys(("difference", "low", "high"), math.nan)
+    return [
+        LengthRow(name=name, tokens=tokens, end=tokens == 100, verdict=word, **nothing)
+        for name, own in words.items()
+        for tokens, word in zip((10, 50, 100), own, strict=True)
+    ]
 
 
 def test_half_the_length_says_the_same_or_turned_or_what_it_was_or_nothing():
-    frame = long(
+    rows = long(
         same=("worse", "better", "better"),
         turned=("better", "better", "worse"),
         new=("inconclusive", "inconclusive", "worse"),
         gone=("better", "better", "equivalent"),
     )
-    assert at_half(frame) == {
+    assert at_half(rows) == {
         "same": "same",
         "turned": "turned",
         "new": "undecided",
         "gone": "was better",
     }
-    assert turned(frame) == {"same": 10, "turned": 50}
-    assert at_half(frame[frame["tokens"] != 50]) == {}
-    assert at_half(frame.iloc[:0]) == {} == turned(frame.iloc[:0])
+    assert turned(rows) == {"same": 10, "turned": 50}
+    assert at_half([row for row in rows if row.tokens != 50]) == {}
+    assert at_half([]) == {} == turned([])
 
 
 def test_rope_of_e16_falls_from_better_to_worse_and_the_page_says_so_in_its_answer(opened):
@@ -99,15 +98,15 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
 
 def test_runs_of_unlike_length_are_compared_at_the_same_share_of_it(opened):
     for table in opened["e18"].frames.tables:
-        frame = framed(by_length(table))
-        assert frame["difference"].notna().all()
-        assert len(frame) == 4
-        assert at_half(frame) == {"llama": "turned"}
+        rows = by_length(table)
+        assert not any(math.isnan(row.difference) for row in rows)
+        assert len(rows) == 4
+        assert at_half(rows) == {"llama": "turned"}
 
 
 def test_without_branches_there_are_no_lengths():
     frames = la.open(CLAIMS.parent / "first").frames
-    assert framed(by_length(frames.table)).empty
+    assert by_length(frames.table) == []
     assert lengths.turned(by_length(frames.table)) == {}
 
 

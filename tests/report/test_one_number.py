@@ -8,8 +8,8 @@ import pytest
 
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses
+from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import cells
 from llama_ablate.report.figures import FIGURES
 from llama_ablate.report.sections import SECTIONS, sections
 from tests.tables import frames
@@ -47,9 +47,9 @@ def printed(cell):
 def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(seed):
     made = random_path(seed)
     comparison, steps = framed(made.comparison)[1:], framed(contrasts.steps(made))
-    told = cells.comparison(made.comparison)[1:], cells.steps(steps)
+    told = cells(made.comparison)[1:], cells(contrasts.steps(made))
     for frame, ends, shown, head, p in (
-        (comparison, ("low", "high"), told[0], cells.DIFFERENCE, "p, corrected"),
+        (comparison, ("low", "high"), told[0], DIFFERENCE, "p, corrected"),
         (steps, ("marginal_low", "marginal_high"), told[1], "this step [95%]", told[1].columns[-1]),
     ):
         out = leaves_out_0(*(frame[end] for end in ends))
@@ -178,19 +178,19 @@ def test_an_interval_is_written_with_two_digits_of_its_half_width_and_on_its_sid
 
 
 def test_a_p_is_never_rounded_across_the_level():
-    assert cells.p_value(0.04996) == "0.04996"
-    assert cells.p_value(0.0501) == "0.05"
-    assert cells.p_value(0.0314159) == "0.031"
-    assert cells.p_value(0.5) == "0.50"
-    assert cells.p_value(1e-9) == "< 0.0001"
-    assert cells.p_value(math.nan) == ""
+    assert written.p_value(0.04996) == "0.04996"
+    assert written.p_value(0.0501) == "0.05"
+    assert written.p_value(0.0314159) == "0.031"
+    assert written.p_value(0.5) == "0.50"
+    assert written.p_value(1e-9) == "< 0.0001"
+    assert written.p_value(math.nan) == ""
 
 
 def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diagnostics():
     made = path(0)
     by_name = {section.key: section for section in sections(made)}
     shown = by_name["comparison"]
-    leading = ["variant", "n", "loss (nats)", cells.DIFFERENCE, "verdict", "bias", "parameters"]
+    leading = ["variant", "n", "loss (nats)", DIFFERENCE, "verdict", "bias", "parameters"]
     assert list(shown.cells)[: shown.short] == leading  # no speed and no state were measured
     assert "runs" not in shown.cells  # all ended ok
     assert shown.cells["n"].tolist() == ["5"] * 4
@@ -204,7 +204,7 @@ def test_the_comparison_starts_with_what_decides_and_leaves_the_rest_to_the_diag
 
 def test_how_runs_ended_stands_beside_those_alone_that_did_not_all_end_ok():
     made = frames({"": {"base": [2.0, 2.1, 2.2], "a": [2.0, "diverged", 2.1]}})
-    shown = cells.comparison(made.table.comparison)
+    shown = cells(made.table.comparison)
     assert shown["runs"].tolist() == ["", "2 ok, 1 diverged: 33% [1%, 91%], p 0.51"]
     assert shown["n"].tolist() == ["3", "2"]
     assert shown["verdict"].tolist() == ["baseline", "inconclusive"]

@@ -20,11 +20,12 @@ from llama_ablate.evidence.text_error import text_error
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import cells, details, drawing, page, tables
+from llama_ablate.report import details, drawing, page, tables
 from llama_ablate.report.figures import FIGURES, effects
 from llama_ablate.report.headline import headline
-from llama_ablate.report.sections import SECTIONS, Section, sections
+from llama_ablate.report.sections import SECTIONS, Section, means_of, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Record, Store
 from llama_ablate.results.record import Measurement, Value
@@ -205,8 +206,8 @@ def test_records_that_may_not_be_compared_are_pointed_out(store):
 
 
 def test_tables_are_written_for_people_for_papers_and_for_machines(store):
-    frame = framed(read(store).table.comparison)
-    tables.save(cells.comparison(frame), frame, "A & B", store.report / "tables/comparison")
+    rows = read(store).table.comparison
+    tables.save(cells(rows), framed(rows), "A & B", store.report / "tables/comparison")
     folder = store.report / "tables"
     markdown = (folder / "comparison.md").read_text()
     assert (
@@ -218,7 +219,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
     assert r"\caption{A \& B}" in latex
     back = pd.read_csv(folder / "comparison.csv")
     assert back.loc[1, "difference"] == pytest.approx(-0.15)
-    assert list(back.columns) == list(framed(read(store).table.comparison).columns)
+    assert list(back.columns) == list(framed(rows).columns)
 
 
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
@@ -278,12 +279,12 @@ def test_metrics_of_many_variants_show_the_first_the_lowest_and_the_highest():
     rows = [("", "speed", "tokens_per_s", f"v{n}", float(n)) for n in range(20)]
     rows += [("", "loss", "se", "v3", math.nan), ("", "loss", "mean", "v3", 1.0)]
     frame = pd.DataFrame(rows, columns=["table", "metric", "name", "label", "value"])
-    shown = cells.metrics(frame)
+    shown = means_of(frame)
     assert shown.to_numpy().tolist() == [
         ["speed", "tokens_per_s", "0", "0 (v0)", "19 (v19)"],
         ["loss", "mean", "-", "1 (v3)", "1 (v3)"],
     ]
-    few = cells.metrics(frame.assign(label=[f"v{n % 2}" for n in range(22)]))
+    few = means_of(frame.assign(label=[f"v{n % 2}" for n in range(22)]))
     assert list(few.columns) == ["metric", "name", "v0", "v1"]
     assert few["v1"][0] == "10"  # the mean of 1, 3 ... 19
 
@@ -559,7 +560,8 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
             Hypothesis(variant=bb, direction="better", margin="5%"),
         ],
     )
-    frame = framed(hypotheses.results(read(store)))
+    found = hypotheses.results(read(store))
+    frame = framed(found)
     assert list(frame["family"]) == ["2 rows of its table"] * 2 + ["3 other comparisons"] * 4
     bits = [
         (own - base) / math.log(2) for own, base in zip(LOSSES["bb"], LOSSES["aa"], strict=True)
@@ -568,8 +570,7 @@ def test_other_comparisons_share_their_five_percent_each_quantity_counted_once(s
     assert (frame["low"][4], frame["high"][4]) == pytest.approx((ends.low, ends.high))
     assert frame["p_corrected"][2] == pytest.approx(frame["p_corrected"][3])
     assert frame["low"][2] == pytest.approx(-frame["high"][3])
-    shown = cells.hypotheses(frame)
-    assert shown["corrected for"][5] == "3 other comparisons"
+    assert cells(found)["corrected for"][5] == "3 other comparisons"
 
 
 def test_a_hypothesis_may_be_about_the_difference_of_two_differences(store):
@@ -720,7 +721,7 @@ def test_seeds_are_counted_for_a_row_that_more_of_them_would_decide(lost, store)
             shutil.rmtree(store.runs.folder(f"{key}{seed}"))
         store.commit(record(key, seed, loss, outcome=outcome, metrics=values), [], None)
     row = comparison(store).loc[LABELS["bb"]]
-    shown = cells.comparison(read(store).table.comparison).iloc[1]
+    shown = cells(read(store).table.comparison).iloc[1]
     assert shown["verdict"] == "inconclusive"
     if lost:
         assert shown["runs"].startswith("5 ok, 1 diverged")

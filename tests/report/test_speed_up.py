@@ -13,8 +13,7 @@ from llama_ablate.evidence.scaling import Law
 from llama_ablate.findings import speed_up
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.findings.speed_up import speed_ups
-from llama_ablate.report import cells
+from llama_ablate.findings.speed_up import Multiple, speed_ups
 from llama_ablate.report.sections import SECTIONS
 from llama_ablate.results import Store
 from llama_ablate.results.plan_document import NATS
@@ -127,7 +126,7 @@ def test_what_no_run_reached_is_a_bound(frames):
     ],
 )
 def test_each_end_beyond_the_runs_is_written_as_what_it_is_beyond(row, shown):
-    assert cells._multiple(*row) == shown
+    assert str(Multiple(*row)) == shown
 
 
 def _gap(times, compute):
@@ -162,7 +161,7 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
     assert shown["flops_low"] < 1.5 < shown["flops_high"]
     assert shown["flops"] == pytest.approx(1.5, rel=0.05)
     assert math.isnan(shown["tokens"])
-    assert framed(speed_ups(SimpleNamespace(tables=(), rungs=[]))).empty
+    assert speed_ups(SimpleNamespace(tables=(), rungs=[])) == []
 
 
 def test_without_three_lengths_there_is_no_section(frames):

@@ -1,6 +1,7 @@
 """Which runs are needed after a race or a look, and which of them a variant is reported by."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,7 @@ import pandas as pd
 import pytest
 
 from llama_ablate.findings import comparison, estimands, stages, tuning
-from llama_ablate.findings.rows import frame as framed
-from tests import plans
+from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}
 #: Mean and standard deviation of each arm's difference: told apart at the first look, and never.
@@ -245,31 +245,25 @@ def test_the_fewest_and_the_most_runs_of_a_plan():
 
 
 def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot():
-    frame = pd.DataFrame(
-        {
-            "label": ["base", "early", "late", "open"],
-            "baseline": [True, False, False, False],
-            "role": "",
-            "n": [12, 3, 12, 6],
-            "looks": 3,
-            # On its three seeds the early one has a higher loss than the late one on all twelve.
-            "loss": [2.0, 1.9, 1.8, 1.0],
-            "difference": [0.0, -0.3, -0.2, -1.0],
-            "low": -1.0,
-            "high": 0.0,
-            "verdict": ["baseline", "better", "inconclusive", "pending"],
-            "lost": 0,
-            "too_short": 0,
-        }
+    (made,) = tables.frames({"": {"base": [2.0]}}).table.comparison
+    base = replace(made, n=12, looks=3)
+    # On its three seeds the early one has a higher loss than the late one on all twelve.
+    words = {"early": (3, 1.9, -0.3, "better"), "late": (12, 1.8, -0.2, "inconclusive")}
+    words["open"] = (6, 1.0, -1.0, "pending")
+    early, *others = (
+        replace(base, label=label, baseline=False, n=n, loss=loss, difference=by, verdict=word)
+        for label, (n, loss, by, word) in words.items()
     )
-    found = framed(comparison.winners({"one": frame, "two": frame}))
-    assert found["winner"].tolist() == ["early", "early"]
-    fixed = frame.assign(looks=1)  # without looks three seeds are fewer than the others'
-    assert set(framed(comparison.winners({"one": fixed, "two": fixed}))["winner"]) == {"late"}
-    lost = frame.assign(lost=[0, 1, 0, 0])  # the mean of those that trained wins nothing
-    assert set(framed(comparison.winners({"one": lost, "two": lost}))["winner"]) == {"late"}
-    short = frame.assign(verdict=["baseline", "too short", "inconclusive", "pending"])
-    assert set(framed(comparison.winners({"one": short, "two": short}))["winner"]) == {"late"}
+
+    def winners(*rows):
+        return [row.winner for row in comparison.winners({"one": rows, "two": rows})]
+
+    assert winners(base, early, *others) == ["early"] * 2
+    # Without looks three seeds are fewer than the others'.
+    assert winners(*(replace(row, looks=1) for row in (base, early, *others))) == ["late"] * 2
+    # The mean of those that trained wins nothing.
+    assert winners(base, replace(early, lost=1), *others) == ["late"] * 2
+    assert winners(base, replace(early, verdict="too short"), *others) == ["late"] * 2
 
 
 def test_an_arm_whose_guard_later_seeds_may_decide_goes_on_whatever_its_loss_says():

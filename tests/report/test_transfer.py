@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from llama_ablate.findings import transfer
+from llama_ablate.findings.ladder import optima
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import cells
+from llama_ablate.report.sections import SECTIONS
 from llama_ablate.report.transfer import figure as transfer_figure
 from llama_ablate.results.plan_document import NATS
 
@@ -48,7 +48,7 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
 
 
 def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
-    frame = framed(transfer.optima(frames()))
+    frame = framed(optima(frames()))
     moved = frame.pivot_table(index="label", columns="rung", values="moved", sort=False)
     assert moved.loc["standard"].tolist() == [0, -1, -3]
     assert moved.loc["mup"].tolist() == [0, 0, -1]
@@ -62,7 +62,7 @@ def test_the_best_rate_of_each_size_and_how_far_it_moves_from_the_first():
 
 
 def test_cells_say_the_rate_its_move_and_whether_it_lies_at_an_end():
-    shown = cells.transfer(transfer.optima(frames()))
+    shown = SECTIONS["transfer"](frames()).cells
     assert list(shown.columns) == ["variant", "dim 32", "dim 64", "dim 128"]
     assert shown.iloc[0].tolist() == ["standard", "0.008* (+0)", "0.004 (-1)", "0.001* (-3)"]
     assert shown.iloc[1].tolist() == ["mup", "0.004 (+0)", "0.004 (+0)", "0.002 (-1)"]
@@ -77,5 +77,5 @@ def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_
 
 def test_without_sizes_or_without_tuned_rates_there_is_nothing_to_show():
     for nothing in (frames(sizes=()), frames(tune=("betas",))):
-        assert framed(transfer.optima(nothing)).empty
+        assert optima(nothing) == []
         assert transfer_figure(nothing) is None

@@ -266,8 +266,8 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert (laws["n"] == 3).all()
     assert set(laws["form"]) == {"local"}  # three sizes do not determine three constants
     multiples = speed_up.speed_ups(frames)
-    assert list(multiples["table"]) == [table.plan.name for table in frames.tables]
-    assert (multiples["along"] == "lengths").all()
+    assert [row.table for row in multiples] == [table.plan.name for table in frames.tables]
+    assert {row.along for row in multiples} == {"lengths"}
     gaps = laws[laws["label"] == "relu"].iloc[0]
     assert gaps["trend"] in ("grows", "closes", "reverses", "moves", "holds", "undecided")
     points = frames.ladder
@@ -285,7 +285,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     assert len(short.ladder) == len(points) - 3
     planned = first.planned.assign(too_short=first.planned["label"] == "baseline")
     short = replace(frames, tables=(replace(first, planned=planned),))
-    assert speed_up.speed_ups(short).empty
+    assert speed_up.speed_ups(short) == []
     compared, records = Counter(), Counter()
     compare, record = comparison.compare, RunFolder.record
 
