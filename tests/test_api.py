@@ -321,7 +321,7 @@ def test_compare_takes_two_variants_or_other_results(store, capsys):
 def test_the_report_has_runs_and_curves_as_files(root, monkeypatch):
     """`la.report` is a function, and `llama_ablate.report` is the package too."""
     import llama_ablate.report.page
-    from llama_ablate.report.figures import FIGURES
+    from llama_ablate.report.sections import FIGURES
 
     monkeypatch.setattr(FIGURES, "_makers", {})  # drawing takes seconds
     page = la.report(root)

@@ -120,8 +120,7 @@ def test_the_experiments_of_the_pages_are_valid(page, tmp_path):
 
 
 def test_reading_a_report_explains_every_section_and_every_figure():
-    from llama_ablate.report.figures import FIGURES
-    from llama_ablate.report.sections import SECTIONS
+    from llama_ablate.report.sections import FIGURES, SECTIONS
 
     text = (ROOT / "docs" / "reading-a-report.md").read_text("utf-8")
     assert [name for name in (*SECTIONS, *FIGURES) if f"`{name}`" not in text] == []

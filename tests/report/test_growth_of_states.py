@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from llama_ablate.report import figures
+from llama_ablate.report import static
+from llama_ablate.report.sections import FIGURES
 from llama_ablate.results.plan_document import CONTEXTS
 from tests import plans
 
@@ -10,8 +11,9 @@ from tests import plans
 def drawn(*variants):
     """Return the lines of the figure by their legend."""
     frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(list(variants), [])))
-    axes = figures.cache_growth(frames).axes[0]
-    return {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    axes = static.draw(FIGURES["cache_growth"](frames)).axes[0]
+    named = zip(*axes.get_legend_handles_labels(), strict=True)
+    return {name.replace("\n", " "): list(bars.lines[0].get_ydata()) for bars, name in named}
 
 
 def test_a_recurrence_is_flat_a_window_bends_and_keys_and_values_grow():
@@ -39,4 +41,4 @@ def test_of_a_plan_that_does_not_know_it_the_state_grows_by_what_a_token_adds():
 def test_a_figure_in_which_no_variant_differs_is_not_drawn():
     arms = [plans.variant(name, name, kv_bytes_per_token=64) for name in ("relu", "swiglu")]
     frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(arms, [])))
-    assert figures.cache_growth(frames) is None
+    assert FIGURES["cache_growth"](frames) is None
