@@ -11,7 +11,7 @@ import seaborn as sns
 
 import llama_ablate as la
 from llama_ablate.report.picture import BASELINE
-from llama_ablate.report.static import canvas, save
+from llama_ablate.report.plots import canvas, save
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 
 import llama_ablate as la
 from llama_ablate.report.picture import BASELINE
-from llama_ablate.report.static import canvas, save
+from llama_ablate.report.plots import canvas, save
 
 COSTS = {
     "kv_bytes_per_token": "bytes that a token adds to the state",

@@ -9,7 +9,7 @@ from pathlib import Path
 import seaborn as sns
 
 import llama_ablate as la
-from llama_ablate.report.static import blank, save
+from llama_ablate.report.plots import blank, save
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import llama_ablate as la
 from llama_ablate.report.picture import BASELINE
-from llama_ablate.report.static import canvas, save
+from llama_ablate.report.plots import canvas, save
 
 WITH, WITHOUT = "#0072b2", "#e69f00"  # Okabe & Ito 2008
 

@@ -10,7 +10,7 @@ import seaborn as sns
 
 import llama_ablate as la
 from llama_ablate.report.picture import BASELINE
-from llama_ablate.report.static import canvas, legend, save
+from llama_ablate.report.plots import canvas, legend, save
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.design.summary import resolve_preset
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.decoder import REGISTRIES, build
-from llama_ablate.report.static import blank, save
+from llama_ablate.report.plots import blank, save
 
 _ROW = 3  # the position whose pairs are drawn on the circle
 _POSITIONS = 128

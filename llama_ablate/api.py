@@ -133,8 +133,8 @@ class OpenedResults:
         One that draws every metric gives several; where there is nothing to draw it gives none.
         Raises ConfigError for a figure that there is none of.
         """
+        from llama_ablate.report.plots import draw
         from llama_ablate.report.sections import FIGURES
-        from llama_ablate.report.static import draw
 
         if name not in FIGURES:
             raise ConfigError(f"there is no figure '{name}'{nearest(name, FIGURES)}")

@@ -22,7 +22,7 @@ from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
-from llama_ablate.report import static, tables
+from llama_ablate.report import plots, tables
 from llama_ablate.terminal import Bar
 
 
@@ -86,7 +86,7 @@ def checked(options: Namespace) -> tuple[str, dict[str, Any]]:
             )
         )
     trends = figure.trends(activations)
-    files = static.save(figure.figure(activations), options.out / "coordcheck")
+    files = plots.save(figure.figure(activations), options.out / "coordcheck")
     files.append(options.out / "coordcheck.csv")
     disk.replace(files[-1], activations.to_csv(index=False).encode())
     values: dict[str, Any] = {

@@ -7,7 +7,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis.coordcheck.trends import Trend, slope
-from llama_ablate.report.static import blank, legend
+from llama_ablate.report.plots import blank, legend
 from llama_ablate.terminal import plural
 
 _KINDS = ("attention", "feed-forward", "stream", "logits")

@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
     from llama_ablate.interop.attention_maps import attention_maps
-    from llama_ablate.report.static import save
+    from llama_ablate.report.plots import save
 
     opened = model_input.open_model(options)
     text = model_input.read_prompt(options)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
-from llama_ablate.report.static import blank
+from llama_ablate.report.plots import blank
 
 Array = NDArray[np.floating]
 

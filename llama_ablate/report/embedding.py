@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from llama_ablate.report.interactive import Chart
+from llama_ablate.report.charts import Chart
 from llama_ablate.report.parts import Made
 
 _DIGITS = 6  # of a number that a chart draws

@@ -19,10 +19,10 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
 from llama_ablate.findings.frames import Frames, ends, rows
 from llama_ablate.findings.outcomes import words
-from llama_ablate.report import columns, details, embedding, static, tables
+from llama_ablate.report import columns, details, embedding, plots, tables
+from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
-from llama_ablate.report.interactive import chart
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import Picture
 from llama_ablate.report.sections import FIGURES, Section
@@ -136,11 +136,11 @@ def _draw(frames: Frames, made: Sequence[Made[Picture]], folder: Path) -> list[D
     for one in made:
         first = one.table in ("", frames.table.plan.name)
         name = one.name if first else f"{one.name}_{slug(one.table, 160)}"
-        figure = static.draw(one.part)
-        svg, _png = static.save(figure, disk.below(folder, name))
+        figure = plots.draw(one.part)
+        svg, _png = plots.save(figure, disk.below(folder, name))
         figure.clear()  # its thousands of lines refer to one another
         title = name.replace("_", " ")
-        figures.append(DrawnFigure(one.name, one.table, title, static.caption(one), svg))
+        figures.append(DrawnFigure(one.name, one.table, title, plots.caption(one), svg))
     return figures
 
 

@@ -1,4 +1,4 @@
-"""Pictures, described once: `static` draws them to files, `interactive` on the page."""
+"""Pictures, described once: `plots` draws them to files, `charts` on the page."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.rows import Estimate
 from llama_ablate.report.parts import Parts
 from llama_ablate.terminal import plural
 
@@ -122,7 +122,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Dot:
     """An estimate of something that has a name, with its verdict where it has one."""
 
     name: str
@@ -148,10 +148,10 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Marks:
+class Dots:
     """A row for each of some names: its mark with the interval, and a tick for each seed."""
 
-    marks: Sequence[Mark]
+    marks: Sequence[Dot]
     x: Axis
     ticks: Sequence[Tick] = ()
     #: Half the width of the band in which a difference counts as none.
@@ -193,16 +193,16 @@ class Lines:
 
 @dataclass(frozen=True)
 class Costs:
-    """Marks against a cost, of which there are several: each has a panel, or a choice."""
+    """Dots against a cost, of which there are several: each has a panel, or a choice."""
 
-    marks: Sequence[Mark]
+    marks: Sequence[Dot]
     costs: Mapping[str, Axis]
     y: Axis
     cast: Cast
     remark: str = ""
 
 
-Panel = Marks | Lines | Costs
+Panel = Dots | Lines | Costs
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,9 @@ WRONG = {
     "points without a loss": ("chinchilla.py", "{here}/rates.json", "has no column 'Model Size'"),
     "a figure of speeds that are not there": (
         "draw.py",
-        "quality_vs_training_cost",
+        "costs",
         "{x}",
-        "nothing that quality_vs_training_cost shows",
+        "nothing that costs shows",
     ),
 }
 

@@ -204,7 +204,7 @@ def test_rope_refuses_what_does_not_rotate(tmp_path):
 
 
 def test_figures_keep_the_name_that_they_are_given(tmp_path):
-    from llama_ablate.report.drawing import blank, save
+    from llama_ablate.report.plots import blank, save
 
     figure = blank(2, 2)
     for name, written in {"rope-1.5": "rope-1.5", "a.png": "a", "b.pdf": "b.pdf"}.items():
@@ -215,7 +215,7 @@ def test_figures_keep_the_name_that_they_are_given(tmp_path):
 
 
 def test_tokens_and_titles_are_never_formulas_or_control_characters(tmp_path):
-    from llama_ablate.report.drawing import save
+    from llama_ablate.report.plots import save
 
     weights = np.tril(np.ones((1, 1, 3, 3)))
     steps = {"scores": weights, "masked": weights, "weights": weights}

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from llama_ablate.findings.frames import Frames
-from llama_ablate.report import picture, static
+from llama_ablate.report import picture, plots
 from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import Measurement, Value, row
@@ -48,7 +48,7 @@ def by_name(frames):
     """The figures of metrics with their captions."""
     made = {one.name: one for one in FIGURES.make(frames)}
     return {
-        name.removeprefix("metrics_"): (static.draw(one.part), static.caption(one))
+        name.removeprefix("metrics_"): (plots.draw(one.part), plots.caption(one))
         for name, one in made.items()
         if name.startswith("metrics_")
     }
@@ -147,11 +147,11 @@ def test_what_a_metric_lacks_of_a_variant_stands_under_the_table_with_its_reason
 
 def test_one_large_effect_does_not_hide_the_small_ones(frames):
     read = frames({"huge": 3.0, "little": 0.01, "tiny": -0.02})
-    whole, enlarged = static.draw(FIGURES["effects"](read)).axes
+    whole, enlarged = plots.draw(FIGURES["effects"](read)).axes
     assert whole.get_xlim()[1] > 3
     assert 0.02 < enlarged.get_xlim()[1] < 0.1
     assert [text.get_text() for text in enlarged.texts] == ["+3.03 \N{RIGHTWARDS ARROW}"]
-    assert len(static.draw(FIGURES["effects"](frames_of(read, "huge"))).axes) == 1
+    assert len(plots.draw(FIGURES["effects"](frames_of(read, "huge"))).axes) == 1
 
 
 def frames_of(read, *labels):
@@ -162,7 +162,7 @@ def frames_of(read, *labels):
 
 
 def test_better_and_worse_differ_in_shape_and_point_to_their_side(frames):
-    axes = static.draw(FIGURES["effects"](frames({"better": -0.5, "worse": 0.5}))).axes[0]
+    axes = plots.draw(FIGURES["effects"](frames({"better": -0.5, "worse": 0.5}))).axes[0]
     shapes = {line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1}
     assert shapes == {"<", ">"}
 
@@ -180,6 +180,6 @@ def test_of_many_variants_the_best_the_worst_and_the_baseline_are_named(frames):
 
 def test_every_caption_of_bars_says_over_how_many_seeds(frames):
     read = frames({"a": 0.1, "b": 0.2}, lambda _label, seed: {"m": plainly(x=seed)})
-    captions = {made.name: static.caption(made) for made in FIGURES.make(read)}
+    captions = {made.name: plots.caption(made) for made in FIGURES.make(read)}
     assert set(captions) == {"learning_curves", "effects"}  # all else is alike
     assert all("n = 3 seeds" in caption for caption in captions.values())

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from llama_ablate.report import static
+from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES
 from llama_ablate.results.plan_document import CONTEXTS
 from tests import plans
@@ -11,7 +11,7 @@ from tests import plans
 def drawn(*variants):
     """Return the lines of the figure by their legend."""
     frames = SimpleNamespace(table=SimpleNamespace(plan=plans.table(list(variants), [])))
-    axes = static.draw(FIGURES["cache_growth"](frames)).axes[0]
+    axes = plots.draw(FIGURES["cache_growth"](frames)).axes[0]
     named = zip(*axes.get_legend_handles_labels(), strict=True)
     return {name.replace("\n", " "): list(bars.lines[0].get_ydata()) for bars, name in named}
 

@@ -10,7 +10,7 @@ from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import static
+from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, SECTIONS, sections
 from tests.tables import frames
 
@@ -62,7 +62,7 @@ def test_p_interval_and_verdict_agree_in_every_row_as_numbers_and_as_printed(see
 def test_the_figure_of_a_paths_steps_draws_the_intervals_that_their_table_has():
     made = path(1)
     steps = framed(contrasts.steps(made.table))
-    axes = static.draw(FIGURES["steps"](made)).axes[0]
+    axes = plots.draw(FIGURES["steps"](made)).axes[0]
     drawn = [line.get_xdata() for line in axes.lines if len(set(line.get_ydata())) == 1]
     ends = steps[["marginal_low", "marginal_high"]].to_numpy()
     assert [list(line) for line in drawn if len(line) == 2][: len(ends)] == ends.tolist()

@@ -15,10 +15,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from matplotlib.figure import Figure
 
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import Estimate
 from llama_ablate.report import embedding, page
-from llama_ablate.report.picture import Axis, Mark, Marks, Picture
+from llama_ablate.report.picture import Axis, Dot, Dots, Picture
 from llama_ablate.report.sections import FIGURES, SECTIONS, Section, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Store
@@ -212,8 +212,8 @@ def test_a_chart_and_a_short_section_that_are_registered_are_on_the_page(
     def dots(frames):
         """Show a dot for each seed."""
         seeds = sorted(set(frames.runs["seed"]))
-        marks = [Mark(f"seed {seed}", Estimate(seed)) for seed in seeds]
-        return Picture([Marks(marks, Axis("seed"))])
+        marks = [Dot(f"seed {seed}", Estimate(seed)) for seed in seeds]
+        return Picture([Dots(marks, Axis("seed"))])
 
     @SECTIONS.register("seeds")
     def seeds(frames):

@@ -17,16 +17,17 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence.intervals import seeds_for
 from llama_ablate.evidence.rates import rate_difference
 from llama_ablate.evidence.text_error import text_error
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import Estimate, cells
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import details, page, static, tables
+from llama_ablate.report import details, page, plots, tables
 from llama_ablate.report.headline import headline
-from llama_ablate.report.picture import Axis, Mark, Marks, Picture
+from llama_ablate.report.picture import Axis, Dot, Dots, Picture
 from llama_ablate.report.sections import FIGURES, SECTIONS, Section, sections
-from llama_ablate.report.sections.metrics import means_of
+from llama_ablate.report.sections.measurements import means_of
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Record, Store
 from llama_ablate.results.record import Measurement, Value
@@ -260,7 +261,7 @@ def test_the_answer_names_every_verdict(store):
 def test_every_figure_draws_what_there_is_or_is_none(store, tmp_path, name):
     picture = FIGURES[name](read(store))
     assert (picture is None) == (name not in OF_ANY_GRID)
-    for path in static.save(static.draw(picture), tmp_path / name) if picture else ():
+    for path in plots.save(plots.draw(picture), tmp_path / name) if picture else ():
         assert path.stat().st_size > 3000
     empty = Store(tmp_path / "empty")
     empty.create(store.plan, "name: x\n")
@@ -308,8 +309,8 @@ def test_a_section_and_a_figure_that_are_registered_are_on_the_page(store, monke
     @FIGURES.register("losses_by_seed", every_table=True)
     def losses_by_seed(frames):
         """Show a dot for each variant."""
-        marks = [Mark(row.label, Estimate(row.loss)) for row in frames.table.comparison]
-        return Picture([Marks(marks, Axis("loss"))])
+        marks = [Dot(row.label, Estimate(row.loss)) for row in frames.table.comparison]
+        return Picture([Dots(marks, Axis("loss"))])
 
     html = written(store)
     assert "<h2>Seeds of each</h2>" in html
@@ -319,7 +320,7 @@ def test_a_section_and_a_figure_that_are_registered_are_on_the_page(store, monke
 
 
 def test_the_effects_figure_shows_intervals_and_what_diverged(store):
-    axes = static.draw(FIGURES["effects"](read(store))).axes[0]
+    axes = plots.draw(FIGURES["effects"](read(store))).axes[0]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == [LABELS["bb"], "wild"]
     assert any("1 diverged" in text.get_text() for text in axes.texts)
     spans = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2]
@@ -398,7 +399,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     html = (store.report / "report.html").read_text("utf-8")
     assert html.index("<h2>Factors</h2>") < html.index("<h2>Combinations</h2>")
     assert "All 4 combinations were run: no effect is confounded" in html
-    axes = static.draw(FIGURES["factors"](frames)).axes[0]
+    axes = plots.draw(FIGURES["factors"](frames)).axes[0]
     labels = [tick.get_text() for tick in axes.get_yticklabels()]
     assert sorted(labels) == sorted(table["effect"])
     assert labels[-1] == "rmsnorm with pre"
@@ -852,17 +853,17 @@ def hostile(store):
 
 @pytest.mark.parametrize("name", OF_ANY_GRID)
 def test_labels_are_no_formulas_in_any_figure(hostile, tmp_path, name):
-    figure = static.draw(FIGURES[name](read(hostile)))
-    static.save(figure, tmp_path / name)
+    figure = plots.draw(FIGURES[name](read(hostile)))
+    plots.save(figure, tmp_path / name)
     shown = [text for text in figure.findobj(Text) if "$" in text.get_text()]
     assert all(not text.get_parse_math() for text in shown)
     assert "lr{x}" in " ".join(text.get_text() for text in shown)
 
 
 def test_powers_of_ten_along_an_axis_are_still_written_as_powers(tmp_path):
-    figure, axes = static.canvas(4, 3)
+    figure, axes = plots.canvas(4, 3)
     axes.loglog([1, 1e6], [1, 1e6])
-    static.save(figure, tmp_path / "x")
+    plots.save(figure, tmp_path / "x")
     ticks = [t for t in axes.get_xticklabels() if "10^" in t.get_text()]
     assert ticks
     assert all(text.get_parse_math() for text in ticks)

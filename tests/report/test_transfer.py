@@ -7,7 +7,7 @@ import pandas as pd
 
 from llama_ablate.findings.ladder import optima
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import static
+from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, SECTIONS
 from llama_ablate.results.plan_document import NATS
 
@@ -69,7 +69,7 @@ def test_cells_say_the_rate_its_move_and_whether_it_lies_at_an_end():
 
 
 def test_the_figure_has_a_panel_a_variant_a_line_a_size_and_a_ring_at_each_best_rate():
-    figure = static.draw(FIGURES["transfer"](frames()))
+    figure = plots.draw(FIGURES["transfer"](frames()))
     assert [axes.get_title() for axes in figure.axes] == ["standard", "mup"]
     rings = [line for line in figure.axes[0].lines if line.get_markersize() == 11]
     assert [float(ring.get_xdata()[0]) for ring in rings] == [8e-3, 4e-3, 1e-3]

@@ -21,7 +21,7 @@ from llama_ablate.findings import (
 from llama_ablate.findings.frames import Frames, rows
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.tasks import samples
-from llama_ablate.report import static
+from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
@@ -149,7 +149,7 @@ def test_an_aa_arm_in_which_nothing_changed_is_equal_bit_for_bit(tables):
 
 @pytest.mark.parametrize("name", ["learning_curves", "effects"])
 def test_a_control_that_must_harm_does_not_set_the_scale_of_a_figure(rich, name):
-    panels = static.draw(FIGURES[name](read(rich))).axes
+    panels = plots.draw(FIGURES[name](read(rich))).axes
     shown = [*panels[0].get_yticklabels(), *panels[-1].get_legend().get_texts()]
     assert not any("positive" in label.get_text() for label in shown)
     assert any("A/A init" in label.get_text() for label in shown)

@@ -9,6 +9,7 @@ __all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
 
 for _topic in (
     *("factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards", "controls"),
-    *("heldout", "steps", "tuning", "stability", "diagnostics", "speed_up", "ladder", "metrics"),
+    *("heldout", "steps", "tuning", "stability", "diagnostics", "speed_up", "ladder"),
+    "measurements",
 ):
     import_module(f"{__name__}.{_topic}")

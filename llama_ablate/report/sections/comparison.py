@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import comparison, contrasts
 from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.findings.rows import DIFFERENCE, Estimate, cells
+from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.report.picture import (
     BASELINE,
     FIGURES,
@@ -16,9 +17,9 @@ from llama_ablate.report.picture import (
     Axis,
     Cast,
     Costs,
+    Dot,
+    Dots,
     Lines,
-    Mark,
-    Marks,
     Picture,
     Point,
     Tick,
@@ -133,7 +134,7 @@ def effects_picture(frames: Frames) -> Picture | None:
     compared = [row for row in table.comparison if not row.baseline and row.role != "positive"]
     compared.sort(key=lambda row: (math.isnan(row.difference), row.difference))
     title = f"{_against(table)} ({table.unit.name})"
-    panel = Marks([_mark(row) for row in compared], Axis(title, at=0), _ticks(table), table.margin)
+    panel = Dots([_mark(row) for row in compared], Axis(title, at=0), _ticks(table), table.margin)
     return Picture([panel], "comparison", over((row.n for row in compared), rows=True))
 
 
@@ -141,8 +142,8 @@ def _against(table: TableFrames) -> str:
     return f"loss minus that of {table.plan.baseline.label}"
 
 
-def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Mark:
-    return Mark(
+def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Dot:
+    return Dot(
         row.label,
         Estimate(row.difference, row.low, row.high),
         str(row.verdict),

@@ -1,9 +1,9 @@
 """Factors of a factorial design: what each changes, alone and with another."""
 
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import Estimate
-from llama_ablate.report.picture import FIGURES, Axis, Mark, Marks, Picture
+from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
 
 
@@ -32,7 +32,7 @@ def factors_picture(frames: Frames) -> Picture | None:
     """
     table = frames.table
     marks = [
-        Mark(
+        Dot(
             row.effect,
             Estimate(row.difference, row.low, row.high),
             row.verdict,
@@ -45,7 +45,7 @@ def factors_picture(frames: Frames) -> Picture | None:
         return None
     runs = sum(row.n for row in table.comparison)
     return Picture(
-        [Marks(marks, Axis(f"effect on the loss ({table.unit.name})", at=0), margin=table.margin)],
+        [Dots(marks, Axis(f"effect on the loss ({table.unit.name})", at=0), margin=table.margin)],
         "factors",
         f"Bars are 95% intervals that hold for all rows at once, n = {runs} runs.",
     )

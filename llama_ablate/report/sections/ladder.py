@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import ladder
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.ladder import RateRow
-from llama_ablate.findings.rows import Estimate
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,

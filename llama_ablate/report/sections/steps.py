@@ -2,10 +2,10 @@
 
 import math
 
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import Estimate
-from llama_ablate.report.picture import FIGURES, Axis, Mark, Marks, Picture, over
+from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture, over
 from llama_ablate.report.section import SECTIONS, Section, section
 
 
@@ -25,7 +25,7 @@ def steps_picture(frames: Frames) -> Picture | None:
     """Show what each step of the path changes against the one before; left is better."""
     rows = contrasts.steps(frames.table)
     marks = [
-        Mark(
+        Dot(
             row.step,
             Estimate(row.marginal, row.marginal_low, row.marginal_high),
             row.verdict,
@@ -36,4 +36,4 @@ def steps_picture(frames: Frames) -> Picture | None:
     if all(math.isnan(mark.at.value) for mark in marks):
         return None
     x = Axis(f"loss minus that of the step before ({frames.table.unit.name})", at=0)
-    return Picture([Marks(marks, x)], "steps", over((row.n for row in rows), rows=True))
+    return Picture([Dots(marks, x)], "steps", over((row.n for row in rows), rows=True))

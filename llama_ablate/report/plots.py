@@ -21,8 +21,8 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext
 from matplotlib.transforms import ScaledTranslation
 
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
-from llama_ablate.findings.rows import Estimate
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
     BASELINE,
@@ -30,9 +30,9 @@ from llama_ablate.report.picture import (
     VERDICTS,
     Axis,
     Costs,
+    Dot,
+    Dots,
     Lines,
-    Mark,
-    Marks,
     Panel,
     Picture,
     Point,
@@ -58,7 +58,7 @@ def draw(picture: Picture) -> Figure:
     alone = len(picture.panels) == 1
     drawn = [(panel, view) for panel in picture.panels for view in _views(panel, alone=alone)]
     first = picture.panels[0]
-    rows = [mark.name for mark in shown(first)[0]] if isinstance(first, Marks) else []
+    rows = [mark.name for mark in shown(first)[0]] if isinstance(first, Dots) else []
     width, height = _SIZES[min(len(drawn), 3) - 1]
     if rows:
         width, height = (6.0 if len(drawn) == 1 else 4.3), 1.4 + 0.34 * len(rows)
@@ -68,7 +68,7 @@ def draw(picture: Picture) -> Figure:
         _draw(panel, axes, view)
     _remark(panels[0], first)
     last = min(columns, len(panels)) - 1
-    if isinstance(first, Marks):
+    if isinstance(first, Dots):
         _legend_of_verdicts(panels[last], first.marks)
     else:
         legend(*panels[:last], *panels[last + 1 :], panels[last])
@@ -98,7 +98,7 @@ def _draw(panel: Panel, axes: Axes, view: _View) -> None:
 
 
 @_draw.register
-def _(panel: Marks, axes: Axes, view: _View) -> None:
+def _(panel: Dots, axes: Axes, view: _View) -> None:
     marks, _left = shown(panel)
     places = {mark.name: y for y, mark in enumerate(marks)}
     if panel.margin:
@@ -126,7 +126,7 @@ def _(panel: Marks, axes: Axes, view: _View) -> None:
                 _beyond(axes, y, mark.at.value)
 
 
-def _mark(axes: Axes, y: int, mark: Mark) -> None:
+def _mark(axes: Axes, y: int, mark: Dot) -> None:
     """Draw an estimate in its row, and what else is said of it."""
     look = VERDICTS[mark.verdict]
     value, low, high = mark.at
@@ -279,7 +279,7 @@ def _sides(value: float, ends: Sequence[float]) -> list[list[float]] | None:
     return None if math.isnan(low) else [[value - low], [high - value]]
 
 
-def shown(panel: Marks) -> tuple[list[Mark], int]:
+def shown(panel: Dots) -> tuple[list[Dot], int]:
     """Return the marks that are drawn, of many those at both ends; and how many are left out."""
     known = [mark for mark in panel.marks if not math.isnan(mark.at.value)]
     if len(panel.marks) <= _ROWS:
@@ -338,8 +338,8 @@ def binary(value: float) -> str:
 
 def _remark(axes: Axes, panel: Panel) -> None:
     """Write above the axes what is not drawn, or not named."""
-    left = shown(panel)[1] if isinstance(panel, Marks) else 0
-    about = "" if isinstance(panel, Marks) else panel.cast.remark
+    left = shown(panel)[1] if isinstance(panel, Dots) else 0
+    about = "" if isinstance(panel, Dots) else panel.cast.remark
     more = f"{left:,} of {left + _ROWS:,} are left out: drawn are the ends" if left else ""
     if text := "; ".join(filter(None, (about, panel.remark, more))):
         axes.set_title(textwrap.fill(text, _LINE), fontsize=8, loc="left")
@@ -364,7 +364,7 @@ def legend(*panels: Axes) -> None:
         )
 
 
-def _legend_of_verdicts(last: Axes, marks: Sequence[Mark]) -> None:
+def _legend_of_verdicts(last: Axes, marks: Sequence[Dot]) -> None:
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, label=verdict)
         for verdict, look in VERDICTS.items()

@@ -17,9 +17,9 @@ from llama_ablate.report.picture import (
     VERDICTS,
     Cast,
     Costs,
+    Dot,
+    Dots,
     Lines,
-    Mark,
-    Marks,
     Panel,
     Picture,
 )
@@ -61,7 +61,7 @@ def _chart(panel: Panel) -> Chart:
 
 
 @_chart.register
-def _(panel: Marks) -> Chart:
+def _(panel: Dots) -> Chart:
     known = [mark for mark in panel.marks if math.isfinite(mark.at.value)]
     whole = _widened([v for m in known for v in m.at] + [tick.value for tick in panel.ticks])
     near = _near(known)
@@ -249,7 +249,7 @@ _BEST: Spec = {
 _ON_FRONTIER = "datum.difference <= datum.best"
 
 
-def _row(mark: Mark) -> Spec:
+def _row(mark: Dot) -> Spec:
     """Return a mark as a row of data."""
     value, low, high = mark.at
     row = {"variant": mark.name, "difference": value, "low": low, "high": high}
@@ -288,7 +288,7 @@ def _faded(value: float = 1.0, unlit: float = 0.12) -> Spec:
     return {"condition": {"test": test, "value": unlit}, "value": value}
 
 
-def _told(marks: Sequence[Mark]) -> list[Spec]:
+def _told(marks: Sequence[Dot]) -> list[Spec]:
     """Return what is told of a mark on hover."""
     fields = ["variant", *(marks[0].told if marks else ()), "verdict"]
     return [
@@ -318,7 +318,7 @@ def _band(margin: float) -> Spec:
     return {"data": {"values": [{}]}, **_layer("rect", look, **x, **y)}
 
 
-def _by_verdict(marks: Sequence[Mark]) -> Spec:
+def _by_verdict(marks: Sequence[Dot]) -> Spec:
     """Return colours and shapes of verdicts, with a legend of those that there are."""
     seen = {mark.verdict for mark in marks}
     legend = {
@@ -389,7 +389,7 @@ def _widened(values: Iterable[float]) -> _Ends:
     return min(values) - more, max(values) + more
 
 
-def _near(marks: Sequence[Mark]) -> _Ends | None:
+def _near(marks: Sequence[Dot]) -> _Ends | None:
     """Return the ends of an axis for the small effects; None where none is far beyond the rest."""
     sizes = [max(abs(end) for end in mark.at if math.isfinite(end)) for mark in marks]
     near = _FAR * float(np.median(sizes)) if sizes else math.nan

@@ -8,18 +8,17 @@ import numpy as np
 import pandas as pd
 
 from llama_ablate.evidence.student import not_negative
-from llama_ablate.evidence.written import plain
+from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames, spread
-from llama_ablate.findings.rows import Estimate
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,
     Cast,
+    Dot,
+    Dots,
     Lines,
-    Mark,
-    Marks,
     Picture,
     Point,
     cast,
@@ -123,7 +122,7 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     for metric, own in values.groupby("metric", sort=False):
         panels = [panel for panel, tells in _panels(table, own, shown) if tells]
         along = [panel for panel in panels if isinstance(panel, Lines)]
-        alone = [panel for panel in panels if isinstance(panel, Marks)]
+        alone = [panel for panel in panels if isinstance(panel, Dots)]
         beside = f"{metric}_by_variant" if along else str(metric)
         for name, kind in ((str(metric), along), (beside, alone)):
             if kind:
@@ -131,7 +130,7 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     return drawn
 
 
-def _picture(metric: str, panels: Sequence[Lines] | Sequence[Marks], *, is_timed: bool) -> Picture:
+def _picture(metric: str, panels: Sequence[Lines] | Sequence[Dots], *, is_timed: bool) -> Picture:
     """Return the panels of a metric, and over what their intervals are."""
     counts = [n for panel in panels for n in _counts(panel)]
     bars = over(counts)
@@ -148,7 +147,7 @@ def _picture(metric: str, panels: Sequence[Lines] | Sequence[Marks], *, is_timed
     return Picture(list(panels[:_PANELS]), note=note, columns=columns, interactive=False)
 
 
-def _counts(panel: Lines | Marks) -> list[int]:
+def _counts(panel: Lines | Dots) -> list[int]:
     if isinstance(panel, Lines):
         return [point.n for point in panel.points]
     return [int(str(mark.told["n"])) for mark in panel.marks]
@@ -156,7 +155,7 @@ def _counts(panel: Lines | Marks) -> list[int]:
 
 def _panels(
     table: TableFrames, metric: pd.DataFrame, shown: Cast
-) -> Iterator[tuple[Lines | Marks, bool]]:
+) -> Iterator[tuple[Lines | Dots, bool]]:
     """Yield a panel for each quantity of a metric, and each place that is apart; and if it tells.
 
     It does where variants differ anywhere, or a single one along its coordinate.
@@ -196,7 +195,7 @@ def _tells(drawn: Sequence[Point]) -> bool:
 
 def _panel(
     table: TableFrames, drawn: Sequence[Point], title: str, along: str, place: str, shown: Cast
-) -> Lines | Marks:
+) -> Lines | Dots:
     """Return lines along a coordinate, or a mark for each variant, in their planned order."""
     values = [point.at.value for point in drawn]
     is_wide = min(values) > 0 and max(values) > _WIDE * min(values)
@@ -211,13 +210,13 @@ def _panel(
         return Lines(drawn, x, y, shown, title=place)
     of = {point.name: point for point in drawn}
     marks = [
-        Mark(v.label, of[v.label].at, told={"n": of[v.label].n})
+        Dot(v.label, of[v.label].at, told={"n": of[v.label].n})
         for v in table.plan.variants
         if v.label in of
     ]
     base = of.get(table.plan.baseline.label)
     x = Axis(title, form, log=is_wide, at=base.at.value if base else None)
-    return Marks(marks, x, title=place)
+    return Dots(marks, x, title=place)
 
 
 def _along(at: pd.DataFrame) -> str:
