@@ -15,7 +15,6 @@ import pandas as pd
 from analysis.coordcheck import figure, widths
 from analysis.coordcheck.activations import over_widths
 from analysis.coordcheck.trends import GROWS, SHRINKS, Trend
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.options import count
 from llama_ablate.config import experiment
 from llama_ablate.design import plan
@@ -30,7 +29,15 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m analysis.coordcheck", description=(__doc__ or "").splitlines()[0]
     )
-    shared.add_experiment(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="an experiment file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="sets",
+        help="override a key, such as train.lr=3e-4; may be repeated",
+    )
     parser.add_argument(
         "--widths",
         type=_widths,

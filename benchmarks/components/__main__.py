@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.components import BENCHES, run, tables
 from benchmarks.components.timing import Setup
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.options import count
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_json
@@ -40,7 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    shared.add_device(parser)
+    parser.add_argument(
+        "--device",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="what to compute on (default: auto)",
+    )
     return parser
 
 

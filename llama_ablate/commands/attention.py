@@ -1,10 +1,13 @@
 """The command `attention`: figures of what each head attends to."""
 
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.model_input import PromptOptions
+from llama_ablate.commands.shared.options import Option
 
 HELP = "draw the attention maps of a prompt"
 EXAMPLE = (
@@ -12,33 +15,30 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the prompt, and which layers and heads are drawn."""
-    model_input.add_model(parser)
-    model_input.add_prompt(parser, "the text to read")
-    parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: all, a page each)")
-    parser.add_argument(
-        "--head",
-        type=int,
-        metavar="N",
-        help="from 0: scores, masked scores and probabilities of one head",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("attention"),
-        metavar="DIR",
-        help="where figures and arrays go (default: attention)",
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(PromptOptions):
+    """The model, the prompt, and which layers and heads are drawn."""
+
+    prompt: Annotated[str, Option("the text to read", "TEXT")]
+    layer: Annotated[int | None, Option("from 0 (default: all, a page each)", "N")] = None
+    head: Annotated[
+        int | None, Option("from 0: scores, masked scores and probabilities of one head", "N")
+    ] = None
+    out: Annotated[Path, Option("where figures and arrays go (default: attention)", "DIR")] = Path(
+        "attention"
     )
 
 
-def run(options: Namespace) -> Answer:
+OPTIONS = AttentionOptions
+
+
+def run(options: AttentionOptions) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
     from llama_ablate.interop.attention_maps import attention_maps
     from llama_ablate.report.drawing import save
 
     opened = model_input.open_model(options)
-    text = model_input.read_prompt(options)
+    text = model_input.read_prompt(options.prompt)
     prompt = opened.prompt(text, special=options.parse_special)
     maps = attention_maps(opened, prompt)
     layers = maps.layers if options.layer is None else [options.layer]

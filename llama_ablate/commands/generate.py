@@ -2,11 +2,13 @@
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import count
+from llama_ablate.commands.shared.model_input import PromptOptions
+from llama_ablate.commands.shared.options import Option, count
 from llama_ablate.errors import ConfigError
 
 HELP = "continue a prompt, streamed"
@@ -15,62 +17,42 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the prompt, and how tokens are drawn."""
-    model_input.add_model(parser)
-    model_input.add_prompt(parser, "the text to continue; - reads standard input")
-    parser.add_argument(
-        "--max-tokens",
-        type=count,
-        default=128,
-        metavar="N",
-        help="maximum number of new tokens (default: 128)",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="T",
-        help="sampling temperature; 0 is greedy decoding (default: 0.8)",
-    )
-    parser.add_argument(
-        "--top-k", type=count, metavar="K", help="sample from the K most likely tokens"
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="sample from the most likely tokens with total probability P",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed of sampling (default: 0)")
-    parser.add_argument(
-        "--past-context",
-        choices=["stop", "slide"],
-        default="stop",
-        help="at the context's end: stop, or forget the older half (default: stop)",
-    )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="decode without the KV cache: the same text, slower",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=["auto", "always", "never"],
-        default="auto",
-        help="compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
-        "first time; auto: where many tokens are asked for (default: auto)",
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="put the prompt into Llama 3's chat template"
-    )
-    parser.add_argument(
-        "--system", default="", metavar="TEXT", help="with --chat: the system message"
-    )
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(PromptOptions):
+    """The model, the prompt, and how tokens are drawn."""
+
+    prompt: Annotated[str, Option("the text to continue; - reads standard input", "TEXT")]
+    max_tokens: Annotated[
+        int, Option("maximum number of new tokens (default: 128)", "N", count)
+    ] = 128
+    temperature: Annotated[
+        float, Option("sampling temperature; 0 is greedy decoding (default: 0.8)", "T")
+    ] = 0.8
+    top_k: Annotated[int | None, Option("sample from the K most likely tokens", "K", count)] = None
+    top_p: Annotated[
+        float, Option("sample from the most likely tokens with total probability P", "P")
+    ] = 1.0
+    seed: Annotated[int, Option("random seed of sampling (default: 0)")] = 0
+    past_context: Annotated[
+        Literal["stop", "slide"],
+        Option("at the context's end: stop, or forget the older half (default: stop)"),
+    ] = "stop"
+    no_cache: Annotated[bool, Option("decode without the KV cache: the same text, slower")] = False
+    compile: Annotated[
+        Literal["auto", "always", "never"],
+        Option(
+            "compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
+            "first time; auto: where many tokens are asked for (default: auto)"
+        ),
+    ] = "auto"
+    chat: Annotated[bool, Option("put the prompt into Llama 3's chat template")] = False
+    system: Annotated[str, Option("with --chat: the system message", "TEXT")] = ""
 
 
-def run(options: Namespace) -> Answer:
+OPTIONS = GenerateOptions
+
+
+def run(options: GenerateOptions) -> Answer:
     """Continue a prompt, printing each piece of text as soon as it is whole."""
     from llama_ablate.interop import chat
     from llama_ablate.interop.generation import Generation, Sampling, Streamed
@@ -78,7 +60,7 @@ def run(options: Namespace) -> Answer:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     opened = model_input.open_model(options)
     tokenizer = opened.tokenizer
-    text = model_input.read_prompt(options)
+    text = model_input.read_prompt(options.prompt)
     if options.system and not options.chat:
         raise ConfigError("--system is for --chat")
     if options.chat:

@@ -2,16 +2,15 @@
 
 import shutil
 import time
-from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared import notes
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import Option, ResultsOptions, Wide
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,18 +26,21 @@ _TRIES = 3  # looks that may fail one after another: files move while they are r
 _AROUND = 7  # lines of the watch beside its rows
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, and whether they are watched."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="show the runs' progress until all have ended, from any terminal; Ctrl-C leaves",
-    )
-    shared.add_wide(parser)
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(ResultsOptions):
+    """The results, and whether they are watched."""
+
+    watch: Annotated[
+        bool,
+        Option("show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"),
+    ] = False
+    wide: Wide = False
 
 
-def run(options: Namespace) -> Answer:
+OPTIONS = StatusOptions
+
+
+def run(options: StatusOptions) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
     from llama_ablate.results import Results
 

@@ -1,18 +1,18 @@
 """The command `track`: send an experiment's runs to a tracker, such as TensorBoard."""
 
-import argparse
 import os
 import select
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import Option, ResultsOptions
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line
 
@@ -24,24 +24,22 @@ EXAMPLE = "track results/quickstart --to tensorboard"
 _LONGEST = 200  # letters of what a sink raised
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, where they are sent, and whether that goes on."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--to",
-        action="append",
-        required=True,
-        metavar="SINK",
-        dest="sinks",
-        help="tensorboard, wandb, mlflow, or a plugin's; may be repeated",
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="go on until all runs have ended (or Ctrl-C)"
-    )
-    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+@dataclass(frozen=True, kw_only=True)
+class TrackOptions(ResultsOptions):
+    """The results, where they are sent, and whether that goes on."""
+
+    sinks: Annotated[
+        tuple[str, ...],
+        Option("tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"),
+    ]
+    follow: Annotated[bool, Option("go on until all runs have ended (or Ctrl-C)")] = False
+    beside: Annotated[bool, Option(SUPPRESS)] = False
 
 
-def run(options: Namespace) -> Answer:
+OPTIONS = TrackOptions
+
+
+def run(options: TrackOptions) -> Answer:
     """Send what has finished and what is being trained; with `--follow`, go on doing so."""
     from llama_ablate.results import Results
     from llama_ablate.track.follower import Follower, alone

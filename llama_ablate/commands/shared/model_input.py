@@ -1,49 +1,55 @@
 """The model and the prompt that a command line names."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.options import Device, Option, Options, argument, overrides
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from llama_ablate.interop.loader import OpenedModel
 
 
-def add_model(parser: ArgumentParser) -> None:
-    """Add RUN|CHECKPOINT|PRESET, and how it is opened."""
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="RUN|CHECKPOINT|PRESET",
-        help="results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
-        "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
-        "untrained, and bytes as tokens",
-    )
-    shared.add_sets(parser, "model.layers=2 of a preset")
-    parser.add_argument(
-        "--init-seed",
-        type=int,
-        metavar="N",
-        help="seed of a preset's initial weights (default: 0)",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer file (default: the one beside the model)",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=["float32", "float16", "bfloat16"],
-        help="precision to compute in (default: as stored)",
-    )
-    shared.add_device(parser)
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """The model, and how it is opened."""
+
+    model: Annotated[
+        Path,
+        argument(
+            "RUN|CHECKPOINT|PRESET",
+            "results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
+            "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
+            "untrained, and bytes as tokens",
+        ),
+    ]
+    sets: Annotated[tuple[str, ...], overrides("model.layers=2 of a preset")] = ()
+    init_seed: Annotated[
+        int | None, Option("seed of a preset's initial weights (default: 0)", "N")
+    ] = None
+    tokenizer: Annotated[
+        Path | None, Option("tokenizer file (default: the one beside the model)", "FILE")
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None,
+        Option("precision to compute in (default: as stored)"),
+    ] = None
+    device: Device = "auto"
 
 
-def open_model(options: Namespace) -> "OpenedModel":
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(ModelOptions):
+    """A model and a prompt; a command says in `prompt` what it does with it."""
+
+    prompt: Annotated[str, Option("", "TEXT")]
+    parse_special: Annotated[
+        bool, Option("take <|names|> in the prompt for the special tokens that they name")
+    ] = False
+
+
+def open_model(options: ModelOptions) -> "OpenedModel":
     """Open the model, on its device. Raises ConfigError.
 
     Of a preset a note says that nothing was trained.
@@ -73,23 +79,11 @@ def open_model(options: Namespace) -> "OpenedModel":
     return opened
 
 
-def add_prompt(parser: ArgumentParser, help_: str) -> None:
-    """Add `--prompt` and `--parse-special`."""
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help=help_)
-    parser.add_argument(
-        "--parse-special",
-        action="store_true",
-        help="take <|names|> in the prompt for the special tokens that they name",
-    )
-
-
-def read_prompt(options: Namespace) -> str:
-    """Return the prompt, read from standard input for `-`. Raises ConfigError if not UTF-8."""
-    if options.prompt != "-":
-        text = str(options.prompt)
-    elif sys.stdin is None:
-        raise ConfigError("--prompt -: there is no standard input")
-    else:
+def read_prompt(text: str) -> str:
+    """Return a prompt, read from standard input for `-`. Raises ConfigError if not UTF-8."""
+    if text == "-":
+        if sys.stdin is None:
+            raise ConfigError("--prompt -: there is no standard input")
         text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     try:
         text.encode("utf-8")
