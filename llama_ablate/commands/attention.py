@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.model_input import PromptOptions
-from llama_ablate.commands.shared.options import Option
+from llama_ablate.commands.shared.options import option
 
 HELP = "draw the attention maps of a prompt"
 EXAMPLE = (
@@ -19,14 +18,12 @@ EXAMPLE = (
 class AttentionOptions(PromptOptions):
     """The model, the prompt, and which layers and heads are drawn."""
 
-    prompt: Annotated[str, Option("the text to read", "TEXT")]
-    layer: Annotated[int | None, Option("from 0 (default: all, a page each)", "N")] = None
-    head: Annotated[
-        int | None, Option("from 0: scores, masked scores and probabilities of one head", "N")
-    ] = None
-    out: Annotated[Path, Option("where figures and arrays go (default: attention)", "DIR")] = Path(
-        "attention"
+    prompt: str = option(..., "the text to read", "TEXT")
+    layer: int | None = option(None, "from 0 (default: all, a page each)", "N")
+    head: int | None = option(
+        None, "from 0: scores, masked scores and probabilities of one head", "N"
     )
+    out: Path = option(Path("attention"), "where figures and arrays go (default: attention)", "DIR")
 
 
 OPTIONS = AttentionOptions

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, ResultsOptions, Table, Wide, argument
+from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,32 +21,26 @@ _FOLDERS = "compare results/norms results/feedforward"
 class CompareOptions(ResultsOptions):
     """The results, and what of them is compared."""
 
-    others: Annotated[
-        tuple[str, ...],
-        argument(
-            "WHAT",
-            "two variants of DIR, labels or ids, the first the reference; or other results to put "
-            "into one table with DIR, or whose pairs of arms are counted with those of DIR",
-            "+",  # not "*", which takes nothing where an option stands behind DIR
-        ),
-    ] = ()
-    lengths: Annotated[
-        bool,
-        Option(
-            "the share of pairs of arms that each branch of the runs ranks as their end does, as "
-            "in `compare results/norms results/positions --lengths`; and the cheapest length and "
-            "number of seeds that do so in 80%%"
-        ),
-    ] = False
-    sizes: Annotated[
-        bool,
-        Option(
-            "the same of the sizes of a ladder, against the largest; with --lengths of every "
-            "length of every size"
-        ),
-    ] = False
-    table: Table = None
-    wide: Wide = False
+    others: tuple[str, ...] = argument(
+        "WHAT",
+        "two variants of DIR, labels or ids, the first the reference; or other results to put "
+        "into one table with DIR, or whose pairs of arms are counted with those of DIR",
+        (),
+        nargs="+",
+    )
+    lengths: bool = option(
+        False,
+        "the share of pairs of arms that each branch of the runs ranks as their end does, as "
+        "in `compare results/norms results/positions --lengths`; and the cheapest length and "
+        "number of seeds that do so in 80%%",
+    )
+    sizes: bool = option(
+        False,
+        "the same of the sizes of a ladder, against the largest; with --lengths of every "
+        "length of every size",
+    )
+    table: str | None = option(None, TABLE, "NAME")
+    wide: bool = option(False, WIDE)
 
 
 OPTIONS = CompareOptions

@@ -2,7 +2,7 @@
 
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared.answer import Answer
@@ -22,15 +22,13 @@ _WIDEST = 100  # columns that are easily read
 class ComponentsOptions(Options):
     """The slot."""
 
-    slot: Annotated[
-        str | None,
-        argument(
-            "SLOT",
-            "norm, position, attention, feedforward, block, optimizer, schedule, losses, "
-            "corpus, tokenizer or metric",
-            "?",
-        ),
-    ] = None
+    slot: str | None = argument(
+        "SLOT",
+        "norm, position, attention, feedforward, block, optimizer, schedule, losses, "
+        "corpus, tokenizer or metric",
+        None,
+        "?",
+    )
 
 
 OPTIONS = ComponentsOptions

@@ -3,12 +3,11 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.model_input import ModelOptions
-from llama_ablate.commands.shared.options import Option, argument
+from llama_ablate.commands.shared.options import argument, option
 from llama_ablate.errors import ConfigError
 
 HELP = "write a model as a Hugging Face checkpoint, with a model card"
@@ -19,17 +18,14 @@ EXAMPLE = "export results/llama-path/+pre my-model --to llama"
 class ExportOptions(ModelOptions):
     """The model, the folder, the family to write it as, and the repository."""
 
-    folder: Annotated[Path, argument("DIR", "a new or empty folder")]
-    to: Annotated[
-        str | None,
-        Option("llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)", "FAMILY"),
-    ] = None
-    license: Annotated[str | None, Option("the card's licence, such as apache-2.0", "ID")] = None
-    push: Annotated[
-        str | None, Option("upload DIR to this Hugging Face repository", "OWNER/NAME")
-    ] = None
-    private: Annotated[bool, Option("with --push: a private repository")] = False
-    dry_run: Annotated[bool, Option("with --push: write DIR, and upload nothing")] = False
+    folder: Path = argument("DIR", "a new or empty folder")
+    to: str | None = option(
+        None, "llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)", "FAMILY"
+    )
+    license: str | None = option(None, "the card's licence, such as apache-2.0", "ID")
+    push: str | None = option(None, "upload DIR to this Hugging Face repository", "OWNER/NAME")
+    private: bool = option(False, "with --push: a private repository")
+    dry_run: bool = option(False, "with --push: write DIR, and upload nothing")
 
 
 OPTIONS = ExportOptions

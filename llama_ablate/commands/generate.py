@@ -3,12 +3,12 @@
 import sys
 import time
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.model_input import PromptOptions
-from llama_ablate.commands.shared.options import Option, count
+from llama_ablate.commands.shared.options import count, option
 from llama_ablate.errors import ConfigError
 
 HELP = "continue a prompt, streamed"
@@ -21,32 +21,25 @@ EXAMPLE = (
 class GenerateOptions(PromptOptions):
     """The model, the prompt, and how tokens are drawn."""
 
-    prompt: Annotated[str, Option("the text to continue; - reads standard input", "TEXT")]
-    max_tokens: Annotated[
-        int, Option("maximum number of new tokens (default: 128)", "N", count)
-    ] = 128
-    temperature: Annotated[
-        float, Option("sampling temperature; 0 is greedy decoding (default: 0.8)", "T")
-    ] = 0.8
-    top_k: Annotated[int | None, Option("sample from the K most likely tokens", "K", count)] = None
-    top_p: Annotated[
-        float, Option("sample from the most likely tokens with total probability P", "P")
-    ] = 1.0
-    seed: Annotated[int, Option("random seed of sampling (default: 0)")] = 0
-    past_context: Annotated[
-        Literal["stop", "slide"],
-        Option("at the context's end: stop, or forget the older half (default: stop)"),
-    ] = "stop"
-    no_cache: Annotated[bool, Option("decode without the KV cache: the same text, slower")] = False
-    compile: Annotated[
-        Literal["auto", "always", "never"],
-        Option(
-            "compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
-            "first time; auto: where many tokens are asked for (default: auto)"
-        ),
-    ] = "auto"
-    chat: Annotated[bool, Option("put the prompt into Llama 3's chat template")] = False
-    system: Annotated[str, Option("with --chat: the system message", "TEXT")] = ""
+    prompt: str = option(..., "the text to continue; - reads standard input", "TEXT")
+    max_tokens: int = option(128, "maximum number of new tokens (default: 128)", "N", count)
+    temperature: float = option(
+        0.8, "sampling temperature; 0 is greedy decoding (default: 0.8)", "T"
+    )
+    top_k: int | None = option(None, "sample from the K most likely tokens", "K", count)
+    top_p: float = option(1.0, "sample from the most likely tokens with total probability P", "P")
+    seed: int = option(0, "random seed of sampling (default: 0)")
+    past_context: Literal["stop", "slide"] = option(
+        "stop", "at the context's end: stop, or forget the older half (default: stop)"
+    )
+    no_cache: bool = option(False, "decode without the KV cache: the same text, slower")
+    compile: Literal["auto", "always", "never"] = option(
+        "auto",
+        "compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
+        "first time; auto: where many tokens are asked for (default: auto)",
+    )
+    chat: bool = option(False, "put the prompt into Llama 3's chat template")
+    system: str = option("", "with --chat: the system message", "TEXT")
 
 
 OPTIONS = GenerateOptions

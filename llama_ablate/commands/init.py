@@ -3,10 +3,9 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, Options, argument
+from llama_ablate.commands.shared.options import Options, argument, option
 from llama_ablate.config.templates import NAMES
 from llama_ablate.errors import ConfigError
 
@@ -18,17 +17,13 @@ EXAMPLE = "init attention --to my-heads.yaml"
 class InitOptions(Options):
     """The template, and where its copy goes."""
 
-    template: Annotated[
-        str,
-        argument("TEMPLATE", f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)", "?"),
-    ] = "first"
-    list: Annotated[bool, Option("list the templates with their questions; write none")] = False
-    to: Annotated[
-        Path | None,
-        Option(
-            "the file to write, whose name the experiment gets (default: TEMPLATE.yaml)", "FILE"
-        ),
-    ] = None
+    template: str = argument(
+        "TEMPLATE", f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)", "first", "?"
+    )
+    list: bool = option(False, "list the templates with their questions; write none")
+    to: Path | None = option(
+        None, "the file to write, whose name the experiment gets (default: TEMPLATE.yaml)", "FILE"
+    )
 
 
 OPTIONS = InitOptions

@@ -1,10 +1,9 @@
 """The command `measure`: more metrics of finished runs, from their weights."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, ResultsOptions, Wide, argument
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, option
 from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
@@ -15,12 +14,11 @@ EXAMPLE = "measure results/quickstart perplexity decode_speed"
 class MeasureOptions(ResultsOptions):
     """The results, the metrics, and whether what is measured is measured again."""
 
-    metrics: Annotated[tuple[str, ...], argument("METRIC", "see: components metric", "+")]
-    wide: Wide = False
-    again: Annotated[
-        bool,
-        Option("take also what is measured already; the new measurement replaces the earlier one"),
-    ] = False
+    metrics: tuple[str, ...] = argument("METRIC", "see: components metric", nargs="+")
+    wide: bool = option(False, WIDE)
+    again: bool = option(
+        False, "take also what is measured already; the new measurement replaces the earlier one"
+    )
 
 
 OPTIONS = MeasureOptions

@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands import report
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, ResultsOptions
+from llama_ablate.commands.shared.options import ResultsOptions, option
 from llama_ablate.files import disk
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _IMAGE = re.compile(r"!\[[^\]]*\]\(figures/([^)]*)\)\n\n?")
 class PackOptions(ResultsOptions):
     """The results, and where the pack goes."""
 
-    out: Annotated[Path | None, Option("the pack's folder (default: DIR-packed)", "DIR")] = None
+    out: Path | None = option(None, "the pack's folder (default: DIR-packed)", "DIR")
 
 
 OPTIONS = PackOptions

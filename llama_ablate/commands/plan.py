@@ -2,10 +2,16 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Device, ExperimentOptions, Option, difference
+from llama_ablate.commands.shared.options import (
+    DEVICE,
+    Device,
+    ExperimentOptions,
+    difference,
+    option,
+)
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,23 +30,19 @@ EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 class PlanOptions(ExperimentOptions):
     """The experiment, and which difference it is to show."""
 
-    device: Device = "auto"
-    power: Annotated[
-        str | None,
-        Option(
-            "how many seeds would show X, and what they cost; with looks, how many runs to expect",
-            '"X nats"',
-            difference,
-        ),
-    ] = None
-    pilot: Annotated[
-        Path | None,
-        Option(
-            "with --power: whose noise to plan with (default: results/NAME, else that of earlier "
-            "experiments)",
-            "DIR",
-        ),
-    ] = None
+    device: Device = option("auto", DEVICE)
+    power: str | None = option(
+        None,
+        "how many seeds would show X, and what they cost; with looks, how many runs to expect",
+        '"X nats"',
+        difference,
+    )
+    pilot: Path | None = option(
+        None,
+        "with --power: whose noise to plan with (default: results/NAME, else that of earlier "
+        "experiments)",
+        "DIR",
+    )
 
 
 OPTIONS = PlanOptions

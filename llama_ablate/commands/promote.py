@@ -3,18 +3,18 @@
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llama_ablate.commands import run as running
 from llama_ablate.commands.run import LaunchOptions
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import (
-    Option,
+    TABLE,
     ResultsOptions,
-    Table,
     argument,
     count,
     difference,
+    option,
 )
 from llama_ablate.errors import ConfigError
 
@@ -32,34 +32,27 @@ _STANDARD = "python-stdlib"  # the second text where the first was another
 class PromoteOptions(ResultsOptions):
     """The first gate's results, the variant, and what the second gate asks."""
 
-    variant: Annotated[str, argument("VARIANT", "a label or an id")]
-    table: Table = None
-    text: Annotated[
-        str | None,
-        Option(
-            "the second text: a file, a folder, or a corpus as YAML has it, such as "
-            f"'{{name: hub, dataset: NAME}}' (default: {_STANDARD}, where the first was another)",
-            "TEXT",
-        ),
-    ] = None
-    margin: Annotated[
-        str | None,
-        Option(
-            "differences below count as none (default: the experiment's)", '"X nats"', difference
-        ),
-    ] = None
-    direction: Annotated[
-        Literal["better", "equivalent"] | None,
-        Option("what is to be confirmed (default: the verdict, or else better)"),
-    ] = None
-    seeds: Annotated[
-        int | None, Option("how many fresh seeds (default: as many as DIR has)", "N", count)
-    ] = None
-    results: Annotated[
-        Path | None,
-        Option("folder of all results (default: the one that DIR lies in)", "DIR"),
-    ] = None
-    dry_run: Annotated[bool, Option("print the experiment file, write and train nothing")] = False
+    variant: str = argument("VARIANT", "a label or an id")
+    table: str | None = option(None, TABLE, "NAME")
+    text: str | None = option(
+        None,
+        "the second text: a file, a folder, or a corpus as YAML has it, such as "
+        f"'{{name: hub, dataset: NAME}}' (default: {_STANDARD}, where the first was another)",
+        "TEXT",
+    )
+    margin: str | None = option(
+        None, "differences below count as none (default: the experiment's)", '"X nats"', difference
+    )
+    direction: Literal["better", "equivalent"] | None = option(
+        None, "what is to be confirmed (default: the verdict, or else better)"
+    )
+    seeds: int | None = option(
+        None, "how many fresh seeds (default: as many as DIR has)", "N", count
+    )
+    results: Path | None = option(
+        None, "folder of all results (default: the one that DIR lies in)", "DIR"
+    )
+    dry_run: bool = option(False, "print the experiment file, write and train nothing")
     launch: LaunchOptions
 
 

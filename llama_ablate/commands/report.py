@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import ResultsOptions, Wide
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
 from llama_ablate.terminal import in_one_line, say
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ EXAMPLE = "report results/quickstart"
 class ReportOptions(ResultsOptions):
     """The results."""
 
-    wide: Wide = False
+    wide: bool = option(False, WIDE)
 
 
 OPTIONS = ReportOptions

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Device, ExperimentOptions, Option, folder
+from llama_ablate.commands.shared.options import DEVICE, Device, ExperimentOptions, folder, option
 from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
@@ -53,41 +53,31 @@ def _sbatch_option(text: str) -> tuple[str, str | bool]:
 class LaunchOptions:
     """What starts the runs, and what is kept of them."""
 
-    workers: Annotated[
-        int | None, Option("runs at a time (default: one a core, or one a GPU)", "N")
-    ] = None
-    device: Device = "auto"
-    keep_weights: Annotated[
-        Literal["none", "best", "all"],
-        Option(
-            "of finished runs: none, each variant's best in every table, or all "
-            "(default), to add metrics later"
-        ),
-    ] = "all"
-    checkpoint_every: Annotated[
-        float, Option("seconds between checkpoints (default: 30)", "SECONDS", _seconds)
-    ] = 30.0
-    launcher: Annotated[
-        Literal["local", "ray", "slurm"],
-        Option("what starts the runs: see docs/launchers.md"),
-    ] = "local"
-    ray_address: Annotated[
-        str | None, Option("a Ray cluster's head (default: a Ray of this machine)", "HOST:PORT")
-    ] = None
-    slurm: Annotated[
-        tuple[tuple[str, str | bool], ...],
-        Option(
-            "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
-        ),
-    ] = ()
-    track: Annotated[
-        tuple[str, ...],
-        Option(
-            "send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
-            "repeatable: see docs/tracking.md",
-            "SINK",
-        ),
-    ] = ()
+    workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
+    device: Device = option("auto", DEVICE)
+    keep_weights: Literal["none", "best", "all"] = option(
+        "all",
+        "of finished runs: none, each variant's best in every table, or all "
+        "(default), to add metrics later",
+    )
+    checkpoint_every: float = option(
+        30.0, "seconds between checkpoints (default: 30)", "SECONDS", _seconds
+    )
+    launcher: Literal["local", "ray", "slurm"] = option(
+        "local", "what starts the runs: see docs/launchers.md"
+    )
+    ray_address: str | None = option(
+        None, "a Ray cluster's head (default: a Ray of this machine)", "HOST:PORT"
+    )
+    slurm: tuple[tuple[str, str | bool], ...] = option(
+        (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
+    )
+    track: tuple[str, ...] = option(
+        (),
+        "send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
+        "repeatable: see docs/tracking.md",
+        "SINK",
+    )
 
     @property
     def is_elsewhere(self) -> bool:
@@ -99,21 +89,18 @@ class LaunchOptions:
 class RunOptions(ExperimentOptions):
     """The experiment, where its results go, and what starts the runs."""
 
-    results: Annotated[Path, Option("folder of all results (default: results)", "DIR", folder)] = (
-        Path("results")
+    results: Path = option(
+        Path("results"), "folder of all results (default: results)", "DIR", folder
     )
-    only: Annotated[
-        tuple[str, ...],
-        Option("train the runs of this variant alone, by label or id; repeatable", "VARIANT"),
-    ] = ()
-    redo: Annotated[
-        tuple[str, ...],
-        Option(
-            "train the runs of this variant again; earlier records are moved to redone/, and the "
-            "report says so; repeatable",
-            "VARIANT",
-        ),
-    ] = ()
+    only: tuple[str, ...] = option(
+        (), "train the runs of this variant alone, by label or id; repeatable", "VARIANT"
+    )
+    redo: tuple[str, ...] = option(
+        (),
+        "train the runs of this variant again; earlier records are moved to redone/, and the "
+        "report says so; repeatable",
+        "VARIANT",
+    )
     launch: LaunchOptions
 
 

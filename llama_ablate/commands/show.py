@@ -1,10 +1,10 @@
 """The command `show`: the comparison of all variants, or one variant or run in full."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import ResultsOptions, Table, Wide, argument
+from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -17,9 +17,9 @@ EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 class ShowOptions(ResultsOptions):
     """The results, and what of them to show."""
 
-    what: Annotated[str | None, argument("VARIANT|RUN", "a label or an id", "?")] = None
-    table: Table = None
-    wide: Wide = False
+    what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
+    table: str | None = option(None, TABLE, "NAME")
+    wide: bool = option(False, WIDE)
 
 
 OPTIONS = ShowOptions

@@ -5,12 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared import notes
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, ResultsOptions, Wide
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,11 +30,10 @@ _AROUND = 7  # lines of the watch beside its rows
 class StatusOptions(ResultsOptions):
     """The results, and whether they are watched."""
 
-    watch: Annotated[
-        bool,
-        Option("show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"),
-    ] = False
-    wide: Wide = False
+    watch: bool = option(
+        False, "show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"
+    )
+    wide: bool = option(False, WIDE)
 
 
 OPTIONS = StatusOptions

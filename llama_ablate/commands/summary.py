@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, Options, argument, count, overrides
+from llama_ablate.commands.shared.options import Options, argument, count, option, overrides
 from llama_ablate.errors import ConfigError
 
 HELP = "count parameters, FLOPs and KV bytes of an architecture, or compare several"
@@ -24,24 +24,19 @@ _COLUMNS = {
 class SummaryOptions(Options):
     """The architecture, and the size of its cache."""
 
-    what: Annotated[
-        tuple[str, ...],
-        argument(
-            "PRESET|CHECKPOINT",
-            "a preset's name, or a checkpoint: one is shown part by part, several in one table; "
-            "without one, the presets are listed",
-            "*",
-        ),
-    ] = ()
-    sets: Annotated[tuple[str, ...], overrides("model.attention=mqa")] = ()
-    context: Annotated[
-        int | None, Option("tokens in cache and scores (default: its own)", "N", count)
-    ] = None
-    batch: Annotated[int, Option("sequences in the cache (default: 1)", "N", count)] = 1
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16", "int8"],
-        Option("of the cache (default: float16)"),
-    ] = "float16"
+    what: tuple[str, ...] = argument(
+        "PRESET|CHECKPOINT",
+        "a preset's name, or a checkpoint: one is shown part by part, several in one table; "
+        "without one, the presets are listed",
+        (),
+        "*",
+    )
+    sets: tuple[str, ...] = overrides("model.attention=mqa")
+    context: int | None = option(None, "tokens in cache and scores (default: its own)", "N", count)
+    batch: int = option(1, "sequences in the cache (default: 1)", "N", count)
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = option(
+        "float16", "of the cache (default: float16)"
+    )
 
 
 OPTIONS = SummaryOptions

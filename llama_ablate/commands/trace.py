@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.model_input import PromptOptions
-from llama_ablate.commands.shared.options import Option
+from llama_ablate.commands.shared.options import option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ _CODE = 60  # characters of a source line, in a table
 class TraceOptions(PromptOptions):
     """The model, the text, and which layer."""
 
-    prompt: Annotated[str, Option("the text to read; - reads standard input", "TEXT")]
-    layer: Annotated[
-        int | None, Option("of the layers (from 0) only this one (default: all)", "N")
-    ] = None
+    prompt: str = option(..., "the text to read; - reads standard input", "TEXT")
+    layer: int | None = option(None, "of the layers (from 0) only this one (default: all)", "N")
 
 
 OPTIONS = TraceOptions

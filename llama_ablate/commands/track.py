@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import Option, ResultsOptions
+from llama_ablate.commands.shared.options import ResultsOptions, option
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line
 
@@ -28,12 +28,11 @@ _LONGEST = 200  # letters of what a sink raised
 class TrackOptions(ResultsOptions):
     """The results, where they are sent, and whether that goes on."""
 
-    sinks: Annotated[
-        tuple[str, ...],
-        Option("tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"),
-    ]
-    follow: Annotated[bool, Option("go on until all runs have ended (or Ctrl-C)")] = False
-    beside: Annotated[bool, Option(SUPPRESS)] = False
+    sinks: tuple[str, ...] = option(
+        ..., "tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"
+    )
+    follow: bool = option(False, "go on until all runs have ended (or Ctrl-C)")
+    beside: bool = option(False, SUPPRESS)
 
 
 OPTIONS = TrackOptions

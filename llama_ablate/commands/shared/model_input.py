@@ -3,9 +3,16 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from llama_ablate.commands.shared.options import Device, Option, Options, argument, overrides
+from llama_ablate.commands.shared.options import (
+    DEVICE,
+    Device,
+    Options,
+    argument,
+    option,
+    overrides,
+)
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -16,37 +23,31 @@ if TYPE_CHECKING:
 class ModelOptions(Options):
     """The model, and how it is opened."""
 
-    model: Annotated[
-        Path,
-        argument(
-            "RUN|CHECKPOINT|PRESET",
-            "results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
-            "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
-            "untrained, and bytes as tokens",
-        ),
-    ]
-    sets: Annotated[tuple[str, ...], overrides("model.layers=2 of a preset")] = ()
-    init_seed: Annotated[
-        int | None, Option("seed of a preset's initial weights (default: 0)", "N")
-    ] = None
-    tokenizer: Annotated[
-        Path | None, Option("tokenizer file (default: the one beside the model)", "FILE")
-    ] = None
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None,
-        Option("precision to compute in (default: as stored)"),
-    ] = None
-    device: Device = "auto"
+    model: Path = argument(
+        "RUN|CHECKPOINT|PRESET",
+        "results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
+        "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
+        "untrained, and bytes as tokens",
+    )
+    sets: tuple[str, ...] = overrides("model.layers=2 of a preset")
+    init_seed: int | None = option(None, "seed of a preset's initial weights (default: 0)", "N")
+    tokenizer: Path | None = option(
+        None, "tokenizer file (default: the one beside the model)", "FILE"
+    )
+    dtype: Literal["float32", "float16", "bfloat16"] | None = option(
+        None, "precision to compute in (default: as stored)"
+    )
+    device: Device = option("auto", DEVICE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions(ModelOptions):
     """A model and a prompt; a command says in `prompt` what it does with it."""
 
-    prompt: Annotated[str, Option("", "TEXT")]
-    parse_special: Annotated[
-        bool, Option("take <|names|> in the prompt for the special tokens that they name")
-    ] = False
+    prompt: str = option(..., "", "TEXT")
+    parse_special: bool = option(
+        False, "take <|names|> in the prompt for the special tokens that they name"
+    )
 
 
 def open_model(options: ModelOptions) -> "OpenedModel":

@@ -2,22 +2,21 @@
 
     @dataclass(frozen=True, kw_only=True)
     class ShowOptions(ResultsOptions):
-        what: Annotated[str | None, argument("VARIANT|RUN", "a label or an id", "?")] = None
-        wide: Wide = False
+        what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
+        wide: bool = option(False, WIDE)
 
-`add_to` declares them to a parser, `made` reads what that parsed, and `of` takes keywords from
-Python, checked alike. The type says what is given: a `bool` is a switch, a `Literal` one of several
-words, a `tuple` what may be repeated. A field without a default must be given; one that is itself
-such a dataclass stands for its options.
+`add_to` declares them to a parser, `made` takes what that parsed, and `of` keywords from Python,
+checked alike. The type says what is given: a `bool` is a switch, a `Literal` one of several words,
+a `tuple` what may be repeated. A field that is itself such a dataclass stands for its fields.
 """
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from llama_ablate.errors import ConfigError, nearest
 
@@ -25,92 +24,105 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+Device = Literal["auto", "cpu", "cuda"]
+
+DEVICE = "what to compute on (default: auto)"
+TABLE = "which of the experiment's tables (default: the first)"
+WIDE = "print all columns of every table, as into a pipe; a terminal gets those that fit it"
 
 
-class Option(NamedTuple):
-    """What help says of a field, and how it is given on a command line."""
+def option(
+    default: Any,
+    help_: str,
+    metavar: str | None = None,
+    read: Callable[[str], Any] | None = None,
+    *,
+    flag: str | None = None,
+    nargs: str | None = None,
+) -> Any:
+    """Return a field for `--name VALUE`, or for another flag; one that must be given has `...`.
 
-    help: str
-    metavar: str | None = None
-    #: Reads a text, and raises ArgumentTypeError or ValueError; the field's type unless given.
-    read: Callable[[str], Any] | None = None
-    flag: str | None = None  # `--name` unless given; empty for what is given by its place
-    nargs: str | None = None  # of the latter, as argparse has it
+    `read` reads a text, and raises ArgumentTypeError or ValueError; without it the type does.
+    """
+    about = {"help": help_, "metavar": metavar, "read": read, "flag": flag, "nargs": nargs}
+    return field(default=MISSING if default is ... else default, metadata=about)
 
 
-def argument(metavar: str, help_: str, nargs: str | None = None) -> Option:
-    """Return what is given by its place."""
-    return Option(help_, metavar, flag="", nargs=nargs)
+def argument(metavar: str, help_: str, default: Any = ..., nargs: str | None = None) -> Any:
+    """Return a field that is given by its place, as often as argparse's `nargs` says."""
+    return option(default, help_, metavar, flag="", nargs=nargs)
 
 
-class _Field(NamedTuple):
-    """A field that is an option: what it declares, and the type of one value."""
+def overrides(example: str) -> Any:
+    """Return a field for `--set`, with an example of a key and its value."""
+    text = f"override a key, such as {example}; may be repeated"
+    return option((), text, "KEY=VALUE", flag="--set")
 
-    name: str
-    about: Option
-    kind: Any
-    many: bool
-    required: bool
 
-    @property
-    def flag(self) -> str:
-        flag = self.about.flag
-        return f"--{self.name.replace('_', '-')}" if flag is None else flag
+class _Option:
+    """What a field declares, for parsers and for keywords."""
 
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+    def __init__(self, own: Field[Any]) -> None:
+        kind: Any = own.type
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+        self.is_repeated = get_origin(kind) is tuple
+        if self.is_repeated:
+            kind = get_args(kind)[0]
+        about = own.metadata
+        self.name, self.help, self.nargs = own.name, about["help"], about["nargs"]
+        self.flag = f"--{own.name.replace('_', '-')}" if about["flag"] is None else about["flag"]
+        self.is_required = own.default is MISSING
+        self.is_switch = kind is bool
+        self.choices = get_args(kind) if get_origin(kind) is Literal else ()
+        words = f"{{{','.join(self.choices)}}}" if self.choices else None
+        self.metavar = about["metavar"] or words
+        self.reader = about["read"] or (str if self.choices else kind)
 
     def read(self, text: str) -> Any:
-        """Read a value, or raise ArgumentTypeError."""
-        read = self.about.read or (str if self.choices else self.kind)
+        """Read one text, or raise ArgumentTypeError."""
         try:
-            value = read(text)
+            value = self.reader(text)
         except ValueError:
-            raise ArgumentTypeError(f"invalid {read.__name__} value: {text!r}") from None
+            raise ArgumentTypeError(f"invalid {self.reader.__name__} value: {text!r}") from None
         if self.choices and value not in self.choices:
             raise ArgumentTypeError(f"there is no '{value}'{nearest(value, self.choices)}")
         return value
 
 
-def _fields(cls: Any) -> Iterator[_Field]:
-    for field in fields(cls):
-        if isinstance(field.type, type):
-            yield from _fields(field.type)
-            continue
-        kind, about = get_args(field.type)
-        if NoneType in get_args(kind):
-            kind = get_args(kind)[0]
-        many = get_origin(kind) is tuple
-        kind = get_args(kind)[0] if many else kind
-        yield _Field(field.name, about, kind, many, field.default is MISSING)
+def _declared(cls: Any) -> Iterator[_Option]:
+    for own in fields(cls):
+        if own.metadata:
+            yield _Option(own)
+        else:
+            yield from _declared(own.type)
 
 
 def add_to(parser: ArgumentParser, cls: type) -> None:
     """Declare the options of a dataclass to a parser."""
-    for own in _fields(cls):
-        listed = f"{{{','.join(own.choices)}}}" if own.choices else None
-        keywords: dict[str, Any] = {"metavar": own.about.metavar or listed, "type": own.read}
-        if own.kind is bool:
+    for own in _declared(cls):
+        keywords: dict[str, Any] = {"metavar": own.metavar, "type": own.read}
+        if own.is_switch:
             keywords = {"action": "store_true"}
-        elif own.many and own.flag:
+        elif own.is_repeated and own.flag:
             keywords["action"] = "append"
         if own.flag:
             keywords["dest"] = own.name
         else:
-            keywords["nargs"] = own.about.nargs
-        action = parser.add_argument(own.flag or own.name, help=own.about.help, **keywords)
-        action.required = own.required
+            keywords["nargs"] = own.nargs
+        action = parser.add_argument(own.flag or own.name, help=own.help, **keywords)
+        action.required = own.is_required
 
 
 def made(cls: type[T], values: Mapping[str, Any]) -> T:
     """Return options from values by name, such as a parser's; None is what was not given."""
     given: dict[str, Any] = {}
-    for field in fields(cls):
-        if isinstance(field.type, type):
-            given[field.name] = made(field.type, values)
-        elif (value := values.get(field.name)) is not None:
-            given[field.name] = tuple(value) if isinstance(value, list) else value
+    for own in fields(cls):
+        value = values.get(own.name)
+        if isinstance(own.type, type) and not own.metadata:
+            given[own.name] = made(own.type, values)
+        elif value is not None:
+            given[own.name] = tuple(value) if isinstance(value, list) else value
     return cls(**given)
 
 
@@ -120,16 +132,15 @@ def of(cls: type[T], **values: Any) -> T:
     Raises ConfigError with the line that the command prints.
     """
     given: dict[str, Any] = {}
-    for own in _fields(cls):
-        if (value := values.get(own.name)) is None:
-            continue
+    for own in _declared(cls):
+        value = values.get(own.name)
         try:
-            given[own.name] = (
-                [own.read(str(one)) for one in value] if own.many else own.read(str(value))
-            )
+            if own.is_repeated:
+                given[own.name] = [own.read(str(one)) for one in value or ()]
+            elif value is not None:
+                given[own.name] = own.read(str(value))
         except ArgumentTypeError as error:
-            name = own.flag or own.about.metavar
-            raise ConfigError(f"argument {name}: {error}") from None
+            raise ConfigError(f"argument {own.flag or own.metavar}: {error}") from None
     return made(cls, given)
 
 
@@ -156,45 +167,27 @@ def count(text: str) -> int:
     return int(text)
 
 
-# Options that several commands have.
-Device = Annotated[Literal["auto", "cpu", "cuda"], Option("what to compute on (default: auto)")]
-Table = Annotated[
-    str | None, Option("which of the experiment's tables (default: the first)", "NAME")
-]
-Wide = Annotated[
-    bool,
-    Option("print all columns of every table, as into a pipe; a terminal gets those that fit it"),
-]
-
-
-def overrides(example: str) -> Option:
-    """Return `--set`, with an example of a key and its value."""
-    text = f"override a key, such as {example}; may be repeated"
-    return Option(text, "KEY=VALUE", flag="--set")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What every command takes."""
 
-    plugins: Annotated[
-        tuple[Path, ...],
-        Option("a Python file that registers components; repeatable", "FILE", flag="--plugin"),
-    ] = ()
-    json: Annotated[bool, Option("print one JSON document, nothing else")] = False
+    plugins: tuple[Path, ...] = option(
+        (), "a Python file that registers components; repeatable", "FILE", flag="--plugin"
+    )
+    json: bool = option(False, "print one JSON document, nothing else")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions(Options):
     """What a command on an experiment file takes."""
 
-    file: Annotated[Path, argument("FILE", "an experiment file")]
-    sets: Annotated[tuple[str, ...], overrides("train.lr=3e-4")] = ()
-    wide: Wide = False
+    file: Path = argument("FILE", "an experiment file")
+    sets: tuple[str, ...] = overrides("train.lr=3e-4")
+    wide: bool = option(False, WIDE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsOptions(Options):
     """What a command on results takes."""
 
-    folder: Annotated[Path, argument("DIR", "results of one experiment")]
+    folder: Path = argument("DIR", "results of one experiment")
