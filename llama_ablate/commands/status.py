@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
-from llama_ablate.commands.shared import notes
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
 from llama_ablate.errors import ConfigError
@@ -41,6 +40,7 @@ OPTIONS = StatusOptions
 
 def run(options: StatusOptions) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
+    from llama_ablate.commands.shared import notes
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
