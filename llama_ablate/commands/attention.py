@@ -26,9 +26,6 @@ class AttentionOptions(PromptOptions):
     out: Path = option(Path("attention"), "where figures and arrays go (default: attention)", "DIR")
 
 
-OPTIONS = AttentionOptions
-
-
 def run(options: AttentionOptions) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
     from llama_ablate.interop.attention_maps import attention_maps

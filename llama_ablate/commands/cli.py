@@ -54,10 +54,6 @@ class Command(Protocol):
     HELP: str
     EXAMPLE: str
 
-    @property
-    def OPTIONS(self) -> type[Options]:  # noqa: N802  a module's constant
-        """The dataclass of its options."""
-
     def run(self, options: Any, /) -> Answer:
         """Do what the command is for. Raises ConfigError."""
 
@@ -87,6 +83,10 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+#: The dataclass with which each `run` is called.
+OPTIONS: dict[str, type[Options]] = {
+    name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
+}
 _EPILOG = """\
 examples:
   llama-ablate init
@@ -141,7 +141,7 @@ def parser() -> ArgumentParser:
             epilog=f"example:\n  llama-ablate {command.EXAMPLE}",
             formatter_class=RawDescriptionHelpFormatter,
         )
-        add_to(subparser, command.OPTIONS)
+        add_to(subparser, OPTIONS[name])
         subparser.set_defaults(parser=subparser)
     return top
 
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         parsed = _parsed(arguments)
-        return _done(parsed.command, made(COMMANDS[parsed.command].OPTIONS, vars(parsed)))
+        return _done(parsed.command, made(OPTIONS[parsed.command], vars(parsed)))
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130

@@ -43,9 +43,6 @@ class CompareOptions(ResultsOptions):
     wide: bool = option(False, WIDE)
 
 
-OPTIONS = CompareOptions
-
-
 def run(options: CompareOptions) -> Answer:
     """Compare two variants of an experiment, or the rows of several with their baseline."""
     if options.lengths or options.sizes:

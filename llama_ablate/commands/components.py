@@ -31,9 +31,6 @@ class ComponentsOptions(Options):
     )
 
 
-OPTIONS = ComponentsOptions
-
-
 def run(options: ComponentsOptions) -> Answer:
     """List registered components with their options and sources."""
     rows = listing(options.slot)

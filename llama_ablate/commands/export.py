@@ -28,9 +28,6 @@ class ExportOptions(ModelOptions):
     dry_run: bool = option(False, "with --push: write DIR, and upload nothing")
 
 
-OPTIONS = ExportOptions
-
-
 def run(options: ExportOptions) -> Answer:
     """Write a run or a checkpoint for transformers to load, and upload it if asked to."""
     from llama_ablate.interop.hub import Repository

@@ -42,9 +42,6 @@ class GenerateOptions(PromptOptions):
     system: str = option("", "with --chat: the system message", "TEXT")
 
 
-OPTIONS = GenerateOptions
-
-
 def run(options: GenerateOptions) -> Answer:
     """Continue a prompt, printing each piece of text as soon as it is whole."""
     from llama_ablate.interop import chat

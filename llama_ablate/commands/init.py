@@ -26,9 +26,6 @@ class InitOptions(Options):
     )
 
 
-OPTIONS = InitOptions
-
-
 def run(options: InitOptions) -> Answer:
     """Write a template where no file is. Raises ConfigError where there is one."""
     from llama_ablate.config import templates

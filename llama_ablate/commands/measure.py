@@ -21,9 +21,6 @@ class MeasureOptions(ResultsOptions):
     )
 
 
-OPTIONS = MeasureOptions
-
-
 def run(options: MeasureOptions) -> Answer:
     """Measure runs that have finished, and write the report again.
 

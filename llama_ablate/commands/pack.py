@@ -26,9 +26,6 @@ class PackOptions(ResultsOptions):
     out: Path | None = option(None, "the pack's folder (default: DIR-packed)", "DIR")
 
 
-OPTIONS = PackOptions
-
-
 def run(options: PackOptions) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.findings.frames import Frames

@@ -45,9 +45,6 @@ class PlanOptions(ExperimentOptions):
     )
 
 
-OPTIONS = PlanOptions
-
-
 def run(options: PlanOptions) -> Answer:
     """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment

@@ -56,9 +56,6 @@ class PromoteOptions(ResultsOptions):
     launch: LaunchOptions
 
 
-OPTIONS = PromoteOptions
-
-
 def run(options: PromoteOptions) -> Answer:
     """Write the experiment of the second gate, run it, and say which gates were passed."""
     from llama_ablate.commands.shared import notes, selection

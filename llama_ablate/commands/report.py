@@ -24,9 +24,6 @@ class ReportOptions(ResultsOptions):
     wide: bool = option(False, WIDE)
 
 
-OPTIONS = ReportOptions
-
-
 def run(options: ReportOptions) -> Answer:
     """Write the report of what has finished so far."""
     from llama_ablate.results import Results

@@ -104,9 +104,6 @@ class RunOptions(ExperimentOptions):
     launch: LaunchOptions
 
 
-OPTIONS = RunOptions
-
-
 def run(options: RunOptions) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
     from llama_ablate.config import experiment
@@ -155,7 +152,7 @@ def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
     try:
-        plan, compute, settings = _write_plan(options, source, plan, store, device)
+        plan, compute, settings = _write_plan(launch, source, plan, store, device)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
             snapshot.remove_empty(store.root)
@@ -277,7 +274,7 @@ def _fitting(launch: LaunchOptions, plan: "Plan", compute: "Compute") -> Iterato
 
 
 def _write_plan(
-    options: RunOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
+    launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
     """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
     from dataclasses import replace
@@ -308,14 +305,12 @@ def _write_plan(
     parallel = plan.experiment.parallel
     compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))
-    launch = options.launch
     settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = noise.expecting(plan.document(compute, settings), noise.stated(source))
     # How many a cluster will take at a time is not known before: perhaps all.
     most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
     _check_room(store, document, min(launch.workers or most, len(plan.runs)))
-    overrides = "".join(f"# --set {text}\n" for text in options.sets)
-    store.create(document, overrides + source.text)
+    store.create(document, source.text)
     return plan, compute, settings
 
 

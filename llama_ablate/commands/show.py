@@ -22,9 +22,6 @@ class ShowOptions(ResultsOptions):
     wide: bool = option(False, WIDE)
 
 
-OPTIONS = ShowOptions
-
-
 def run(options: ShowOptions) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands.shared import selection

@@ -35,9 +35,6 @@ class StatusOptions(ResultsOptions):
     wide: bool = option(False, WIDE)
 
 
-OPTIONS = StatusOptions
-
-
 def run(options: StatusOptions) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
     from llama_ablate.commands.shared import notes

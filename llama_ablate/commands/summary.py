@@ -39,9 +39,6 @@ class SummaryOptions(Options):
     )
 
 
-OPTIONS = SummaryOptions
-
-
 def run(options: SummaryOptions) -> Answer:
     """Count architectures, without building their weights; or list the presets."""
     from llama_ablate.config import experiment

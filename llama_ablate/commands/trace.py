@@ -26,9 +26,6 @@ class TraceOptions(PromptOptions):
     layer: int | None = option(None, "of the layers (from 0) only this one (default: all)", "N")
 
 
-OPTIONS = TraceOptions
-
-
 def run(options: TraceOptions) -> Answer:
     """Trace one forward pass over a prompt."""
     from llama_ablate.interop.trace import trace

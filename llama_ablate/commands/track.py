@@ -35,9 +35,6 @@ class TrackOptions(ResultsOptions):
     beside: bool = option(False, SUPPRESS)
 
 
-OPTIONS = TrackOptions
-
-
 def run(options: TrackOptions) -> Answer:
     """Send what has finished and what is being trained; with `--follow`, go on doing so."""
     from llama_ablate.results import Results

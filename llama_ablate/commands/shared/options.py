@@ -63,21 +63,17 @@ class _Option:
     """What a field declares, for parsers and for keywords."""
 
     def __init__(self, own: Field[Any]) -> None:
-        kind: Any = own.type
-        if NoneType in get_args(kind):
-            kind = get_args(kind)[0]
+        kind, about = own.type, own.metadata
+        kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
         self.is_repeated = get_origin(kind) is tuple
-        if self.is_repeated:
-            kind = get_args(kind)[0]
-        about = own.metadata
-        self.name, self.help, self.nargs = own.name, about["help"], about["nargs"]
-        self.flag = f"--{own.name.replace('_', '-')}" if about["flag"] is None else about["flag"]
-        self.is_required = own.default is MISSING
-        self.is_switch = kind is bool
+        kind = get_args(kind)[0] if self.is_repeated else kind
         self.choices = get_args(kind) if get_origin(kind) is Literal else ()
         words = f"{{{','.join(self.choices)}}}" if self.choices else None
-        self.metavar = about["metavar"] or words
-        self.reader = about["read"] or (str if self.choices else kind)
+        self.name, self.help, self.nargs = own.name, about["help"], about["nargs"]
+        self.flag = f"--{own.name.replace('_', '-')}" if about["flag"] is None else about["flag"]
+        self.metavar: str | None = about["metavar"] or words
+        self.reader: Any = about["read"] or (str if self.choices else kind)
+        self.is_required = own.default is MISSING
 
     def read(self, text: str) -> Any:
         """Read one text, or raise ArgumentTypeError."""
@@ -101,15 +97,13 @@ def _declared(cls: Any) -> Iterator[_Option]:
 def add_to(parser: ArgumentParser, cls: type) -> None:
     """Declare the options of a dataclass to a parser."""
     for own in _declared(cls):
-        keywords: dict[str, Any] = {"metavar": own.metavar, "type": own.read}
-        if own.is_switch:
-            keywords = {"action": "store_true"}
-        elif own.is_repeated and own.flag:
-            keywords["action"] = "append"
-        if own.flag:
-            keywords["dest"] = own.name
+        keywords: dict[str, Any] = {"dest": own.name} if own.flag else {"nargs": own.nargs}
+        if own.reader is bool:
+            keywords["action"] = "store_true"
         else:
-            keywords["nargs"] = own.nargs
+            keywords |= {"metavar": own.metavar, "type": own.read}
+            if own.is_repeated and own.flag:
+                keywords["action"] = "append"
         action = parser.add_argument(own.flag or own.name, help=own.help, **keywords)
         action.required = own.is_required
 
