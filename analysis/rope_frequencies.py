@@ -16,7 +16,6 @@ import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from llama_ablate.commands.shared.options import add_sets
 from llama_ablate.config.registry import Choice
 from llama_ablate.design.summary import resolve_preset
 from llama_ablate.errors import ConfigError
@@ -100,7 +99,14 @@ def main() -> None:
     """List the frequency of each pair of coordinates, and draw them in one figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("presets", nargs="+", metavar="PRESET", help="names of presets")
-    add_sets(parser, "model.position.theta=1e6")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="sets",
+        help="override a key, such as model.position.theta=1e6; may be repeated",
+    )
     parser.add_argument("--out", type=Path, default=Path("rope"), help="the figure (default: rope)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args()

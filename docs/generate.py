@@ -14,10 +14,9 @@ from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.evidence import written
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns as described
-from llama_ablate.report import tables
-from llama_ablate.report.figures import FIGURES
+from llama_ablate.report import plots, tables
 from llama_ablate.report.headline import headline
-from llama_ablate.report.sections import sections
+from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.results import Results
 
 ROOT = Path(__file__).parents[1]
@@ -107,9 +106,11 @@ class _First:
 
     def draw(self) -> None:
         """Draw its effects, small."""
-        figure = FIGURES["effects"](self.frames)
-        assert figure is not None
-        figure.savefig(ROOT / "docs" / "images" / "first-effects.png", dpi=80, bbox_inches="tight")
+        picture = FIGURES["effects"](self.frames)
+        assert picture is not None
+        plots.draw(picture).savefig(
+            ROOT / "docs" / "images" / "first-effects.png", dpi=80, bbox_inches="tight"
+        )
 
 
 #: What a verdict of the example says.

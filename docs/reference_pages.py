@@ -239,7 +239,7 @@ def _leaves(command: ArgumentParser) -> Iterator[tuple[str, ArgumentParser]]:
 
 
 def _arguments(command: ArgumentParser) -> list[Action]:
-    common = {"help", "plugin", "json"}
+    common = {"help", "plugins", "json"}
     return [
         a
         for a in command._actions  # noqa: SLF001

@@ -10,12 +10,11 @@
 the command prints. Only `run` and `OpenedResults.model` import torch.
 """
 
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -263,31 +262,29 @@ def run(
     shown on standard error. Raises ConfigError as the command does, in one line.
     """
     from llama_ablate.commands import run as command
+    from llama_ablate.commands.shared.options import of
     from llama_ablate.config import experiment as files
     from llama_ablate.config import plugins as of_plugins
 
-    words = [f"--results={results}", f"--device={device}", f"--keep-weights={keep_weights}"]
-    words += [f"--workers={workers}"] if workers is not None else []
-    words += [f"--set={text}" for text in sets]
-    words += [f"--only={label}" for label in only] + [f"--redo={label}" for label in redo]
-    parser = _Parser(prog="run", add_help=False)
-    command.add_arguments(parser)
-    is_file = isinstance(experiment, Path | str)
-    options = parser.parse_args([*words, "--", str(experiment) if is_file else "experiment"])
-    of_plugins.load([Path(file) for file in plugins])
+    options = of(
+        command.RunOptions,
+        file="experiment" if isinstance(experiment, Mapping) else experiment,
+        sets=sets,
+        plugins=plugins,
+        results=results,
+        only=only,
+        redo=redo,
+        workers=workers,
+        device=device,
+        keep_weights=keep_weights,
+    )
+    of_plugins.load(options.plugins)
     if isinstance(experiment, Mapping):
-        source = files.from_mapping(experiment, tuple(sets))
+        source = files.from_mapping(experiment, options.sets)
     else:
-        source = files.load(Path(experiment).expanduser(), tuple(sets))
+        source = files.load(options.file.expanduser(), options.sets)
     command.of_source(source, options)
     return open(options.results / source.experiment.slug)
-
-
-class _Parser(ArgumentParser):
-    """Reads options as the command does; what is wrong is a ConfigError."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
 
 
 def _html(section: "Section") -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +16,9 @@ from scipy import stats
 
 import llama_ablate as la
 from llama_ablate import api
-from llama_ablate.commands.cli import main
+from llama_ablate.commands.cli import main, parser
+from llama_ablate.commands.run import LaunchOptions, RunOptions
+from llama_ablate.commands.shared.options import made, of
 from llama_ablate.report import columns
 from llama_ablate.results import CURVE, Store
 from tests import plans
@@ -180,6 +182,49 @@ def test_what_a_user_can_mend_is_one_line(root, capsys):
             call()
         assert "\n" not in str(caught.value)
     assert capsys.readouterr() == ("", "")
+
+
+def test_run_takes_the_options_of_the_command_with_their_defaults():
+    """`la.run` writes its keywords out, for editors; their one declaration is the command's."""
+    defaults = {own.name: own.default for cls in (RunOptions, LaunchOptions) for own in fields(cls)}
+    first, *keywords = inspect.signature(la.run).parameters.values()
+    assert first.name == "experiment"
+    assert len(keywords) == 8
+    for keyword in keywords:
+        default = defaults[keyword.name]
+        given = str(default) if isinstance(default, Path) else default
+        assert keyword.default == given, keyword.name
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"device": "gpu"}, ["--device=gpu"]),
+        ({"keep_weights": "last"}, ["--keep-weights=last"]),
+        ({"workers": "two"}, ["--workers=two"]),
+        ({"workers": 2.5}, ["--workers=2.5"]),
+        ({"results": ""}, ["--results="]),
+    ],
+)
+def test_what_does_not_fit_is_told_in_python_as_on_the_command_line(keywords, words, capsys):
+    with pytest.raises(la.ConfigError) as caught:
+        la.run("x.yaml", **keywords)
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "x.yaml", *words])
+    assert stopped.value.code == 2
+    told = f"llama-ablate run: {caught.value} (see llama-ablate run --help)\n"
+    assert capsys.readouterr().err == told
+
+
+def test_keywords_and_a_command_line_give_the_same_options():
+    words = ["run", "x.yaml", "--set", "seeds=2", "--set", "name=y", "--workers", "3"]
+    words += ["--results", "out", "--only", "rope", "--keep-weights", "best", "--plugin", "mine.py"]
+    parsed = made(RunOptions, vars(parser().parse_args(words)))
+    keywords = {"sets": ["seeds=2", "name=y"], "workers": 3, "results": Path("out")}
+    keywords |= {"only": ("rope",), "keep_weights": "best", "plugins": [Path("mine.py")]}
+    assert of(RunOptions, file="x.yaml", **keywords) == parsed
+    assert parsed.launch == LaunchOptions(workers=3, keep_weights="best")
+    assert (parsed.sets, parsed.redo, parsed.json) == (("seeds=2", "name=y"), (), False)
 
 
 def test_a_mapping_is_read_as_its_file(tmp_path):

@@ -316,6 +316,15 @@ def test_every_command_has_help_with_an_example(command, capsys):
     assert f"llama-ablate {command}" in capsys.readouterr().out
 
 
+def test_help_imports_nothing_that_takes_long():
+    code = (
+        "import sys; from llama_ablate.commands import cli; cli.parser().format_help()\n"
+        "print(sorted({'torch', 'pandas', 'numpy', 'pydantic'} & {*sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
 BAD_FILES = {
     "unknown key": ("seed: 3", ":7:7: seed: unknown key 'seed'; allowed:", "did you mean 'seeds'?"),
     "unknown component": (

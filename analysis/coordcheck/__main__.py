@@ -4,9 +4,9 @@ python -m analysis.coordcheck experiments/width_transfer.yaml --widths 32,64,128
 """
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,14 @@ import pandas as pd
 from analysis.coordcheck import figure, widths
 from analysis.coordcheck.activations import over_widths
 from analysis.coordcheck.trends import GROWS, SHRINKS, Trend
-from llama_ablate.commands.shared import options as shared
-from llama_ablate.commands.shared.options import count
+from llama_ablate.commands.shared.options import (
+    add_to,
+    argument,
+    count,
+    made,
+    option,
+    overrides,
+)
 from llama_ablate.config import experiment
 from llama_ablate.design import plan
 from llama_ablate.errors import ConfigError
@@ -24,33 +30,6 @@ from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.report import plots, tables
 from llama_ablate.terminal import Bar
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="python -m analysis.coordcheck", description=(__doc__ or "").splitlines()[0]
-    )
-    shared.add_experiment(parser)
-    parser.add_argument(
-        "--widths",
-        type=_widths,
-        default=[32, 64, 128, 256],
-        metavar="N,N,...",
-        help="dims to compare (default: 32,64,128,256)",
-    )
-    parser.add_argument("--steps", type=count, default=5, metavar="N", help="to train (default: 5)")
-    parser.add_argument(
-        "--seeds", type=count, default=2, metavar="N", help="to average over (default: 2)"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("coordcheck"),
-        metavar="DIR",
-        help="where the figure and the numbers go (default: coordcheck)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    return parser
 
 
 def _widths(text: str) -> list[int]:
@@ -63,12 +42,29 @@ def _widths(text: str) -> list[int]:
     return widths
 
 
-def checked(options: Namespace) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class CoordcheckOptions:
+    """The experiment, the widths, and how long models of each are trained."""
+
+    file: Path = argument("FILE", "an experiment file")
+    sets: tuple[str, ...] = overrides("train.lr=3e-4")
+    widths: Sequence[int] = option(
+        (32, 64, 128, 256), "dims to compare (default: 32,64,128,256)", "N,N,...", _widths
+    )
+    steps: int = option(5, "to train (default: 5)", "N", count)
+    seeds: int = option(2, "to average over (default: 2)", "N", count)
+    out: Path = option(
+        Path("coordcheck"), "where the figure and the numbers go (default: coordcheck)", "DIR"
+    )
+    json: bool = option(False, "print one JSON document")
+
+
+def checked(options: CoordcheckOptions) -> tuple[str, dict[str, Any]]:
     """Train models of several widths for a few steps, and fit how their activations follow it.
 
     Returns what is printed, and plain values. Raises ConfigError.
     """
-    source = experiment.load(options.file, tuple(options.sets))
+    source = experiment.load(options.file, options.sets)
     try:
         text = plan.first_text(source.experiment)
         specs = widths.over_widths(source.experiment, options.widths, text.vocab)
@@ -124,8 +120,11 @@ def _sentence(name: str, trends: Sequence[Trend]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the slopes; exit code 1 where a parametrization but the standard one does not hold."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    parser = ArgumentParser(
+        prog="python -m analysis.coordcheck", description=(__doc__ or "").splitlines()[0]
+    )
+    add_to(parser, CoordcheckOptions)
+    options = made(CoordcheckOptions, vars(parser.parse_args(arguments)))
     try:
         said, values = checked(options)
     except ConfigError as error:

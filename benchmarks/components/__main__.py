@@ -5,12 +5,11 @@ python -m benchmarks.components norms --dim 4096 --rows 2048 --processes 3
 
 import argparse
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.components import BENCHES, run, tables
 from benchmarks.components.timing import Setup
-from llama_ablate.commands.shared import options as shared
-from llama_ablate.commands.shared.options import count
+from llama_ablate.commands.shared.options import DEVICE, Device, count
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.launch.environment import environment
@@ -40,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    shared.add_device(parser)
+    parser.add_argument("--device", choices=get_args(Device), default="auto", help=DEVICE)
     return parser
 
 

@@ -1,5 +1,5 @@
-"""The commands, one a file: its arguments, and what it does with them.
+"""The commands, one a file: its options, and what it does with them.
 
-A command's module has `HELP`, `EXAMPLE`, `add_arguments(parser)` and `run(options) -> Answer`. It
-imports what is slow to import inside its functions, so that `--help` is quick.
+A command's module has `HELP`, `EXAMPLE` and `run(options) -> Answer`, annotated with the dataclass
+of its options. It imports what is slow to import inside its functions, so that `--help` is quick.
 """

@@ -1,10 +1,12 @@
 """The command `attention`: figures of what each head attends to."""
 
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.model_input import PromptOptions
+from llama_ablate.commands.shared.options import option
 
 HELP = "draw the attention maps of a prompt"
 EXAMPLE = (
@@ -12,33 +14,25 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the prompt, and which layers and heads are drawn."""
-    model_input.add_model(parser)
-    model_input.add_prompt(parser, "the text to read")
-    parser.add_argument("--layer", type=int, metavar="N", help="from 0 (default: all, a page each)")
-    parser.add_argument(
-        "--head",
-        type=int,
-        metavar="N",
-        help="from 0: scores, masked scores and probabilities of one head",
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions(PromptOptions):
+    """The model, the prompt, and which layers and heads are drawn."""
+
+    prompt: str = option(..., "the text to read", "TEXT")
+    layer: int | None = option(None, "from 0 (default: all, a page each)", "N")
+    head: int | None = option(
+        None, "from 0: scores, masked scores and probabilities of one head", "N"
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("attention"),
-        metavar="DIR",
-        help="where figures and arrays go (default: attention)",
-    )
+    out: Path = option(Path("attention"), "where figures and arrays go (default: attention)", "DIR")
 
 
-def run(options: Namespace) -> Answer:
+def run(options: AttentionOptions) -> Answer:
     """Write the attention maps of a prompt as arrays and as figures."""
     from llama_ablate.interop.attention_maps import attention_maps
     from llama_ablate.report.plots import save
 
     opened = model_input.open_model(options)
-    text = model_input.read_prompt(options)
+    text = model_input.read_prompt(options.prompt)
     prompt = opened.prompt(text, special=options.parse_special)
     maps = attention_maps(opened, prompt)
     layers = maps.layers if options.layer is None else [options.layer]

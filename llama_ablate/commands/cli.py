@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from llama_ablate.commands import (
     attention,
@@ -38,6 +38,7 @@ from llama_ablate.commands import (
     track,
 )
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import Options, add_to, made
 from llama_ablate.config import plugins
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
@@ -53,10 +54,7 @@ class Command(Protocol):
     HELP: str
     EXAMPLE: str
 
-    def add_arguments(self, parser: ArgumentParser, /) -> None:
-        """Declare the command's arguments."""
-
-    def run(self, options: Namespace, /) -> Answer:
+    def run(self, options: Any, /) -> Answer:
         """Do what the command is for. Raises ConfigError."""
 
 
@@ -85,6 +83,10 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
 }
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+#: The dataclass with which each `run` is called.
+OPTIONS: dict[str, type[Options]] = {
+    name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
+}
 _EPILOG = """\
 examples:
   llama-ablate init
@@ -131,26 +133,15 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
-    common = _Parser(add_help=False)
-    common.add_argument(
-        "--plugin",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file that registers components; repeatable",
-    )
-    common.add_argument("--json", action="store_true", help="print one JSON document, nothing else")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
             name,
             description=command.HELP,
-            parents=[common],
             epilog=f"example:\n  llama-ablate {command.EXAMPLE}",
             formatter_class=RawDescriptionHelpFormatter,
         )
-        command.add_arguments(subparser)
+        add_to(subparser, OPTIONS[name])
         subparser.set_defaults(parser=subparser)
     return top
 
@@ -175,23 +166,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     system refuses, such as a full disk or a missing permission.
     """
     try:
-        return _done(_parsed(arguments))
+        parsed = _parsed(arguments)
+        return _done(parsed.command, made(OPTIONS[parsed.command], vars(parsed)))
     except KeyboardInterrupt:
         sys.stderr.write("llama-ablate: interrupted; the same command goes on from here\n")
         return 130
 
 
-def _done(options: Namespace) -> int:
+def _done(command: str, options: Options) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack a character
     try:
-        plugins.load(options.plugin)
-        answer = COMMANDS[options.command].run(options)
+        plugins.load(options.plugins)
+        answer = COMMANDS[command].run(options)
         with suppress(BrokenPipeError):  # the reader has what it wanted, and has gone
             fitted = answer.fitted(None if getattr(options, "wide", False) else width())
             print(answer.json if options.json else coloured(visible(fitted)), flush=True)
     except (ConfigError, OSError) as error:
-        kept = isinstance(error, OSError) and options.command in ("run", "measure")
+        kept = isinstance(error, OSError) and command in ("run", "measure")
         note = "; what is finished is kept" if kept else ""
         sys.stderr.write(f"llama-ablate: {in_one_line(_said(error))}{note}\n")
         return 2
@@ -199,7 +191,7 @@ def _done(options: Namespace) -> int:
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
             raise  # the latter is torch's, of a GPU, known here without torch
         why = f" ({in_one_line(str(error))})" if str(error) else ""
-        sys.stderr.write(f"llama-ablate: {options.command} needs more memory than there is{why}\n")
+        sys.stderr.write(f"llama-ablate: {command} needs more memory than there is{why}\n")
         return 2
     return answer.code
 

@@ -1,13 +1,12 @@
 """The command `compare`: two variants side by side, or several experiments in one table."""
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,36 +17,33 @@ EXAMPLE = "compare results/one_at_a_time baseline swiglu"
 _FOLDERS = "compare results/norms results/feedforward"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, and what of them is compared."""
-    shared.add_results(parser)
-    others = parser.add_argument(
-        "others",
-        metavar="WHAT",
-        nargs="+",  # not "*", which takes nothing where an option stands behind DIR
-        default=[],
-        help="two variants of DIR, labels or ids, the first the reference; or other results to put "
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ResultsOptions):
+    """The results, and what of them is compared."""
+
+    others: tuple[str, ...] = argument(
+        "WHAT",
+        "two variants of DIR, labels or ids, the first the reference; or other results to put "
         "into one table with DIR, or whose pairs of arms are counted with those of DIR",
+        (),
+        nargs="+",
     )
-    others.required = False
-    parser.add_argument(
-        "--lengths",
-        action="store_true",
-        help="the share of pairs of arms that each branch of the runs ranks as their end does, as "
+    lengths: bool = option(
+        False,
+        "the share of pairs of arms that each branch of the runs ranks as their end does, as "
         "in `compare results/norms results/positions --lengths`; and the cheapest length and "
         "number of seeds that do so in 80%%",
     )
-    parser.add_argument(
-        "--sizes",
-        action="store_true",
-        help="the same of the sizes of a ladder, against the largest; with --lengths of every "
+    sizes: bool = option(
+        False,
+        "the same of the sizes of a ladder, against the largest; with --lengths of every "
         "length of every size",
     )
-    shared.add_table(parser)
-    shared.add_wide(parser)
+    table: str | None = option(None, TABLE, "NAME")
+    wide: bool = option(False, WIDE)
 
 
-def run(options: Namespace) -> Answer:
+def run(options: CompareOptions) -> Answer:
     """Compare two variants of an experiment, or the rows of several with their baseline."""
     if options.lengths or options.sizes:
         return _agreement(options)
@@ -60,7 +56,7 @@ def run(options: Namespace) -> Answer:
     from llama_ablate.results import Results
 
     frames = Frames.of(Results.open(options.folder))
-    frames = frames.only(selection.table(frames, options))
+    frames = frames.only(selection.table(frames, options.table))
     variants = frames.table.plan.variants
     named = [any(name in (v.label, v.id) for v in variants) for name in options.others]
     if options.others and not any(named) and all(Path(name).exists() for name in options.others):
@@ -102,7 +98,7 @@ def _experiments(first: "Frames", folders: Sequence[str]) -> Answer:
     return Answer(shown, {"comparison": frame.to_dict("records"), "remarks": remarks})
 
 
-def _agreement(options: Namespace) -> Answer:
+def _agreement(options: CompareOptions) -> Answer:
     """Compare how the pairs of arms of one or several results are ranked at several settings."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings import agreement
@@ -130,7 +126,7 @@ def _agreement(options: Namespace) -> Answer:
     for name, folder in zip(names, folders, strict=True):
         frames = Frames.of(Results.open(folder))
         try:
-            table = selection.table(frames, options)
+            table = selection.table(frames, options.table)
         except ConfigError as error:
             raise ConfigError(f"'{folder}': {error}") from None
         found = agreement.settings(frames, table, by_length=options.lengths, by_size=options.sizes)

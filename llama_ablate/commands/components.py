@@ -1,11 +1,12 @@
 """The command `components`: what is registered, with its options and sources."""
 
 import textwrap
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import Options, argument
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -17,18 +18,20 @@ _INDENT = " " * 17
 _WIDEST = 100  # columns that are easily read
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the slot."""
-    parser.add_argument(
-        "slot",
-        nargs="?",
-        metavar="SLOT",
-        help="norm, position, attention, feedforward, block, optimizer, schedule, losses, "
+@dataclass(frozen=True, kw_only=True)
+class ComponentsOptions(Options):
+    """The slot."""
+
+    slot: str | None = argument(
+        "SLOT",
+        "norm, position, attention, feedforward, block, optimizer, schedule, losses, "
         "corpus, tokenizer or metric",
+        None,
+        "?",
     )
 
 
-def run(options: Namespace) -> Answer:
+def run(options: ComponentsOptions) -> Answer:
     """List registered components with their options and sources."""
     rows = listing(options.slot)
     return Answer(text(rows, min(_WIDEST, terminal.width() or _WIDEST)), rows)

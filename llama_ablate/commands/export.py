@@ -1,37 +1,34 @@
 """The command `export`: a model as a Hugging Face checkpoint, in a folder or a repository."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.model_input import ModelOptions
+from llama_ablate.commands.shared.options import argument, option
 from llama_ablate.errors import ConfigError
 
 HELP = "write a model as a Hugging Face checkpoint, with a model card"
 EXAMPLE = "export results/llama-path/+pre my-model --to llama"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the folder, the family to write it as, and the repository."""
-    model_input.add_model(parser)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder")
-    parser.add_argument(
-        "--to",
-        metavar="FAMILY",
-        help="llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)",
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(ModelOptions):
+    """The model, the folder, the family to write it as, and the repository."""
+
+    folder: Path = argument("DIR", "a new or empty folder")
+    to: str | None = option(
+        None, "llama, mistral, qwen2, qwen3 or gpt2 (default: the first that can)", "FAMILY"
     )
-    parser.add_argument("--license", metavar="ID", help="the card's licence, such as apache-2.0")
-    parser.add_argument(
-        "--push", metavar="OWNER/NAME", help="upload DIR to this Hugging Face repository"
-    )
-    parser.add_argument("--private", action="store_true", help="with --push: a private repository")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="with --push: write DIR, and upload nothing"
-    )
+    license: str | None = option(None, "the card's licence, such as apache-2.0", "ID")
+    push: str | None = option(None, "upload DIR to this Hugging Face repository", "OWNER/NAME")
+    private: bool = option(False, "with --push: a private repository")
+    dry_run: bool = option(False, "with --push: write DIR, and upload nothing")
 
 
-def run(options: Namespace) -> Answer:
+def run(options: ExportOptions) -> Answer:
     """Write a run or a checkpoint for transformers to load, and upload it if asked to."""
     from llama_ablate.interop.hub import Repository
 

@@ -2,11 +2,13 @@
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from typing import Literal
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import count
+from llama_ablate.commands.shared.model_input import PromptOptions
+from llama_ablate.commands.shared.options import count, option
 from llama_ablate.errors import ConfigError
 
 HELP = "continue a prompt, streamed"
@@ -15,62 +17,32 @@ EXAMPLE = (
 )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the prompt, and how tokens are drawn."""
-    model_input.add_model(parser)
-    model_input.add_prompt(parser, "the text to continue; - reads standard input")
-    parser.add_argument(
-        "--max-tokens",
-        type=count,
-        default=128,
-        metavar="N",
-        help="maximum number of new tokens (default: 128)",
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(PromptOptions):
+    """The model, the prompt, and how tokens are drawn."""
+
+    prompt: str = option(..., "the text to continue; - reads standard input", "TEXT")
+    max_tokens: int = option(128, "maximum number of new tokens (default: 128)", "N", count)
+    temperature: float = option(
+        0.8, "sampling temperature; 0 is greedy decoding (default: 0.8)", "T"
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.8,
-        metavar="T",
-        help="sampling temperature; 0 is greedy decoding (default: 0.8)",
+    top_k: int | None = option(None, "sample from the K most likely tokens", "K", count)
+    top_p: float = option(1.0, "sample from the most likely tokens with total probability P", "P")
+    seed: int = option(0, "random seed of sampling (default: 0)")
+    past_context: Literal["stop", "slide"] = option(
+        "stop", "at the context's end: stop, or forget the older half (default: stop)"
     )
-    parser.add_argument(
-        "--top-k", type=count, metavar="K", help="sample from the K most likely tokens"
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        metavar="P",
-        help="sample from the most likely tokens with total probability P",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="random seed of sampling (default: 0)")
-    parser.add_argument(
-        "--past-context",
-        choices=["stop", "slide"],
-        default="stop",
-        help="at the context's end: stop, or forget the older half (default: stop)",
-    )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="decode without the KV cache: the same text, slower",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=["auto", "always", "never"],
-        default="auto",
-        help="compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
+    no_cache: bool = option(False, "decode without the KV cache: the same text, slower")
+    compile: Literal["auto", "always", "never"] = option(
+        "auto",
+        "compile the decoding step with torch.compile, which takes some 10 to 30 seconds the "
         "first time; auto: where many tokens are asked for (default: auto)",
     )
-    parser.add_argument(
-        "--chat", action="store_true", help="put the prompt into Llama 3's chat template"
-    )
-    parser.add_argument(
-        "--system", default="", metavar="TEXT", help="with --chat: the system message"
-    )
+    chat: bool = option(False, "put the prompt into Llama 3's chat template")
+    system: str = option("", "with --chat: the system message", "TEXT")
 
 
-def run(options: Namespace) -> Answer:
+def run(options: GenerateOptions) -> Answer:
     """Continue a prompt, printing each piece of text as soon as it is whole."""
     from llama_ablate.interop import chat
     from llama_ablate.interop.generation import Generation, Sampling, Streamed
@@ -78,7 +50,7 @@ def run(options: Namespace) -> Answer:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     opened = model_input.open_model(options)
     tokenizer = opened.tokenizer
-    text = model_input.read_prompt(options)
+    text = model_input.read_prompt(options.prompt)
     if options.system and not options.chat:
         raise ConfigError("--system is for --chat")
     if options.chat:

@@ -1,39 +1,32 @@
 """The command `init`: a commented experiment to begin with."""
 
 import shlex
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import Options, argument, option
+from llama_ablate.config.templates import NAMES
 from llama_ablate.errors import ConfigError
 
 HELP = "write a commented experiment to begin with"
 EXAMPLE = "init attention --to my-heads.yaml"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the template, and where its copy goes."""
-    from llama_ablate.config.templates import NAMES
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(Options):
+    """The template, and where its copy goes."""
 
-    parser.add_argument(
-        "template",
-        nargs="?",
-        default="first",
-        metavar="TEMPLATE",
-        help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)",
+    template: str = argument(
+        "TEMPLATE", f"{', '.join(NAMES[:-1])} or {NAMES[-1]} (default: first)", "first", "?"
     )
-    parser.add_argument(
-        "--list", action="store_true", help="list the templates with their questions; write none"
-    )
-    parser.add_argument(
-        "--to",
-        type=Path,
-        metavar="FILE",
-        help="the file to write, whose name the experiment gets (default: TEMPLATE.yaml)",
+    list: bool = option(False, "list the templates with their questions; write none")
+    to: Path | None = option(
+        None, "the file to write, whose name the experiment gets (default: TEMPLATE.yaml)", "FILE"
     )
 
 
-def run(options: Namespace) -> Answer:
+def run(options: InitOptions) -> Answer:
     """Write a template where no file is. Raises ConfigError where there is one."""
     from llama_ablate.config import templates
 
@@ -41,7 +34,7 @@ def run(options: Namespace) -> Answer:
         rows = [{"template": n, "question": templates.question(n)} for n in templates.NAMES]
         return Answer("\n".join(f"{row['template']:12s} {row['question']}" for row in rows), rows)
     text = templates.text(options.template)
-    file: Path = options.to or Path(f"{options.template}.yaml")
+    file = options.to or Path(f"{options.template}.yaml")
     if file.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--to {file}: the name of an experiment file ends in .yaml")
     try:

@@ -1,28 +1,27 @@
 """The command `measure`: more metrics of finished runs, from their weights."""
 
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, option
 from llama_ablate.terminal import say
 
 HELP = "measure more metrics of finished runs, without training"
 EXAMPLE = "measure results/quickstart perplexity decode_speed"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, the metrics, and whether what is measured is measured again."""
-    shared.add_results(parser)
-    parser.add_argument("metrics", nargs="+", metavar="METRIC", help="see: components metric")
-    shared.add_wide(parser)
-    parser.add_argument(
-        "--again",
-        action="store_true",
-        help="take also what is measured already; the new measurement replaces the earlier one",
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(ResultsOptions):
+    """The results, the metrics, and whether what is measured is measured again."""
+
+    metrics: tuple[str, ...] = argument("METRIC", "see: components metric", nargs="+")
+    wide: bool = option(False, WIDE)
+    again: bool = option(
+        False, "take also what is measured already; the new measurement replaces the earlier one"
     )
 
 
-def run(options: Namespace) -> Answer:
+def run(options: MeasureOptions) -> Answer:
     """Measure runs that have finished, and write the report again.
 
     What was measured in the same circumstances is kept, unless `--again`.

@@ -1,13 +1,13 @@
 """The command `pack`: an experiment's results as a few files."""
 
 import re
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands import report
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import ResultsOptions, option
 from llama_ablate.files import disk
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ EXAMPLE = "pack results/quickstart --out packed/quickstart"
 _IMAGE = re.compile(r"!\[[^\]]*\]\(figures/([^)]*)\)\n\n?")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, and where the pack goes."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the pack's folder (default: DIR-packed)"
-    )
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(ResultsOptions):
+    """The results, and where the pack goes."""
+
+    out: Path | None = option(None, "the pack's folder (default: DIR-packed)", "DIR")
 
 
-def run(options: Namespace) -> Answer:
+def run(options: PackOptions) -> Answer:
     """Write the report again, and the results with it as a pack."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.results import Results

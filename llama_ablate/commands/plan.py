@@ -1,12 +1,17 @@
 """The command `plan`: what `run` would do, without training."""
 
-from argparse import ArgumentParser, Namespace
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import (
+    DEVICE,
+    Device,
+    ExperimentOptions,
+    difference,
+    option,
+)
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,27 +26,26 @@ HELP = "show variants, exact sizes, runs and predicted time; train nothing"
 EXAMPLE = "plan experiments/quickstart.yaml --set variants.match=flops"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the experiment, and which difference it is to show."""
-    shared.add_experiment(parser)
-    shared.add_wide(parser)
-    shared.add_device(parser)
-    parser.add_argument(
-        "--power",
-        type=shared.difference,
-        metavar='"X nats"',
-        help="how many seeds would show X, and what they cost; with looks, how many runs to expect",
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(ExperimentOptions):
+    """The experiment, and which difference it is to show."""
+
+    device: Device = option("auto", DEVICE)
+    power: str | None = option(
+        None,
+        "how many seeds would show X, and what they cost; with looks, how many runs to expect",
+        '"X nats"',
+        difference,
     )
-    parser.add_argument(
-        "--pilot",
-        type=Path,
-        metavar="DIR",
-        help="with --power: whose noise to plan with (default: results/NAME, else that of earlier "
+    pilot: Path | None = option(
+        None,
+        "with --power: whose noise to plan with (default: results/NAME, else that of earlier "
         "experiments)",
+        "DIR",
     )
 
 
-def run(options: Namespace) -> Answer:
+def run(options: PlanOptions) -> Answer:
     """Show the variants, sizes and runs of an experiment, and what they would take."""
     from llama_ablate.config import experiment
     from llama_ablate.data import tokens
@@ -52,7 +56,7 @@ def run(options: Namespace) -> Answer:
             "--pilot: its noise is for --power: give one, such as --power '0.02 nats'"
         )
     say(f"reading {options.file}")
-    source = experiment.load(options.file, tuple(options.sets))
+    source = experiment.load(options.file, options.sets)
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
@@ -97,9 +101,9 @@ def run(options: Namespace) -> Answer:
     if resets:
         shown.append("\n".join(f"note: {line}" for line in resets))
     of_power, said = (
-        _power(options, predicted, expected)
+        _power(options.power, options.pilot, predicted, expected)
         if options.power
-        else _margin(options, predicted, expected)
+        else _margin(predicted, expected)
     )
     values |= of_power
     shown += said
@@ -107,22 +111,22 @@ def run(options: Namespace) -> Answer:
 
 
 def _power(
-    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
+    effect_asked: str, pilot: Path | None, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Return what `--power` asks for, as values and for a terminal."""
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
 
-    effect, unit = margins.read(options.power)
+    effect, unit = margins.read(effect_asked)
     plan = predicted.plan
     if unit != (own := plan.tables[0].unit).name:
-        raise ConfigError(f"--power '{options.power}': losses compare in {own.name} here")
-    known, whose = _noise(options, predicted, expected)
+        raise ConfigError(f"--power '{effect_asked}': losses compare in {own.name} here")
+    known, whose = _noise(pilot, predicted, expected)
     found = power.promise(plan, known, effect)
     values: dict[str, Any] = {"power": found.rows, "noise": whose}
     cells = forecast_tables.power(
-        found.rows, options.power, predicted.seeds, predicted.most.predicted_s
+        found.rows, effect_asked, predicted.seeds, predicted.most.predicted_s
     )
     shown: list[str | pd.DataFrame] = [
         f"from {whose}; simulated with the rules of the report, power 0.8:",
@@ -138,7 +142,7 @@ def _power(
 
 
 def _margin(
-    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
+    predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
     """Say how wide intervals will be beside the stated margin, where the noise is known."""
     from llama_ablate.commands.shared import forecast_tables
@@ -149,7 +153,7 @@ def _margin(
     if margin is None or predicted.seeds < 2 or len(table.variants) > _MOST_ARMS:
         return {}, []
     try:
-        known, whose = _noise(options, predicted, expected)
+        known, whose = _noise(None, predicted, expected)
     except ConfigError:
         return {}, []  # nothing is asked for, and nothing is known
     found = {**power.glance(predicted.plan, known, margin), "noise": whose}
@@ -157,16 +161,16 @@ def _margin(
 
 
 def _noise(
-    options: Namespace, predicted: "Forecast", expected: "NoiseMemory | None"
+    stated: Path | None, predicted: "Forecast", expected: "NoiseMemory | None"
 ) -> "tuple[Known, str]":
     """Return the noise to plan with, and whose it is: a pilot's, or without one the memory's."""
     from llama_ablate.findings.frames import Frames
     from llama_ablate.findings.power import Known
     from llama_ablate.results import Results
 
-    pilot = options.pilot or Path("results") / predicted.plan.experiment.slug
+    pilot = stated or Path("results") / predicted.plan.experiment.slug
     table = predicted.plan.tables[0]
-    if options.pilot or pilot.exists():
+    if stated or pilot.exists():
         frames = Frames.of(Results.open(pilot))
         if frames.table.plan.has_tokenizers != table.has_tokenizers:
             raise ConfigError(f"--pilot: losses of '{pilot}' compare in {frames.table.unit.name}")

@@ -1,13 +1,21 @@
 """The command `promote`: a second gate for one variant, on fresh seeds and a second text."""
 
-from argparse import ArgumentParser, Namespace
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from llama_ablate.commands import run as running
-from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.run import LaunchOptions
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import (
+    TABLE,
+    ResultsOptions,
+    argument,
+    count,
+    difference,
+    option,
+)
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,47 +28,35 @@ EXAMPLE = "promote results/one-at-a-time swiglu --text books/ --margin '0.02 nat
 _STANDARD = "python-stdlib"  # the second text where the first was another
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the first gate's results, the variant, and what the second gate asks."""
-    shared.add_results(parser)
-    parser.add_argument("variant", metavar="VARIANT", help="a label or an id")
-    shared.add_table(parser)
-    parser.add_argument(
-        "--text",
-        metavar="TEXT",
-        help="the second text: a file, a folder, or a corpus as YAML has it, such as "
+@dataclass(frozen=True, kw_only=True)
+class PromoteOptions(ResultsOptions):
+    """The first gate's results, the variant, and what the second gate asks."""
+
+    variant: str = argument("VARIANT", "a label or an id")
+    table: str | None = option(None, TABLE, "NAME")
+    text: str | None = option(
+        None,
+        "the second text: a file, a folder, or a corpus as YAML has it, such as "
         f"'{{name: hub, dataset: NAME}}' (default: {_STANDARD}, where the first was another)",
+        "TEXT",
     )
-    parser.add_argument(
-        "--margin",
-        type=shared.difference,
-        metavar='"X nats"',
-        help="differences below count as none (default: the experiment's)",
+    margin: str | None = option(
+        None, "differences below count as none (default: the experiment's)", '"X nats"', difference
     )
-    parser.add_argument(
-        "--direction",
-        choices=["better", "equivalent"],
-        help="what is to be confirmed (default: the verdict, or else better)",
+    direction: Literal["better", "equivalent"] | None = option(
+        None, "what is to be confirmed (default: the verdict, or else better)"
     )
-    parser.add_argument(
-        "--seeds",
-        type=shared.count,
-        metavar="N",
-        help="how many fresh seeds (default: as many as DIR has)",
+    seeds: int | None = option(
+        None, "how many fresh seeds (default: as many as DIR has)", "N", count
     )
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="folder of all results (default: the one that DIR lies in)",
+    results: Path | None = option(
+        None, "folder of all results (default: the one that DIR lies in)", "DIR"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the experiment file, write and train nothing"
-    )
-    running.add_launch(parser)
+    dry_run: bool = option(False, "print the experiment file, write and train nothing")
+    launch: LaunchOptions
 
 
-def run(options: Namespace) -> Answer:
+def run(options: PromoteOptions) -> Answer:
     """Write the experiment of the second gate, run it, and say which gates were passed."""
     from llama_ablate.commands.shared import notes, selection
     from llama_ablate.config import experiment
@@ -72,7 +68,7 @@ def run(options: Namespace) -> Answer:
 
     results = Results.open(options.folder)
     frames = Frames.of(results)
-    frames = frames.only(selection.table(frames, options))
+    frames = frames.only(selection.table(frames, options.table))
     table, planned = frames.table, selection.variant(frames, options.variant)
     gate = _first_gate(table, planned.label, frames.root, options.direction)
     margin = options.margin or table.experiment.margin
@@ -119,9 +115,8 @@ def run(options: Namespace) -> Answer:
         )
     disk.make(root)
     disk.replace(file, text.encode("utf-8"))
-    options.file, options.sets, options.results = file, [], root
-    options.only, options.redo = [], []
-    return _with_gates(running.run(options), gate)
+    own = running.RunOptions(file=file, results=root, launch=options.launch)
+    return _with_gates(running.run(own), gate)
 
 
 def _first_gate(table: "TableFrames", label: str, root: str, stated: str | None) -> "Gate":

@@ -1,11 +1,11 @@
 """The command `report`: tables, figures and the page, from what has finished."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
 from llama_ablate.terminal import in_one_line, say
 
 if TYPE_CHECKING:
@@ -17,13 +17,14 @@ HELP = "write tables, figures and the page again"
 EXAMPLE = "report results/quickstart"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results."""
-    shared.add_results(parser)
-    shared.add_wide(parser)
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ResultsOptions):
+    """The results."""
+
+    wide: bool = option(False, WIDE)
 
 
-def run(options: Namespace) -> Answer:
+def run(options: ReportOptions) -> Answer:
     """Write the report of what has finished so far."""
     from llama_ablate.results import Results
 

@@ -3,15 +3,16 @@
 import math
 import re
 import shutil
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import DEVICE, Device, ExperimentOptions, folder, option
 from llama_ablate.errors import ConfigError, nearest, require
 from llama_ablate.terminal import say
 
@@ -29,87 +30,6 @@ _BARS = 32  # more would fill any terminal
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the experiment, where its results go, and what starts the runs."""
-    shared.add_experiment(parser)
-    shared.add_wide(parser)
-    parser.add_argument(
-        "--results",
-        type=shared.folder,
-        default=Path("results"),
-        metavar="DIR",
-        help="folder of all results (default: results)",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="VARIANT",
-        help="train the runs of this variant alone, by label or id; repeatable",
-    )
-    parser.add_argument(
-        "--redo",
-        action="append",
-        default=[],
-        metavar="VARIANT",
-        help="train the runs of this variant again; earlier records are moved to redone/, and the "
-        "report says so; repeatable",
-    )
-    add_launch(parser)
-
-
-def add_launch(parser: ArgumentParser) -> None:
-    """Declare what starts the runs, and what is kept of them."""
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="runs at a time (default: one a core, or one a GPU)",
-    )
-    shared.add_device(parser)
-    parser.add_argument(
-        "--keep-weights",
-        choices=["none", "best", "all"],
-        default="all",
-        help="of finished runs: none, each variant's best in every table, or all "
-        "(default), to add metrics later",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        type=_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="seconds between checkpoints (default: 30)",
-    )
-    parser.add_argument(
-        "--launcher",
-        choices=["local", "ray", "slurm"],
-        default="local",
-        help="what starts the runs: see docs/launchers.md",
-    )
-    parser.add_argument(
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="a Ray cluster's head (default: a Ray of this machine)",
-    )
-    parser.add_argument(
-        "--slurm",
-        type=_flag,
-        action="append",
-        default=[],
-        metavar="KEY[=VALUE]",
-        help="an option of sbatch, such as time=4:00:00; repeatable",
-    )
-    parser.add_argument(
-        "--track",
-        action="append",
-        default=[],
-        metavar="SINK",
-        help="send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
-        "repeatable: see docs/tracking.md",
-    )
-
-
 def _seconds(text: str) -> float:
     """Read a time above 0."""
     try:
@@ -121,7 +41,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _flag(text: str) -> tuple[str, str | bool]:
+def _sbatch_option(text: str) -> tuple[str, str | bool]:
     """Read an option of another program: KEY=VALUE, or KEY alone."""
     match = re.fullmatch(r"-{0,2}([a-z][a-z-]*)(?:=([^\n]*))?", text)
     if match is None:
@@ -129,15 +49,70 @@ def _flag(text: str) -> tuple[str, str | bool]:
     return match[1], True if match[2] is None else match[2]
 
 
-def run(options: Namespace) -> Answer:
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What starts the runs, and what is kept of them."""
+
+    workers: int | None = option(None, "runs at a time (default: one a core, or one a GPU)", "N")
+    device: Device = option("auto", DEVICE)
+    keep_weights: Literal["none", "best", "all"] = option(
+        "all",
+        "of finished runs: none, each variant's best in every table, or all "
+        "(default), to add metrics later",
+    )
+    checkpoint_every: float = option(
+        30.0, "seconds between checkpoints (default: 30)", "SECONDS", _seconds
+    )
+    launcher: Literal["local", "ray", "slurm"] = option(
+        "local", "what starts the runs: see docs/launchers.md"
+    )
+    ray_address: str | None = option(
+        None, "a Ray cluster's head (default: a Ray of this machine)", "HOST:PORT"
+    )
+    slurm: tuple[tuple[str, str | bool], ...] = option(
+        (), "an option of sbatch, such as time=4:00:00; repeatable", "KEY[=VALUE]", _sbatch_option
+    )
+    track: tuple[str, ...] = option(
+        (),
+        "send curves, metrics and recipes to tensorboard, wandb or mlflow while runs train; "
+        "repeatable: see docs/tracking.md",
+        "SINK",
+    )
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the runs train on a cluster."""
+        return self.launcher == "slurm" or bool(self.ray_address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ExperimentOptions):
+    """The experiment, where its results go, and what starts the runs."""
+
+    results: Path = option(
+        Path("results"), "folder of all results (default: results)", "DIR", folder
+    )
+    only: tuple[str, ...] = option(
+        (), "train the runs of this variant alone, by label or id; repeatable", "VARIANT"
+    )
+    redo: tuple[str, ...] = option(
+        (),
+        "train the runs of this variant again; earlier records are moved to redone/, and the "
+        "report says so; repeatable",
+        "VARIANT",
+    )
+    launch: LaunchOptions
+
+
+def run(options: RunOptions) -> Answer:
     """Train, measure and report an experiment; continue one that was stopped."""
     from llama_ablate.config import experiment
 
     say(f"reading {options.file}")
-    return of_source(experiment.load(options.file, tuple(options.sets)), options)
+    return of_source(experiment.load(options.file, options.sets), options)
 
 
-def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
+def of_source(source: "ExperimentFile", options: RunOptions) -> Answer:
     """Train, measure and report an experiment that has been read, from a file or from Python."""
     from llama_ablate.commands import report
     from llama_ablate.commands.shared import notes
@@ -147,8 +122,9 @@ def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
     from llama_ablate.track.beside import beside
     from llama_ablate.track.sinks import checked
 
-    _check_launcher(options)
-    sinks = checked(options.track, "--track")
+    launch = options.launch
+    _check_launcher(launch)
+    sinks = checked(launch.track, "--track")
     tokens.look(source)
     say("planning")
     processes.warm()  # before the imports below, which take as long as the server's own
@@ -159,9 +135,9 @@ def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
     from llama_ablate.terminal import Bar
     from llama_ablate.training.compute import pick_device
 
-    device = pick_device(options.device)
+    device = pick_device(launch.device)
     plan = make(source)
-    if options.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
+    if launch.keep_weights == "best" and all(c.name != "perplexity" for c in plan.metrics):
         raise ConfigError(
             "--keep-weights best: the best are chosen by the validation loss; "
             "'measure' needs 'perplexity'"
@@ -176,7 +152,7 @@ def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
     store = Store(options.results / plan.experiment.slug)
     store.prepare()
     try:
-        plan, compute, settings = _write_plan(options, source, plan, store, device)
+        plan, compute, settings = _write_plan(launch, source, plan, store, device)
     except (ConfigError, OSError):
         if not store.plan_file.exists():
             snapshot.remove_empty(store.root)
@@ -194,8 +170,8 @@ def of_source(source: "ExperimentFile", options: Namespace) -> Answer:
     wanted = {run for runs in only.values() for run in runs} if only else None
     with beside(store.root, sinks):
         with (
-            _fitting(options, plan, compute) as workers,
-            _launcher(options, store, device, compute.ranks, workers) as launcher,
+            _fitting(launch, plan, compute) as workers,
+            _launcher(launch, store, device, compute.ranks, workers) as launcher,
             Progress(plan.experiment.name, min(launcher.slots, len(ids), _BARS)) as progress,
         ):
             _work(Queue(store, plan, compute, settings, progress), launcher, store, plan, wanted)
@@ -256,14 +232,8 @@ def _work(
         tried |= wanted
 
 
-def _workers(options: Namespace, plan: "Plan") -> int | None:
-    """Return `--workers`, but at most the number of runs; None where it is not set."""
-    workers: int | None = options.workers
-    return workers and min(workers, len(plan.runs))
-
-
 @contextmanager
-def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[int | None]:
+def _fitting(launch: LaunchOptions, plan: "Plan", compute: "Compute") -> Iterator[int | None]:
     """Yield the number of workers: no more on this machine than its memory has room for.
 
     On a CPU beside those of the user's other launchers.
@@ -275,11 +245,10 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
     from llama_ablate.report.tables import size
     from llama_ablate.training.compute import free_bytes
 
-    asked, need = _workers(options, plan), None
+    asked, need = launch.workers and min(launch.workers, len(plan.runs)), None
     workers = asked or min(local.default_workers(compute.device, compute.ranks), len(plan.runs))
     devices = local.devices(compute.device)
-    elsewhere = options.launcher == "slurm" or options.ray_address
-    if not elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
+    if not launch.is_elsewhere and (compute.device != "cuda" or workers > devices // compute.ranks):
         say("forecasting memory")
         need = forecast.needed(plan, compute)
     if need is None:  # not known, or none shares a device
@@ -305,7 +274,7 @@ def _fitting(options: Namespace, plan: "Plan", compute: "Compute") -> Iterator[i
 
 
 def _write_plan(
-    options: Namespace, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
+    launch: LaunchOptions, source: "ExperimentFile", plan: "Plan", store: "Store", device: str
 ) -> "tuple[Plan, Compute, Settings]":
     """Choose how to compute, and write the plan document. Raises ConfigError where that fails."""
     from dataclasses import replace
@@ -336,14 +305,12 @@ def _write_plan(
     parallel = plan.experiment.parallel
     compute = replace(Compute.from_dict(chosen), ranks=parallel.data, shards=parallel.shard)
     plan = plan.paced(measurement.pace(store, compute))
-    settings = Settings(options.keep_weights, options.checkpoint_every, plugins.loaded())
+    settings = Settings(launch.keep_weights, launch.checkpoint_every, plugins.loaded())
     document = noise.expecting(plan.document(compute, settings), noise.stated(source))
     # How many a cluster will take at a time is not known before: perhaps all.
-    elsewhere = options.launcher == "slurm" or options.ray_address
-    most = len(plan.runs) if elsewhere else local.default_workers(device, compute.ranks)
-    _check_room(store, document, min(_workers(options, plan) or most, len(plan.runs)))
-    overrides = "".join(f"# --set {text}\n" for text in options.sets)
-    store.create(document, overrides + source.text)
+    most = len(plan.runs) if launch.is_elsewhere else local.default_workers(device, compute.ranks)
+    _check_room(store, document, min(launch.workers or most, len(plan.runs)))
+    store.create(document, source.text)
     return plan, compute, settings
 
 
@@ -364,40 +331,40 @@ def _check_room(store: "Store", plan: "PlanDocument", workers: int) -> None:
         )
 
 
-def _check_launcher(options: Namespace) -> None:
+def _check_launcher(launch: LaunchOptions) -> None:
     """Raise ConfigError for a launcher that is not installed, and for options of another one."""
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers {options.workers}: must be 1 or more")
-    name = options.launcher
+    if launch.workers is not None and launch.workers < 1:
+        raise ConfigError(f"--workers {launch.workers}: must be 1 or more")
+    name = launch.launcher
     if name in _PACKAGES:
         require(_PACKAGES[name], f"--launcher {name}")
     if name == "slurm" and shutil.which("sbatch") is None:
         raise ConfigError("--launcher slurm: this machine has no command 'sbatch'")
     for value, flag, launcher in (
-        (options.ray_address, "--ray-address", "ray"),
-        (options.slurm, "--slurm", "slurm"),
+        (launch.ray_address, "--ray-address", "ray"),
+        (launch.slurm, "--slurm", "slurm"),
     ):
         if value and name != launcher:
             raise ConfigError(f"{flag} goes with --launcher {launcher}, not {name}")
-    if options.ray_address:  # before anything is written
+    if launch.ray_address:  # before anything is written
         from llama_ablate.launch.ray import answers
 
-        if not answers(options.ray_address):
-            raise ConfigError(f"--ray-address {options.ray_address}: nobody answers there")
+        if not answers(launch.ray_address):
+            raise ConfigError(f"--ray-address {launch.ray_address}: nobody answers there")
 
 
 def _launcher(
-    options: Namespace, store: "Store", device: str, ranks: int, workers: int | None
+    launch: LaunchOptions, store: "Store", device: str, ranks: int, workers: int | None
 ) -> "AbstractContextManager[Launcher]":
     """Return the launcher of `--launcher`, ready inside `with`."""
-    if options.launcher == "ray":
+    if launch.launcher == "ray":
         from llama_ablate.launch.ray import Ray
 
-        return Ray(store, device, workers, options.ray_address, ranks)
-    if options.launcher == "slurm":
+        return Ray(store, device, workers, launch.ray_address, ranks)
+    if launch.launcher == "slurm":
         from llama_ablate.launch.slurm import Slurm
 
-        return Slurm(store, device, workers, dict(options.slurm), ranks)
+        return Slurm(store, device, workers, dict(launch.slurm), ranks)
     from llama_ablate.launch import local
 
     workers = workers or local.default_workers(device, ranks)

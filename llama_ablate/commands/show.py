@@ -1,10 +1,10 @@
 """The command `show`: the comparison of all variants, or one variant or run in full."""
 
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, argument, option
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -13,15 +13,16 @@ HELP = "show the comparison, one variant, or one run"
 EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, and what of them to show."""
-    shared.add_results(parser)
-    parser.add_argument("what", nargs="?", metavar="VARIANT|RUN", help="a label or an id")
-    shared.add_table(parser)
-    shared.add_wide(parser)
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(ResultsOptions):
+    """The results, and what of them to show."""
+
+    what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
+    table: str | None = option(None, TABLE, "NAME")
+    wide: bool = option(False, WIDE)
 
 
-def run(options: Namespace) -> Answer:
+def run(options: ShowOptions) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
@@ -33,7 +34,7 @@ def run(options: Namespace) -> Answer:
     if options.what in results.plan.runs:
         return Answer(*details.run(results, options.what))
     frames = Frames.of(results)
-    frames = frames.only(selection.table(frames, options))
+    frames = frames.only(selection.table(frames, options.table))
     if options.what is not None:
         variant = selection.variant(frames, options.what, "variant or run")
         return Answer(*details.variant(frames.table, variant))

@@ -2,16 +2,14 @@
 
 import shutil
 import time
-from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate import terminal
-from llama_ablate.commands.shared import notes
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,19 +25,19 @@ _TRIES = 3  # looks that may fail one after another: files move while they are r
 _AROUND = 7  # lines of the watch beside its rows
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, and whether they are watched."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="show the runs' progress until all have ended, from any terminal; Ctrl-C leaves",
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(ResultsOptions):
+    """The results, and whether they are watched."""
+
+    watch: bool = option(
+        False, "show the runs' progress until all have ended, from any terminal; Ctrl-C leaves"
     )
-    shared.add_wide(parser)
+    wide: bool = option(False, WIDE)
 
 
-def run(options: Namespace) -> Answer:
+def run(options: StatusOptions) -> Answer:
     """Count runs by outcome, for each variant; exit code 1 where a run did not end ok."""
+    from llama_ablate.commands.shared import notes
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)

@@ -1,13 +1,12 @@
 """The command `summary`: an architecture part by part, or several in one table."""
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import count
+from llama_ablate.commands.shared.options import Options, argument, count, option, overrides
 from llama_ablate.errors import ConfigError
 
 HELP = "count parameters, FLOPs and KV bytes of an architecture, or compare several"
@@ -21,31 +20,26 @@ _COLUMNS = {
 }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the architecture, and the size of its cache."""
-    parser.add_argument(
-        "what",
-        nargs="*",
-        metavar="PRESET|CHECKPOINT",
-        help="a preset's name, or a checkpoint: one is shown part by part, several in one table; "
+@dataclass(frozen=True, kw_only=True)
+class SummaryOptions(Options):
+    """The architecture, and the size of its cache."""
+
+    what: tuple[str, ...] = argument(
+        "PRESET|CHECKPOINT",
+        "a preset's name, or a checkpoint: one is shown part by part, several in one table; "
         "without one, the presets are listed",
+        (),
+        "*",
     )
-    shared.add_sets(parser, "model.attention=mqa")
-    parser.add_argument(
-        "--context", type=count, metavar="N", help="tokens in cache and scores (default: its own)"
-    )
-    parser.add_argument(
-        "--batch", type=count, default=1, metavar="N", help="sequences in the cache (default: 1)"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=["float32", "float16", "bfloat16", "int8"],
-        default="float16",
-        help="of the cache (default: float16)",
+    sets: tuple[str, ...] = overrides("model.attention=mqa")
+    context: int | None = option(None, "tokens in cache and scores (default: its own)", "N", count)
+    batch: int = option(1, "sequences in the cache (default: 1)", "N", count)
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = option(
+        "float16", "of the cache (default: float16)"
     )
 
 
-def run(options: Namespace) -> Answer:
+def run(options: SummaryOptions) -> Answer:
     """Count architectures, without building their weights; or list the presets."""
     from llama_ablate.config import experiment
 
@@ -58,7 +52,7 @@ def run(options: Namespace) -> Answer:
     return Answer(text(rows[0]), rows[0]) if len(rows) == 1 else Answer(table(rows), rows)
 
 
-def _values(name: str, options: Namespace) -> dict[str, Any]:
+def _values(name: str, options: SummaryOptions) -> dict[str, Any]:
     from llama_ablate.config import experiment
     from llama_ablate.design.summary import resolve_preset, summarize
 
@@ -70,8 +64,10 @@ def _values(name: str, options: Namespace) -> dict[str, Any]:
         if options.sets:
             raise ConfigError("--set changes a preset; a checkpoint is what it is")
         spec, about = open_spec(Path(name)), experiment.About()
-    sizes = {"context": options.context, "batch": options.batch, "dtype": options.dtype}
-    return summarize(name, spec, **sizes) | about.model_dump()
+    counted = summarize(
+        name, spec, context=options.context, batch=options.batch, dtype=options.dtype
+    )
+    return counted | about.model_dump()
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,12 +1,13 @@
 """The command `trace`: a walk through one forward pass, tensor by tensor."""
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from llama_ablate.commands.shared import model_input
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.model_input import PromptOptions
+from llama_ablate.commands.shared.options import option
 from llama_ablate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,19 +18,15 @@ EXAMPLE = 'trace llama2-demo --prompt "hello world!" --layer 0'
 _CODE = 60  # characters of a source line, in a table
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the model, the text, and which layer."""
-    model_input.add_model(parser)
-    model_input.add_prompt(parser, "the text to read; - reads standard input")
-    parser.add_argument(
-        "--layer",
-        type=int,
-        metavar="N",
-        help="of the layers (from 0) only this one (default: all)",
-    )
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions(PromptOptions):
+    """The model, the text, and which layer."""
+
+    prompt: str = option(..., "the text to read; - reads standard input", "TEXT")
+    layer: int | None = option(None, "of the layers (from 0) only this one (default: all)", "N")
 
 
-def run(options: Namespace) -> Answer:
+def run(options: TraceOptions) -> Answer:
     """Trace one forward pass over a prompt."""
     from llama_ablate.interop.trace import trace
 
@@ -37,7 +34,7 @@ def run(options: Namespace) -> Answer:
     layers = opened.model.spec.layers
     if options.layer is not None and not 0 <= options.layer < layers:
         raise ConfigError(f"--layer {options.layer}: {opened.title} has layers 0 to {layers - 1}")
-    text = model_input.read_prompt(options)
+    text = model_input.read_prompt(options.prompt)
     prompt = opened.prompt(text, special=options.parse_special)
     rows = [row for row in trace(opened.model, prompt) if _wanted(row.module, options.layer)]
     return Answer(table(rows), {"tokens": prompt, "tensors": [asdict(row) for row in rows]})

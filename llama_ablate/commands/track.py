@@ -1,18 +1,18 @@
 """The command `track`: send an experiment's runs to a tracker, such as TensorBoard."""
 
-import argparse
 import os
 import select
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llama_ablate.commands.shared import options as shared
 from llama_ablate.commands.shared.answer import Answer
+from llama_ablate.commands.shared.options import ResultsOptions, option
 from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line
 
@@ -24,24 +24,18 @@ EXAMPLE = "track results/quickstart --to tensorboard"
 _LONGEST = 200  # letters of what a sink raised
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the results, where they are sent, and whether that goes on."""
-    shared.add_results(parser)
-    parser.add_argument(
-        "--to",
-        action="append",
-        required=True,
-        metavar="SINK",
-        dest="sinks",
-        help="tensorboard, wandb, mlflow, or a plugin's; may be repeated",
+@dataclass(frozen=True, kw_only=True)
+class TrackOptions(ResultsOptions):
+    """The results, where they are sent, and whether that goes on."""
+
+    sinks: tuple[str, ...] = option(
+        ..., "tensorboard, wandb, mlflow, or a plugin's; may be repeated", "SINK", flag="--to"
     )
-    parser.add_argument(
-        "--follow", action="store_true", help="go on until all runs have ended (or Ctrl-C)"
-    )
-    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+    follow: bool = option(False, "go on until all runs have ended (or Ctrl-C)")
+    beside: bool = option(False, SUPPRESS)
 
 
-def run(options: Namespace) -> Answer:
+def run(options: TrackOptions) -> Answer:
     """Send what has finished and what is being trained; with `--follow`, go on doing so."""
     from llama_ablate.results import Results
     from llama_ablate.track.follower import Follower, alone

@@ -56,6 +56,7 @@ class ExperimentFile:
         base_model: Mapping[str, Any] | None = None,
     ) -> None:
         self.experiment = experiment
+        #: The file, below comments with the overrides.
         self.text = text
         #: The `model` section of what the file is based on, before the file's own keys.
         self.base_model = dict(base_model or {})
@@ -116,7 +117,8 @@ def _source(marked: Marked, path: Path, sets: tuple[str, ...]) -> ExperimentFile
     if {"data", "texts"} <= marked.values.keys():
         both = ConfigError("'texts' stands in place of 'data': name one of them", ("texts",))
         raise marked.locate(both)
-    return ExperimentFile(experiment, marked, marked.text, base_model)
+    overrides = "".join(f"# --set {text}\n" for text in sets)
+    return ExperimentFile(experiment, marked, overrides + marked.text, base_model)
 
 
 def presets() -> dict[str, str]:

@@ -1,49 +1,56 @@
 """The model and the prompt that a command line names."""
 
 import sys
-from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from llama_ablate.commands.shared import options as shared
+from llama_ablate.commands.shared.options import (
+    DEVICE,
+    Device,
+    Options,
+    argument,
+    option,
+    overrides,
+)
 from llama_ablate.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from llama_ablate.interop.loader import OpenedModel
 
 
-def add_model(parser: ArgumentParser) -> None:
-    """Add RUN|CHECKPOINT|PRESET, and how it is opened."""
-    parser.add_argument(
-        "model",
-        type=Path,
-        metavar="RUN|CHECKPOINT|PRESET",
-        help="results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """The model, and how it is opened."""
+
+    model: Path = argument(
+        "RUN|CHECKPOINT|PRESET",
+        "results/NAME/VARIANT, a run's folder, a folder with config.json (Hugging Face) or "
         "params.json (Meta), a llama2.c .bin, or a preset's name: then with initial weights, "
         "untrained, and bytes as tokens",
     )
-    shared.add_sets(parser, "model.layers=2 of a preset")
-    parser.add_argument(
-        "--init-seed",
-        type=int,
-        metavar="N",
-        help="seed of a preset's initial weights (default: 0)",
+    sets: tuple[str, ...] = overrides("model.layers=2 of a preset")
+    init_seed: int | None = option(None, "seed of a preset's initial weights (default: 0)", "N")
+    tokenizer: Path | None = option(
+        None, "tokenizer file (default: the one beside the model)", "FILE"
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer file (default: the one beside the model)",
+    dtype: Literal["float32", "float16", "bfloat16"] | None = option(
+        None, "precision to compute in (default: as stored)"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=["float32", "float16", "bfloat16"],
-        help="precision to compute in (default: as stored)",
-    )
-    shared.add_device(parser)
+    device: Device = option("auto", DEVICE)
 
 
-def open_model(options: Namespace) -> "OpenedModel":
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(ModelOptions):
+    """A model and a prompt; a command says in `prompt` what it does with it."""
+
+    prompt: str = option(..., "", "TEXT")
+    parse_special: bool = option(
+        False, "take <|names|> in the prompt for the special tokens that they name"
+    )
+
+
+def open_model(options: ModelOptions) -> "OpenedModel":
     """Open the model, on its device. Raises ConfigError.
 
     Of a preset a note says that nothing was trained.
@@ -73,23 +80,11 @@ def open_model(options: Namespace) -> "OpenedModel":
     return opened
 
 
-def add_prompt(parser: ArgumentParser, help_: str) -> None:
-    """Add `--prompt` and `--parse-special`."""
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help=help_)
-    parser.add_argument(
-        "--parse-special",
-        action="store_true",
-        help="take <|names|> in the prompt for the special tokens that they name",
-    )
-
-
-def read_prompt(options: Namespace) -> str:
-    """Return the prompt, read from standard input for `-`. Raises ConfigError if not UTF-8."""
-    if options.prompt != "-":
-        text = str(options.prompt)
-    elif sys.stdin is None:
-        raise ConfigError("--prompt -: there is no standard input")
-    else:
+def read_prompt(text: str) -> str:
+    """Return a prompt, read from standard input for `-`. Raises ConfigError if not UTF-8."""
+    if text == "-":
+        if sys.stdin is None:
+            raise ConfigError("--prompt -: there is no standard input")
         text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     try:
         text.encode("utf-8")

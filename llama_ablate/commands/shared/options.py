@@ -1,26 +1,141 @@
-"""Arguments that several commands share."""
+"""What a command takes, declared once: a dataclass whose fields are its options.
+
+    @dataclass(frozen=True, kw_only=True)
+    class ShowOptions(ResultsOptions):
+        what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
+        wide: bool = option(False, WIDE)
+
+`add_to` declares them to a parser, `made` takes what that parsed, and `of` keywords from Python,
+checked alike. The type says what is given: a `bool` is a switch, a `Literal` one of several words,
+a `tuple` what may be repeated. A field that is itself such a dataclass stands for its fields.
+"""
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+from llama_ablate.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+Device = Literal["auto", "cpu", "cuda"]
+
+DEVICE = "what to compute on (default: auto)"
+TABLE = "which of the experiment's tables (default: the first)"
+WIDE = "print all columns of every table, as into a pipe; a terminal gets those that fit it"
 
 
-def add_experiment(parser: ArgumentParser) -> None:
-    """Add FILE and `--set`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="an experiment file")
-    add_sets(parser, "train.lr=3e-4")
+def option(
+    default: Any,
+    help_: str,
+    metavar: str | None = None,
+    read: Callable[[str], Any] | None = None,
+    *,
+    flag: str | None = None,
+    nargs: str | None = None,
+) -> Any:
+    """Return a field for `--name VALUE`, or for another flag; one that must be given has `...`.
+
+    `read` reads a text, and raises ArgumentTypeError or ValueError; without it the type does.
+    """
+    about = {"help": help_, "metavar": metavar, "read": read, "flag": flag, "nargs": nargs}
+    return field(default=MISSING if default is ... else default, metadata=about)
 
 
-def add_sets(parser: ArgumentParser, example: str) -> None:
-    """Add `--set`."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="sets",
-        help=f"override a key, such as {example}; may be repeated",
-    )
+def argument(metavar: str, help_: str, default: Any = ..., nargs: str | None = None) -> Any:
+    """Return a field that is given by its place, as often as argparse's `nargs` says."""
+    return option(default, help_, metavar, flag="", nargs=nargs)
+
+
+def overrides(example: str) -> Any:
+    """Return a field for `--set`, with an example of a key and its value."""
+    text = f"override a key, such as {example}; may be repeated"
+    return option((), text, "KEY=VALUE", flag="--set")
+
+
+class _Option:
+    """What a field declares, for parsers and for keywords."""
+
+    def __init__(self, own: Field[Any]) -> None:
+        kind, about = own.type, own.metadata
+        kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
+        self.is_repeated = get_origin(kind) is tuple
+        kind = get_args(kind)[0] if self.is_repeated else kind
+        self.choices = get_args(kind) if get_origin(kind) is Literal else ()
+        words = f"{{{','.join(self.choices)}}}" if self.choices else None
+        self.name, self.help, self.nargs = own.name, about["help"], about["nargs"]
+        self.flag = f"--{own.name.replace('_', '-')}" if about["flag"] is None else about["flag"]
+        self.metavar: str | None = about["metavar"] or words
+        self.reader: Any = about["read"] or (str if self.choices else kind)
+        self.is_required = own.default is MISSING
+
+    def read(self, text: str) -> Any:
+        """Read one text, or raise ArgumentTypeError."""
+        try:
+            value = self.reader(text)
+        except ValueError:
+            raise ArgumentTypeError(f"invalid {self.reader.__name__} value: {text!r}") from None
+        if self.choices and value not in self.choices:
+            raise ArgumentTypeError(f"there is no '{value}'{nearest(value, self.choices)}")
+        return value
+
+
+def _declared(cls: Any) -> Iterator[_Option]:
+    for own in fields(cls):
+        if own.metadata:
+            yield _Option(own)
+        else:
+            yield from _declared(own.type)
+
+
+def add_to(parser: ArgumentParser, cls: type) -> None:
+    """Declare the options of a dataclass to a parser."""
+    for own in _declared(cls):
+        keywords: dict[str, Any] = {"dest": own.name} if own.flag else {"nargs": own.nargs}
+        if own.reader is bool:
+            keywords["action"] = "store_true"
+        else:
+            keywords |= {"metavar": own.metavar, "type": own.read}
+            if own.is_repeated and own.flag:
+                keywords["action"] = "append"
+        action = parser.add_argument(own.flag or own.name, help=own.help, **keywords)
+        action.required = own.is_required
+
+
+def made(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Return options from values by name, such as a parser's; None is what was not given."""
+    given: dict[str, Any] = {}
+    for own in fields(cls):
+        value = values.get(own.name)
+        if isinstance(own.type, type) and not own.metadata:
+            given[own.name] = made(own.type, values)
+        elif value is not None:
+            given[own.name] = tuple(value) if isinstance(value, list) else value
+    return cls(**given)
+
+
+def of(cls: type[T], **values: Any) -> T:
+    """Return options from keywords, each read and checked as on the command line.
+
+    Raises ConfigError with the line that the command prints.
+    """
+    given: dict[str, Any] = {}
+    for own in _declared(cls):
+        value = values.get(own.name)
+        try:
+            if own.is_repeated:
+                given[own.name] = [own.read(str(one)) for one in value or ()]
+            elif value is not None:
+                given[own.name] = own.read(str(value))
+        except ArgumentTypeError as error:
+            raise ConfigError(f"argument {own.flag or own.metavar}: {error}") from None
+    return made(cls, given)
 
 
 def folder(text: str) -> Path:
@@ -28,39 +143,6 @@ def folder(text: str) -> Path:
     if not text:
         raise ArgumentTypeError("a folder has a name: '.' is this one")
     return Path(text)
-
-
-def add_results(parser: ArgumentParser) -> None:
-    """Add DIR, the results to read."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="results of one experiment")
-
-
-def add_table(parser: ArgumentParser) -> None:
-    """Add `--table`."""
-    parser.add_argument(
-        "--table",
-        metavar="NAME",
-        help="which of the experiment's tables (default: the first)",
-    )
-
-
-def add_wide(parser: ArgumentParser) -> None:
-    """Add `--wide`."""
-    parser.add_argument(
-        "--wide",
-        action="store_true",
-        help="print all columns of every table, as into a pipe; a terminal gets those that fit it",
-    )
-
-
-def add_device(parser: ArgumentParser) -> None:
-    """Add `--device`."""
-    parser.add_argument(
-        "--device",
-        choices=["auto", "cpu", "cuda"],
-        default="auto",
-        help="what to compute on (default: auto)",
-    )
 
 
 def difference(text: str) -> str:
@@ -77,3 +159,29 @@ def count(text: str) -> int:
     if not re.fullmatch("[0-9_]{1,12}", text) or not 1 <= int(text) <= 10**9:
         raise ArgumentTypeError(f"'{text}' is not a whole number from 1 to 1,000,000,000")
     return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every command takes."""
+
+    plugins: tuple[Path, ...] = option(
+        (), "a Python file that registers components; repeatable", "FILE", flag="--plugin"
+    )
+    json: bool = option(False, "print one JSON document, nothing else")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentOptions(Options):
+    """What a command on an experiment file takes."""
+
+    file: Path = argument("FILE", "an experiment file")
+    sets: tuple[str, ...] = overrides("train.lr=3e-4")
+    wide: bool = option(False, WIDE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsOptions(Options):
+    """What a command on results takes."""
+
+    folder: Path = argument("DIR", "results of one experiment")

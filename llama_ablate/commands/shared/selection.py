@@ -1,18 +1,16 @@
 """The table and the variant of an experiment's results that a command line names."""
 
-from argparse import Namespace
-
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results.plan_document import PlannedVariant
 
 
-def table(frames: Frames, options: Namespace) -> TableFrames:
+def table(frames: Frames, name: str | None) -> TableFrames:
     """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
     try:
-        return frames.named(options.table)
+        return frames.named(name)
     except ConfigError as error:
-        raise ConfigError(f"--table {options.table}: {error}") from None
+        raise ConfigError(f"--table {name}: {error}") from None
 
 
 def variant(frames: Frames, name: str, what: str = "variant") -> PlannedVariant:
