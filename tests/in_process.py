@@ -42,7 +42,7 @@ def in_process():
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
         patch.setattr(local, "Local", Inline)
-        patch.setattr(Figure, "savefig", _save_nothing)
+        patch.setattr(Figure, "savefig", save_nothing)
         yield
 
 
@@ -59,7 +59,7 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noq
     return task(report, *arguments)
 
 
-def _save_nothing(_figure, file, **_options):
+def save_nothing(_figure, file, **_options):
     """Write a file that can be read back as a picture's bytes, and draw none."""
     write = file.write if hasattr(file, "write") else Path(file).write_bytes
     write(b"<svg/>")

@@ -110,7 +110,7 @@ def rich(tmp_path_factory):
 model: {{dim: 16, layers: 1, heads: 2, context: 16}}
 variants: {{axes: {{feedforward: [relu]}}, match: parameters}}
 texts: [{texts}]
-train: {{steps: 60, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
+train: {{steps: 24, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
 tune: {{lr: [5e-3, 1e-2, 3e-2]}}
 controls: {{aa: [none, init], positive: {{train.warmup: 0.9}}}}
 seeds: 2

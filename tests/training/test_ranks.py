@@ -18,9 +18,8 @@ from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training import shards
 from llama_ablate.training.losses import Objective
 from tests import plans
-from tests.commands import PYTHON, alive, command, family, kill
+from tests.commands import PYTHON, command, ended, family, kill
 from tests.in_process import run_in_process
-from tests.quiet import until
 from tests.reliability.harness import in_child, there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
@@ -151,7 +150,7 @@ def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
     kill(next(process for process in family(launcher) if _rank(process) == "1"))
-    error = launcher.communicate(timeout=120)[1]
+    error = launcher.communicate()[1]
     assert launcher.returncode == 0, error
     for row, other in zip(curve(tmp_path / "lost" / "tiny"), shared, strict=True):
         assert row == pytest.approx(other, rel=1e-6 if shard == "true" else 0, abs=0, nan_ok=True)
@@ -200,7 +199,7 @@ def test_another_number_of_shards_goes_on_from_a_checkpoint(
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
     launcher.terminate()
-    launcher.communicate(timeout=120)
+    launcher.communicate()
     assert not list(results.glob("tiny/runs/*/record.json")), "it was over too soon"
     capfd.readouterr()
     assert run_in_process(file(then), results) == 0
@@ -231,11 +230,12 @@ def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, 
     worker = ranks[0].parent().parent()
     launcher.kill()
     worker.kill()
-    until(lambda: not alive(ranks), 60)
+    ended(ranks, 60)
 
 
+@pytest.mark.timeout(200)
 def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_path, launch):
-    """As one of two, of which the other never comes: torch itself would wait for minutes."""
+    """As one of two, of which the other never comes: torch itself would wait for five minutes."""
     store = Store(tmp_path)
     store.prepare()
     plan = plans.of_runs("0a").model_copy(update={"compute": ComputeSettings("cpu")})
@@ -256,7 +256,7 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
             rank = family(torchrun)
             assert rank
             torchrun.kill()
-            until(lambda: not alive(rank), 5)
+            ended(rank)
 
 
 def _rank(process):
