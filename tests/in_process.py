@@ -4,14 +4,17 @@ A real grid starts a fork server that imports torch, a process for each run and 
 and draws ten figures: ten seconds of CPU, where its training takes a tenth of one.
 """
 
-from contextlib import contextmanager
+import runpy
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import local, processes, worker
+from llama_ablate.launch import local, measurement, processes, worker
 from llama_ablate.launch.queue import Gone, News
 
 
@@ -41,6 +44,9 @@ def in_process():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
+        patch.setattr(
+            measurement, "_PROCESSES", 2
+        )  # which are one, and take speeds again and again
         patch.setattr(local, "Local", Inline)
         patch.setattr(Figure, "savefig", save_nothing)
         yield
@@ -50,6 +56,18 @@ def run_in_process(file, results, *options):
     """Do what the command `run` does, without processes and pictures; return its exit code."""
     with in_process():
         return main(["run", str(file), "--results", str(results), "--device", "cpu", *options])
+
+
+def run_script(path, *words):
+    """Do what `python path words` does; return its exit code and what it prints."""
+    out, error, code = StringIO(), StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        patch.setattr("sys.argv", [str(path), *map(str, words)])
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+    return CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
 def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noqa: ARG001

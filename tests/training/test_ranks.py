@@ -4,14 +4,18 @@ import os
 import socket
 import subprocess
 import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.run import parse_args
 
 from llama_ablate.commands.cli import main
+from llama_ablate.launch import worker
 from llama_ablate.model.decoder import Decoder, init_weights
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
@@ -56,7 +60,50 @@ def two(experiment_file, tmp_path):
     return file
 
 
-def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
+class Torchrun:
+    """Stands in for torchrun: its ranks are forks of this process, which has imported torch."""
+
+    returncode = 0
+
+    def __init__(self, words, env, **_streams):
+        said = parse_args(words[words.index("torch.distributed.run") + 1 :])
+        assert (said.standalone, said.max_restarts, said.module) == (True, 0, True)
+        assert said.training_script == worker.__name__
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        of_all = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": said.nproc_per_node}
+        of_all |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = map(str, range(int(said.nproc_per_node)))
+        self._left = [
+            self._forked(said, env | of_all | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ranks
+        ]
+
+    @staticmethod
+    def _forked(said, environment):
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.environ.update(environment)
+            warnings.simplefilter("ignore")  # as in a process that is not pytest's
+            code = worker.main(said.training_script_args)
+        finally:
+            os._exit(code)
+
+    def poll(self):
+        while self._left:
+            self.returncode |= os.waitstatus_to_exitcode(os.waitpid(self._left.pop(), 0)[1])
+        return self.returncode
+
+    terminate = wait = poll
+
+
+def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypatch, request):
+    """With torchrun itself in the full tier."""
+    popen = SimpleNamespace(Popen=Torchrun, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(worker, "subprocess", popen)
+    two = request.getfixturevalue("two")
     one = experiment_file("{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]")
     assert one == two  # the same file, written anew: what "two" holds is done
     assert run_in_process(one, tmp_path / "one") == 0
