@@ -250,7 +250,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
 ):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
-        sizes="{models: [{dim: 8}, {dim: 16}, {dim: 24}], tokens_per_parameter: 2}",
+        sizes="{models: [{dim: 8}, {dim: 16}, {dim: 24}], tokens_per_parameter: 0.5}",
         train="{steps: 6, batch: 4, lr: 6e-2, precision: float32, kernel: math, evals: 2, "
         "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
