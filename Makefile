@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 TORTURE := $(CURDIR)/build/torture.jsonl
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install quickstart test test-all lint-check launchers torture lint claims claims-small docs docs-check site bench clean
+.PHONY: help install quickstart test test-all tests types style launchers torture lint claims claims-small docs docs-check site bench clean
 
 help:            ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -30,18 +30,28 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## run experiments/quickstart.yaml and write its report
 	$(BIN)/llama-ablate run experiments/quickstart.yaml
 
-PYTEST := $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+test: style      ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
+	@$(TESTS_AND_TYPES)
 
-test: lint-check ## lint, types, and the fast tier of the tests: what CI runs (six minutes on two cores)
-	$(PYTEST)
+test-all: style  ## the same with the full tier: some 17 minutes on two cores
+	@$(TESTS_AND_TYPES)
 
-test-all: lint-check ## the same with the full tier: some 17 minutes on two cores
-	$(PYTEST) --tier full
+test-all: TIER := full
+TIER := fast
+# Side by side, each to its end. What mypy says is shown after the tests, where it is seen.
+MYPY_SAID := $(VENV)/mypy.txt
+TESTS_AND_TYPES = $(MAKE) --no-print-directory --jobs=2 --keep-going TIER=$(TIER) tests types; \
+  code=$$?; cat $(MYPY_SAID); exit $$code
 
-lint-check: $(STAMP)
+tests: $(STAMP)
+	$(BIN)/pytest --tier $(TIER) --numprocesses auto --maxprocesses 8 --dist worksteal
+
+types: $(STAMP)
+	$(BIN)/mypy >$(MYPY_SAID) 2>&1
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 launchers: $(STAMP) ## the launchers, on a Ray cluster and Slurm daemons of this machine (slurm-wlm, munge)
 	LLAMA_ABLATE_LAUNCHERS=1 $(BIN)/pytest tests/launchers

@@ -4,9 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import psutil
+
+from tests.quiet import within
 
 PYTHON = sys.executable
 
@@ -69,6 +72,25 @@ def alive(processes):
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def ended(processes, limit=5.0):
+    """Wait until processes have ended, which may cost them some CPU seconds together.
+
+    What goes on working instead fails; what is only slow does not.
+    """
+
+    def used():
+        for process in alive(processes):
+            with suppress(psutil.Error):
+                seconds[process] = sum(process.cpu_times()[:2])
+        return sum(seconds.values())
+
+    seconds = {}
+    began = used()
+    while alive(processes):
+        assert within(used() - began, limit), f"still at work: {alive(processes)}"
+        time.sleep(0.02)
 
 
 def fork_server(launcher):

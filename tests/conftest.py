@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from llama_ablate.model.decoder import spec_from
 
 from . import commands, cpu_time
 from . import tally as battery
 from .in_process import in_process as _in_process
+from .in_process import save_nothing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for a network
 os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fail as users' do
@@ -22,6 +24,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # commands are to meet streams that fa
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 torch.set_num_threads(1)
+os.fsync = lambda _handle: None  # no test takes this machine's power away; see test_power_loss.py
 
 TIERS = ("fast", "full", "torture")
 
@@ -243,6 +246,12 @@ def in_process():
     """Let a test's commands do all they do in this process, and draw no pictures."""
     with _in_process():
         yield
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Let figures be made and not drawn: drawing ten of them takes two seconds."""
+    monkeypatch.setattr(Figure, "savefig", save_nothing)
 
 
 @pytest.fixture

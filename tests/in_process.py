@@ -4,14 +4,17 @@ A real grid starts a fork server that imports torch, a process for each run and 
 and draws ten figures: ten seconds of CPU, where its training takes a tenth of one.
 """
 
-from contextlib import contextmanager
+import runpy
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from matplotlib.figure import Figure
 
 from llama_ablate.commands.cli import main
-from llama_ablate.launch import local, processes, worker
+from llama_ablate.launch import local, measurement, processes, worker
 from llama_ablate.launch.queue import Gone, News
 
 
@@ -41,8 +44,11 @@ def in_process():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
+        patch.setattr(
+            measurement, "_PROCESSES", 2
+        )  # which are one, and take speeds again and again
         patch.setattr(local, "Local", Inline)
-        patch.setattr(Figure, "savefig", _save_nothing)
+        patch.setattr(Figure, "savefig", save_nothing)
         yield
 
 
@@ -52,6 +58,18 @@ def run_in_process(file, results, *options):
         return main(["run", str(file), "--results", str(results), "--device", "cpu", *options])
 
 
+def run_script(path, *words):
+    """Do what `python path words` does; return its exit code and what it prints."""
+    out, error, code = StringIO(), StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        patch.setattr("sys.argv", [str(path), *map(str, words)])
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code
+    return CompletedProcess(words, code, out.getvalue(), error.getvalue())
+
+
 def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noqa: ARG001
     """Do what `processes.call` does in a fresh process."""
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +77,7 @@ def _call(task, *arguments, log, report=lambda _value: None, anew=False):  # noq
     return task(report, *arguments)
 
 
-def _save_nothing(_figure, file, **_options):
+def save_nothing(_figure, file, **_options):
     """Write a file that can be read back as a picture's bytes, and draw none."""
     write = file.write if hasattr(file, "write") else Path(file).write_bytes
     write(b"<svg/>")

@@ -1,55 +1,56 @@
-"""Limits in seconds, on machines that others use too."""
+"""Waiting, and limits in CPU seconds: a machine that others use is slower, and no test fails of it.
 
-import subprocess
+How long something takes by a clock says how busy the machine is. What is waited for is an event,
+for as long as pytest lets a test run; what may cost only so much is held to CPU seconds.
+"""
+
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
+
+from tests import cpu_time
 
 T = TypeVar("T")
 
-#: What a million passes of the loop below take on a core of the machine that limits are stated for,
-#: when nobody else uses it.
+#: What a million passes of the loop below take of a core of the machine that limits are stated for.
 _QUIET_S = 0.108
-#: How many times as long as on a quiet machine work may take: neighbours on the other half of a
-#: core make it two.
+#: How many times as many CPU seconds work may take: neighbours on the other half of a core make it
+#: two.
 _MOST = 4.0
 
 
 def within(took: float, limit: float) -> bool:
-    """Return whether work took less than a limit in seconds, as a quiet machine would have had it.
+    """Return whether work took fewer CPU seconds than a limit, on the machine it is stated for.
 
-    Where it took longer, it is asked how much longer a fixed piece of work takes here just now:
-    than on that machine, or than the processor's own time for it, where others have their share.
+    Where it took more, it is asked how many more a fixed piece of work takes here just now.
     """
     return took < limit or took < limit * min(_MOST, max(_slowness() for _ in range(5)))
 
 
-def until(condition: Callable[[], T], limit: float) -> T:
-    """Wait for something true, and return it: at most a limit in seconds of a quiet machine."""
-    began = time.monotonic()
+@contextmanager
+def cpu_seconds(limit: float) -> Iterator[None]:
+    """Hold what is done inside to CPU seconds of this process and of all that descend from it."""
+    began = cpu_time.used()
+    yield
+    took = cpu_time.used() - began
+    assert within(took, limit), f"it took {took:.1f} CPU seconds, in place of {limit}"
+
+
+def until(condition: Callable[[], T]) -> T:
+    """Wait for something true, and return it."""
     while not (found := condition()):
-        assert within(time.monotonic() - began, limit), f"nothing came in {limit} s"
         time.sleep(0.02)
     return found
 
 
-def ended(process: "subprocess.Popen[str]", limit: float) -> tuple[str, str]:
-    """Return what a command prints until it ends: after a limit in seconds of a quiet machine."""
-    began = time.monotonic()
-    printed = process.communicate(timeout=_MOST * limit)
-    took = time.monotonic() - began
-    assert within(took, limit), f"it took {took:.0f} s, in place of {limit}"
-    return printed
-
-
-def since(_report: object, began: float) -> float:
-    """Return the seconds since a time: a task for a process, in a module that imports little."""
-    return time.time() - began
+def cpu_of_start(_report: object) -> float:
+    """Return the CPU seconds of a process so far: a task, in a module that imports little."""
+    return time.process_time()
 
 
 def _slowness() -> float:
-    began, used, total = time.perf_counter(), time.process_time(), 0
+    began, total = time.process_time(), 0
     for number in range(1_000_000):
         total += number * number % 7
-    took = time.perf_counter() - began
-    return took / min(_QUIET_S, time.process_time() - used)
+    return (time.process_time() - began) / _QUIET_S

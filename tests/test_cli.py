@@ -129,6 +129,7 @@ def test_compare_pairs_two_variants_by_seed(results, capsys):
     assert "'mqa' and 'mqa' are the same variant: name two" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_report_is_written_again_from_the_folder_alone(results, capsys):
     page = results / "report" / "report.html"
     page.unlink()
@@ -141,6 +142,7 @@ def test_report_is_written_again_from_the_folder_alone(results, capsys):
 def test_looking_at_results_needs_no_torch(results):
     code = (
         "import sys; from llama_ablate.commands.cli import main\n"
+        "from matplotlib.figure import Figure; Figure.savefig = lambda *_, **__: None\n"
         f"assert main(['report', {str(results)!r}]) == 0\n"
         f"assert main(['show', {str(results)!r}]) == 0\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
@@ -148,13 +150,14 @@ def test_looking_at_results_needs_no_torch(results):
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+#: Of a command that imports no torch.
 STREAMS = {
-    "components norm | head -c 4": (0, "norm"),
-    "components norm >&-": (0, ""),
-    "components norm >/dev/full": (2, "llama-ablate: [Errno 28] No space left on device\n"),
-    "components norms 2>&-": (2, ""),
-    "components norms 2>/dev/full": (2, ""),
-    "components norms 2>&1 | true": (2, ""),
+    "init --list | head -c 5": (0, "first"),
+    "init --list >&-": (0, ""),
+    "init --list >/dev/full": (2, "llama-ablate: [Errno 28] No space left on device\n"),
+    "init nrom 2>&-": (2, ""),
+    "init nrom 2>/dev/full": (2, ""),
+    "init nrom 2>&1 | true": (2, ""),
     "--help | true": (0, ""),
 }
 
@@ -172,6 +175,7 @@ def test_an_interrupt_is_one_line_also_while_the_words_are_read(monkeypatch, cap
 
 
 @pytest.mark.skipif(os.getuid() == 0 and not shutil.which("chattr"), reason="root writes anywhere")
+@pytest.mark.usefixtures("without_pictures")
 def test_a_folder_that_cannot_be_written_is_told_with_what_is_allowed(results, tmp_path, capsys):
     closed = tmp_path / "closed"
     closed.mkdir()

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +19,7 @@ from llama_ablate.report import figures, tables
 from llama_ablate.results import Results, Store
 from tests import filled
 from tests.in_process import run_in_process
-from tests.quiet import within
+from tests.quiet import cpu_seconds
 
 
 @pytest.fixture
@@ -50,15 +49,12 @@ def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
     """Or of a thousand, where less is asked of the fast tier."""
     count = volume(1000, 10_000, 10_000)
     thousands = made(1, count, pending=10)
-    times = []
-    for _ in range(volume(1, 3, 3)):
-        began = time.monotonic()
+    with cpu_seconds(1):
         done = subprocess.run(
             [sys.executable, "-m", "llama_ablate", "status", str(thousands), "--json"],
             capture_output=True,
             check=False,
         )
-        times.append(time.monotonic() - began)
     said = json.loads(done.stdout)
     assert said["outcomes"] == {
         "ok": count - 10 - count // 1000,
@@ -66,7 +62,6 @@ def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
         "pending": 10,
     }
     assert len(said["runs"]) == count
-    assert within(sorted(times)[len(times) // 2], 1), times
 
 
 REPORT = """

@@ -361,14 +361,8 @@ def init_weights(model: Decoder, seed: int) -> Decoder:
     each from (seed, parameter name), unless their layer says how they begin. All else keeps what
     its component's constructor gives it, which draws from (seed, name of the part).
     """
-    model.load_state_dict(
-        {
-            name: tensor
-            for name, tensor in Decoder(model.spec, seed).state_dict().items()
-            if name not in _waiting(model)
-        },
-        strict=False,
-    )
+    kept, waiting = Decoder(model.spec, seed).state_dict(), _waiting(model)
+    model.load_state_dict({n: kept[n] for n in kept if n not in waiting}, strict=False)
     fill(model, model.spec, model.parametrization, seed)
     return model
 

@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from llama_ablate.results import Store
-from tests.commands import alive
-from tests.quiet import ended, until
+from tests.commands import ended
 from tests.reliability.harness import Settings, breaches, grid, nobody_left
 
 from .ray_cluster import RayCluster
@@ -50,7 +49,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
                         cluster.kill_node()
                         cluster.start_node()
                         nodes += 1
-                error = ended(launcher, 60)[1]
+                error = launcher.communicate()[1]
                 # 1: a run was lost three times without coming further; the next command tries it.
                 # 2: the head was killed.
                 done = launcher.returncode == 0
@@ -58,7 +57,7 @@ def test_a_grid_whose_nodes_and_head_are_killed_ends_with_the_results_of_the_loc
                 if launcher.returncode not in (0, 1, 2) or (launcher.returncode == 2) != told:
                     wrong.append((launcher.returncode, error))
                     break
-        nobody_left(results / "tiny", seconds=30)
+        nobody_left(results / "tiny")
         if found := breaches(results / "tiny", expected):
             wrong.append(found)
     print(wrong)
@@ -84,12 +83,12 @@ def test_a_ray_of_this_machine_listens_to_nobody_else_and_leaves_when_interrupte
     }
     assert listens <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     os.killpg(launcher.pid, signal.SIGINT)  # as from a terminal, which reaches all that it runs
-    out, error = ended(launcher, 15)
+    out, error = launcher.communicate()
     assert (launcher.returncode, out) == (130, ""), error
     assert error.splitlines()[-1].endswith("goes on from here")
     assert "Traceback" not in error
-    until(lambda: not alive(family), 10)
-    nobody_left(root, seconds=5)
+    ended(family, 20)
+    nobody_left(root)
     assert checkpoints(root)
 
 
@@ -100,7 +99,7 @@ def test_runs_whose_machine_runs_out_of_memory_end_as_oom_and_are_not_tried_agai
     file = experiment_file(train=TRAIN, measure="[perplexity]")
     little = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
     launcher = launch(file, tmp_path, *ALONE, **little)
-    error = ended(launcher, 120)[1]
+    error = launcher.communicate()[1]
     assert launcher.returncode == 1, error
     found = [store.outcome for store in Store(tmp_path / "tiny").records()]
     assert found == ["oom"] * 4
@@ -117,7 +116,7 @@ def test_a_cluster_without_room_is_said_so_and_waited_for(experiment_file, tmp_p
         said = next(line for line in launcher.stderr if line.startswith("note: a run takes"))
         assert said == "note: a run takes 1 CPU, the cluster has 0: waiting for nodes to join\n"
         cluster.start_node()
-        error = ended(launcher, 100)[1]
+        error = launcher.communicate()[1]
     assert launcher.returncode == 0, error
     assert not breaches(tmp_path / "tiny")
 

@@ -154,9 +154,9 @@ def there(root, pattern):
     return []
 
 
-def nobody_left(root, seconds=10):
+def nobody_left(root):
     """Wait until no process has a file of the results open."""
-    until(lambda: not any("process" in what for _name, _path, what in breaches(root)), seconds)
+    until(lambda: not any("process" in what for _name, _path, what in breaches(root)))
 
 
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from llama_ablate.interop.attention_maps import attention_maps
 from llama_ablate.interop.loader import open_model
 from llama_ablate.model.decoder import REGISTRIES, build, init_weights
 from tests.conftest import make_spec
+from tests.in_process import run_script
 from tests.interop.checkpoints import write_llama3
 
 ROOT = Path(__file__).parents[2]
@@ -113,18 +112,12 @@ def test_attention_writes_figures_and_arrays_that_the_script_draws_again(
     values = json.loads(capsys.readouterr().out)
     assert values["tokens"][0] == 128000
     assert any(name.endswith("layer-1-head-2.png") for name in values["files"])
-    script = [sys.executable, str(ROOT / "analysis" / "attention_maps.py")]
-    ran = subprocess.run(
-        [*script, str(out / "attention.npz"), "--head", "1", "--out", str(tmp_path / "again")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = ROOT / "analysis" / "attention_maps.py"
+    ran = run_script(script, out / "attention.npz", "--head", "1", "--out", tmp_path / "again")
+    assert ran.returncode == 0
     assert "layer 0, head 3: looks" in ran.stdout
     assert (tmp_path / "again.png").stat().st_size > 5000
-    wrong = subprocess.run(
-        [*script, str(out / "layer-0.png")], capture_output=True, text=True, check=False
-    )
+    wrong = run_script(script, out / "layer-0.png")
     assert wrong.returncode == 2
     assert "holds no attention maps" in wrong.stderr
     assert len(wrong.stderr.splitlines()) == 1
@@ -170,10 +163,7 @@ PRINTED = {0: 1.0000e00, 1: 8.1462e-01, 2: 6.6360e-01, 63: 2.4551e-06}
 
 def rope(*words):
     """What `rope_frequencies.py` does with these words."""
-    script = str(ROOT / "analysis" / "rope_frequencies.py")
-    return subprocess.run(
-        [sys.executable, script, *words], capture_output=True, text=True, check=False
-    )
+    return run_script(ROOT / "analysis" / "rope_frequencies.py", *words)
 
 
 def test_rope_gives_the_64_frequencies_of_the_walk_through(tmp_path):

@@ -356,7 +356,7 @@ def test_the_keyboard_does_what_the_mouse_does(whole, show):
     assert tab.locator("#comparison [data-table=large]").is_visible()
     tab.locator("nav a", has_text="Runs").focus()
     tab.keyboard.press("Enter")
-    until(lambda: tab.evaluate("scrollY") > 0, 10)
+    until(lambda: tab.evaluate("scrollY") > 0)
 
 
 @pytest.mark.full

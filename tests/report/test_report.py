@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy import stats
 
@@ -34,7 +35,7 @@ from llama_ablate.results.record import Measurement, Value
 from llama_ablate.results.snapshot import Results
 from tests import plans
 from tests.conftest import LEARNS
-from tests.in_process import run_in_process
+from tests.in_process import run_in_process, save_nothing
 from tests.metrics import measured
 
 LABELS = {"aa": "baseline", "bb": "rms<b>norm</b> & co", "cc": "wild"}
@@ -100,11 +101,13 @@ def comparison(store):
     return framed(read(store).table.comparison).set_index("label")
 
 
-def written(store):
-    """Write the report; return its page."""
+def written(store, savefig=save_nothing):
+    """Write the report, without its pictures unless they are asked for; return its page."""
     frames = read(store)
     every, notices = sections(frames), warnings(frames)
-    return page.write(frames, every, notices, store.report).read_text("utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", savefig)
+        return page.write(frames, every, notices, store.report).read_text("utf-8")
 
 
 def planned_anew(store, *, table=None, **experiment):
@@ -225,7 +228,7 @@ def test_tables_are_written_for_people_for_papers_and_for_machines(store):
 
 
 def test_the_page_holds_everything_and_asks_nothing_of_the_world(store):
-    text = written(store)
+    text = written(store, Figure.savefig)
     assert "default-src 'none'" in text
     whole, scripts = text, text.index("<script")
     text = text[:scripts]
@@ -673,7 +676,7 @@ def test_a_collapsed_run_leaves_its_variant_undecided_and_counts_in_its_rates(st
     text, _ = pair(store)
     assert "is not told apart from" in text
     assert "left out of rms<b>norm</b> & co: 1 collapsed" in text
-    written(store)
+    written(store, Figure.savefig)
 
 
 def test_the_loss_of_a_collapsed_run_is_no_part_of_its_variants_mean(store):
@@ -869,6 +872,7 @@ def test_powers_of_ten_along_an_axis_are_still_written_as_powers(tmp_path):
     assert all(text.get_parse_math() for text in ticks)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_labels_do_nothing_to_a_terminal_a_spreadsheet_or_a_page(hostile, capsys):
     for arguments in (["status"], ["show"], ["report"], ["compare"]):
         labels = ["baseline", "bb"] if arguments == ["compare"] else []

@@ -111,7 +111,7 @@ def rich(tmp_path_factory):
 model: {{dim: 16, layers: 1, heads: 2, context: 16}}
 variants: {{axes: {{feedforward: [relu]}}, match: parameters}}
 texts: [{texts}]
-train: {{steps: 60, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
+train: {{steps: 24, batch: 8, lr: 1e-3, precision: float32, kernel: math, evals: 2}}
 tune: {{lr: [5e-3, 1e-2, 3e-2]}}
 controls: {{aa: [none, init], positive: {{train.warmup: 0.9}}}}
 seeds: 2
@@ -251,7 +251,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
 ):
     file = experiment_file(
         "{axes: {feedforward: [relu]}}",
-        sizes="{models: [{dim: 8}, {dim: 16}, {dim: 24}], tokens_per_parameter: 2}",
+        sizes="{models: [{dim: 8}, {dim: 16}, {dim: 24}], tokens_per_parameter: 0.5}",
         train="{steps: 6, batch: 4, lr: 6e-2, precision: float32, kernel: math, evals: 2, "
         "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",

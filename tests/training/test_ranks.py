@@ -4,23 +4,26 @@ import os
 import socket
 import subprocess
 import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.run import parse_args
 
 from llama_ablate.commands.cli import main
+from llama_ablate.launch import worker
 from llama_ablate.model.decoder import Decoder, init_weights
 from llama_ablate.results import Results, Store
 from llama_ablate.results.record import ComputeSettings
 from llama_ablate.training import shards
 from llama_ablate.training.losses import Objective
 from tests import plans
-from tests.commands import PYTHON, alive, command, family, kill
+from tests.commands import PYTHON, command, ended, family, kill
 from tests.in_process import run_in_process
-from tests.quiet import until
 from tests.reliability.harness import in_child, there
 
 TRAIN = "{steps: 60, batch: 8, accumulate: 2, lr: 1e-3, precision: float32, kernel: math}"
@@ -57,7 +60,50 @@ def two(experiment_file, tmp_path):
     return file
 
 
-def test_two_processes_give_the_curve_of_one(two, experiment_file, tmp_path):
+class Torchrun:
+    """Stands in for torchrun: its ranks are forks of this process, which has imported torch."""
+
+    returncode = 0
+
+    def __init__(self, words, env, **_streams):
+        said = parse_args(words[words.index("torch.distributed.run") + 1 :])
+        assert (said.standalone, said.max_restarts, said.module) == (True, 0, True)
+        assert said.training_script == worker.__name__
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        of_all = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": said.nproc_per_node}
+        of_all |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = map(str, range(int(said.nproc_per_node)))
+        self._left = [
+            self._forked(said, env | of_all | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ranks
+        ]
+
+    @staticmethod
+    def _forked(said, environment):
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.environ.update(environment)
+            warnings.simplefilter("ignore")  # as in a process that is not pytest's
+            code = worker.main(said.training_script_args)
+        finally:
+            os._exit(code)
+
+    def poll(self):
+        while self._left:
+            self.returncode |= os.waitstatus_to_exitcode(os.waitpid(self._left.pop(), 0)[1])
+        return self.returncode
+
+    terminate = wait = poll
+
+
+def test_two_processes_give_the_curve_of_one(experiment_file, tmp_path, monkeypatch, request):
+    """With torchrun itself in the full tier."""
+    popen = SimpleNamespace(Popen=Torchrun, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(worker, "subprocess", popen)
+    two = request.getfixturevalue("two")
     one = experiment_file("{}", model=MODEL, train=TRAIN, seeds="1", measure="[perplexity]")
     assert one == two  # the same file, written anew: what "two" holds is done
     assert run_in_process(one, tmp_path / "one") == 0
@@ -151,7 +197,7 @@ def test_a_run_that_loses_one_of_two_processes_goes_on_to_the_same_end(
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
     kill(next(process for process in family(launcher) if _rank(process) == "1"))
-    error = launcher.communicate(timeout=120)[1]
+    error = launcher.communicate()[1]
     assert launcher.returncode == 0, error
     for row, other in zip(curve(tmp_path / "lost" / "tiny"), shared, strict=True):
         assert row == pytest.approx(other, rel=1e-6 if shard == "true" else 0, abs=0, nan_ok=True)
@@ -200,7 +246,7 @@ def test_another_number_of_shards_goes_on_from_a_checkpoint(
         assert launcher.poll() is None, launcher.stderr.read()
         time.sleep(0.01)
     launcher.terminate()
-    launcher.communicate(timeout=120)
+    launcher.communicate()
     assert not list(results.glob("tiny/runs/*/record.json")), "it was over too soon"
     capfd.readouterr()
     assert run_in_process(file(then), results) == 0
@@ -231,11 +277,12 @@ def test_no_rank_outlives_the_worker_that_started_it(experiment_file, tmp_path, 
     worker = ranks[0].parent().parent()
     launcher.kill()
     worker.kill()
-    until(lambda: not alive(ranks), 60)
+    ended(ranks, 60)
 
 
+@pytest.mark.timeout(200)
 def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_path, launch):
-    """As one of two, of which the other never comes: torch itself would wait for minutes."""
+    """As one of two, of which the other never comes: torch itself would wait for five minutes."""
     store = Store(tmp_path)
     store.prepare()
     plan = plans.of_runs("0a").model_copy(update={"compute": ComputeSettings("cpu")})
@@ -256,7 +303,7 @@ def test_a_rank_that_waits_for_the_others_leaves_when_torchrun_is_killed(tmp_pat
             rank = family(torchrun)
             assert rank
             torchrun.kill()
-            until(lambda: not alive(rank), 5)
+            ended(rank)
 
 
 def _rank(process):
