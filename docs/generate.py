@@ -11,7 +11,7 @@ from analysis.claims import pages as audit
 from docs import at_scale, battery, believed_files, reference_pages
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
-from llama_ablate.evidence import written
+from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns as described
 from llama_ablate.report import plots, tables
@@ -90,14 +90,15 @@ class _First:
     def example(self) -> str:
         """Read one row of each verdict aloud."""
         margin = self.frames.table.margin
-        rows = self.frames.table.comparison
-        lines = []
-        for verdict, row in (
-            rows[~rows["baseline"]].groupby("verdict", sort=False).first().iterrows()
-        ):
-            means = _MEANS[str(verdict)].format(margin=margin)
-            measured = written.interval(*row[["difference", "low", "high"]])
-            lines.append(f"- `{row['label']}`: {measured} is *{verdict}*: {means}")
+        first: dict[str, ComparisonRow] = {}
+        for row in self.frames.table.comparison:
+            first.setdefault(row.verdict, row)
+        lines = [
+            f"- `{row.label}`: {row.of_difference()} is *{verdict}*: "
+            f"{_MEANS[verdict].format(margin=margin)}"
+            for verdict, row in first.items()
+            if not row.baseline
+        ]
         return (
             "From [the first experiment](../README.md#a-first-experiment):\n\n"
             + "\n".join(lines)

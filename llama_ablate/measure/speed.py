@@ -1,7 +1,9 @@
 """Training and decoding throughput. One call is one turn of an interleaved pass.
 
 A turn is short and repeats its work until its seconds are over; of the repetitions the median
-counts, as another program that takes the processor for a moment lengthens a few of them.
+counts, as another program that takes the processor for a moment lengthens a few of them. A pass has
+five processes of three turns: where a process has its memory is luck that all its turns share, so
+each is one observation.
 """
 
 from collections.abc import Callable, Iterator, Sequence

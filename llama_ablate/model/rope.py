@@ -1,4 +1,10 @@
-"""Rotary position embedding, its layouts, and the ways to stretch it to longer contexts."""
+"""Rotary position embedding, its layouts, and the ways to stretch it to longer contexts.
+
+Meta's and llama2.c's checkpoints pair neighbouring coordinates, Hugging Face's pair halves: both
+are options, so a checkpoint is read without permuting a weight. Angles are float64 and tables
+float32; a step in bfloat16 rounds the tables too, as transformers does. Rotation in float32 takes
+3 to 8% more of a step, and moved no loss that could be seen (benchmarks/README.md).
+"""
 
 import math
 from typing import Literal
