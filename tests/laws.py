@@ -77,6 +77,8 @@ OPTIONS = {
         {"name": "mha", "softcap": 0.5},
         {"name": "mla", "latent": 12, "rope_dim": 2},
         {"name": "mla", "window": 5, "softcap": 0.5},
+        {"name": "mla", "qk_norm": True, "window": 5},
+        {"name": "mla", "qkv_bias": False},
         {"name": "gated_delta", "key_dim": 12, "value_dim": 8, "conv": 1},
         {"name": "mamba2", "state": 6, "expand": 2, "groups": 2},
         {"name": "mamba2", "value_dim": 16, "conv": 2, "conv_bias": False},

@@ -240,6 +240,31 @@ def test_mla_equals_the_equations_of_its_paper():
     torch.testing.assert_close(mla(x, context(6)), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_mla_normalises_the_queries_and_keys_of_each_head_but_for_what_is_rotated():
+    H, E, L, R = 3, 4, 6, 2
+    x = torch.randn(2, 6, 12, dtype=torch.float64)
+    mla = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R, qk_norm=True))
+    plain = filled(MLA(12, H, E, False, RMSNorm, latent=L, rope_dim=R))
+
+    def normed(y, gain):
+        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain
+
+    c = normed(x @ mla.down.weight[:L].T, mla.latent_norm.gain)
+    shared = x @ mla.down.weight[L:].T
+    out = []
+    for h in range(H):
+        q = x @ mla.q.weight[h * (E + R) : (h + 1) * (E + R)].T
+        q = torch.cat([normed(q[..., :E], mla.q_norm.gain), q[..., E:]], -1)
+        k = normed(c @ mla.k.weight[h * E : (h + 1) * E].T, mla.k_norm.gain)
+        scores = q @ torch.cat([k, shared], -1).transpose(1, 2) / (E + R) ** 0.5
+        seen = torch.ones(6, 6).tril().bool()
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        out.append(weights @ (c @ mla.v.weight[h * E : (h + 1) * E].T))
+    expected = torch.cat(out, -1) @ mla.out.weight.T
+    torch.testing.assert_close(mla(x, context(6)), expected, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(plain(x, context(6)), expected)
+
+
 def test_mla_keeps_the_latent_and_one_key_whatever_the_heads():
     """DeepSeek-V2's sizes: 512 + 64 numbers a token and layer, where MHA would keep 32,768."""
     with torch.device("meta"):

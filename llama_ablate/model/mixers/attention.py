@@ -248,7 +248,10 @@ class MLA(Attention):
     Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given)
     and one shared key of `rope_dim` (half a head's) that alone is rotated. The keys and values of
     all heads are two linear maps, without bias, of the latent. With a cache those maps are moved to
-    the queries and to the mixed values, so that decoding reads the latents alone.
+    the queries and to the mixed values, so that decoding reads the latents alone. `qk_norm`
+    normalises each head's queries and keys as in other attentions, but for the part that is
+    rotated; keys are then made of the cached latents, as a norm cannot be moved to the queries.
+    `qkv_bias` overrides for the projections of the layer's input what the model has.
     """
 
     def __init__(
@@ -261,6 +264,8 @@ class MLA(Attention):
         *,
         latent: int | None = None,
         rope_dim: int | None = None,
+        qk_norm: bool = False,
+        qkv_bias: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -272,8 +277,12 @@ class MLA(Attention):
                 f"latent {self.latent} and rope_dim {self.rope_dim} must be 1 or more"
             )
         self.scale = (head_dim + self.rope_dim) ** -0.5
-        self.q = Linear(dim, heads * (head_dim + self.rope_dim), bias=bias)
-        self.down = Linear(dim, self.latent + self.rope_dim, bias=bias)
+        biased = bias if qkv_bias is None else qkv_bias
+        self.q = Linear(dim, heads * (head_dim + self.rope_dim), bias=biased)
+        self.down = Linear(dim, self.latent + self.rope_dim, bias=biased)
+        self.q_norm = norm(head_dim) if qk_norm else nn.Identity()
+        self.k_norm = norm(head_dim) if qk_norm else nn.Identity()
+        self.is_absorbed = not qk_norm
         self.latent_norm = norm(self.latent)
         self.k = Linear(self.latent, heads * head_dim, bias=False)
         self.v = Linear(self.latent, heads * head_dim, bias=False)
@@ -285,23 +294,27 @@ class MLA(Attention):
         q_BHTe = self._heads(self.q(x_BTD))
         q_BHTE, turning_BHTR = q_BHTe.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
         latent_BTL, key_BTR = self.down(x_BTD).split([self.latent, self.rope_dim], dim=-1)
-        latent_BTL = self.latent_norm(latent_BTL).to(q_BHTE.dtype)
+        # A norm's gains may be of higher precision than what autocast projects to.
+        latent_BTL = self.latent_norm(latent_BTL).to(q_BHTe.dtype)
+        q_BHTE = self.q_norm(q_BHTE).to(q_BHTe.dtype)
         turning_BHTR, key_B1TR = ctx.rotate(turning_BHTR, key_BTR[:, None], ctx.pos_T)
-        if state is None:
-            k_BHTE = self._heads(self.k(latent_BTL))
-            v_BHTE = self._heads(self.v(latent_BTL))
+        kept_B1Sl, latent_BSL, key_B1SR = None, latent_BTL, key_B1TR
+        if state is not None:
+            (kept_B1Sl,) = state.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
+            latent_BSL, key_B1SR = kept_B1Sl[:, 0, :, : self.latent], kept_B1Sl[..., self.latent :]
+        if kept_B1Sl is None or not self.is_absorbed:
+            k_BHSE = self.k_norm(self._heads(self.k(latent_BSL))).to(q_BHTe.dtype)
+            v_BHSE = self._heads(self.v(latent_BSL))
             q_BHTe = torch.cat([q_BHTE, turning_BHTR], -1)
-            k_BHTe = torch.cat([k_BHTE, key_B1TR.expand(-1, self.heads, -1, -1)], -1)
-            mixed_BTe = self._attend(q_BHTe, k_BHTe, v_BHTE, ctx)
+            k_BHSe = torch.cat([k_BHSE, key_B1SR.expand(-1, self.heads, -1, -1)], -1)
+            mixed_BTe = self._attend(q_BHTe, k_BHSe, v_BHSE, ctx)
         else:
             up_k_HEL, up_v_HEL = (
                 part.weight.view(self.heads, self.head_dim, -1).to(q_BHTE.dtype)
                 for part in (self.k, self.v)
             )
-            (kept_B1Sl,) = state.update(torch.cat([latent_BTL[:, None], key_B1TR], -1))
             q_BHTl = torch.cat([q_BHTE @ up_k_HEL, turning_BHTR], -1)
-            latent_B1SL = kept_B1Sl[..., : self.latent]
-            mixed_BTl = self._attend(q_BHTl, kept_B1Sl, latent_B1SL, ctx)
+            mixed_BTl = self._attend(q_BHTl, kept_B1Sl, latent_BSL[:, None], ctx)
             mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
             mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
         out_BTD: Tensor = self.out(mixed_BTe)
