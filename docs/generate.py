@@ -11,8 +11,8 @@ from analysis.claims import pages as audit
 from docs import at_scale, battery, believed_files, reference_pages
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.report import columns as described
 from llama_ablate.report import plots, tables
 from llama_ablate.report.headline import headline

@@ -15,9 +15,9 @@ from typing import Literal
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import interval
-from llama_ablate.findings.comparison import ComparisonRow, Pairs, bias_of
+from llama_ablate.findings.comparison import Pairs, bias_of
 from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import Row, column
+from llama_ablate.findings.rows import ComparisonRow, Row, column
 from llama_ablate.results.plan_document import PlannedTable
 
 Kind = Literal["aa", "positive"]

@@ -29,6 +29,7 @@ from llama_ablate.findings import (
 from llama_ablate.findings.controls import Bias, Check, Kind, check
 from llama_ablate.findings.heldout import OF_DOCUMENTS
 from llama_ablate.findings.outcomes import UNSTABLE, Curves, milder_outcomes
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results.plan_document import (
     BITS,
     HELD_OUT,
@@ -283,7 +284,7 @@ class TableFrames:
         return {id_: standing.row for id_, standing in self.standings.items()}
 
     @cached_property
-    def comparison(self) -> list[comparison.ComparisonRow]:
+    def comparison(self) -> list[ComparisonRow]:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
         rows = comparison.compare(
             self.plan,

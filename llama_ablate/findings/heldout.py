@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
-from llama_ablate.findings.comparison import ComparisonRow, Losses
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.comparison import Losses
+from llama_ablate.findings.rows import ComparisonRow, Row, cell, column
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.terminal import plural

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llama_ablate.findings import contrasts
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import TableFrames
-from llama_ablate.findings.rows import Row, column
+from llama_ablate.findings.rows import ComparisonRow, Row, column
 
 _DECIDED = ("better", "worse", "equivalent")
 #: Shares of a run's length between which a branch is half of it.

@@ -7,6 +7,7 @@ Columns stand in the order of the class, those that lead before the others.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from string import Formatter
@@ -14,7 +15,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from llama_ablate.evidence.written import number
+from llama_ablate.evidence.written import interval, number, p_value, pace, seeds
+from llama_ablate.results.plan_document import NATS
 
 Method = TypeVar("Method", bound=Callable[..., str])
 #: What is written of a difference: its intervals hold for all rows of a table at once.
@@ -159,3 +161,244 @@ def _written(value: object, form: str) -> str:
     if value is None:
         return ""
     return number(value, form) if form and isinstance(value, float) else format(value, form)
+
+
+@dataclass(frozen=True)
+class ComparisonRow(Row):
+    """A variant beside the baseline of its table: quality, difference, size, speed and memory."""
+
+    label: str = column("label of the variant", "variant", leading=True)
+    baseline: bool = column("whether it is the baseline")
+    role: str = column("`aa` or `positive` for a control, else empty")
+    point: str = column("what was tuned, as `lr 0.001`; empty where nothing is")
+    outcome: str = column("how its reported runs ended, counted")
+    unit: str = column(
+        "unit of losses and differences: `nats` per token, or `bits/byte` where variants have "
+        "tokenizers of their own"
+    )
+    n: int = column(
+        "number of seeds that are paired with the baseline's; of the baseline its own",
+        "n",
+        leading=True,
+    )
+    loss: float = column("mean loss over its reported runs that ended `ok`: those that trained")
+    sd: float = column("standard deviation of the loss over seeds")
+    difference: float = column(
+        "mean difference from the baseline, paired by seed; below 0 is better"
+    )
+    low: float = column("lower end of its interval, which holds for all rows of the table at once")
+    high: float = column("upper end of its interval")
+    verdict: str = column(
+        "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, `collapsed`, "
+        "`failed`, `pending`; of the baseline `baseline`"
+    )
+
+    @cell("loss ({unit})", leading=True)
+    def of_loss(self) -> str:
+        """Write the mean loss; where runs were lost, of how many it is."""
+        mean, trained = number(self.loss, f".{self.places}f"), self.ended - self.lost
+        told = f" (mean of the {trained} that trained)" if self.lost and trained else ""
+        return mean + told
+
+    @cell(DIFFERENCE, leading=True)
+    def of_difference(self) -> str:
+        """Write the difference with its interval."""
+        return "" if self.baseline else interval(self.difference, self.low, self.high)
+
+    @cell("verdict", leading=True)
+    def of_verdict(self) -> str:
+        """Write the verdict; of a better variant, also in what guarded number it is worse."""
+        guarded = self.verdict == "better" and self.guard
+        return f"{self.verdict}, {self.guard}" if guarded else self.verdict
+
+    @cell("at half the length", leading=True, optional=True)
+    def of_half(self) -> str:
+        """Write what half the length of training said."""
+        return self.half or ""
+
+    @cell("bias", leading=True, optional=True)
+    def of_bias(self) -> str:
+        """Write what is known of a bias."""
+        return self.bias
+
+    @cell("learning rate", leading=True, optional=True)
+    def of_rate(self) -> str:
+        """Write whether the learning rate was tuned."""
+        return self.rate
+
+    p_corrected: float = column(
+        "two-sided p value, corrected for the number of rows (Bonferroni): below 0.05 just where "
+        "the interval leaves out 0"
+    )
+    alpha: float = column("error that the row's interval spends")
+    df: float = column("degrees of freedom of the standard error")
+    seed_se: float = column("standard error of the difference over seeds")
+    text_se: float = column("standard error of the difference over held-out texts")
+    pooled: bool = column("whether the variance over seeds is moderated by the other rows'")
+    seeds_low: float = column(
+        "fewest seeds that would decide an inconclusive row, four times in five"
+    )
+    seeds_high: float = column("most seeds that would; infinite beyond a thousand")
+    correlation: float = column(
+        "correlation over seeds with the baseline; missing below five pairs"
+    )
+    pairing_saves: float = column(
+        "how many times the runs an unpaired design would need; missing as that is"
+    )
+    ended: int = column("its reported runs that have finished")
+    too_short: int = column("how many of them were too short")
+    lost: int = column("how many of them diverged or collapsed")
+    lost_low: float = column(
+        "lower end of the 95% interval of the share of the lost (Clopper and Pearson)"
+    )
+    lost_high: float = column("upper end of it")
+    lost_p_corrected: float = column(
+        "exact two-sided p of that share against the baseline's, corrected for the number of rows; "
+        "missing where neither has lost any"
+    )
+    look: float = column("which of the planned looks the row is from")
+    looks: int = column("how many looks are planned")
+    finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
+    diverged: int = column("how many of them diverged")
+    collapsed: int = column("how many of them collapsed")
+    perplexity: float = column("mean perplexity")
+    bits_per_byte: float = column("mean loss in bits per byte of text")
+    excess_nats: float = column(
+        "mean loss above that of the best possible, of a text whose source is known"
+    )
+    parameters: int = column("trained parameters", "parameters", ",", leading=True)
+    active_parameters: int = column("parameters that a token passes")
+    non_embedding: int = column("parameters without those of tokens and learned positions")
+    residual: float = column("what matching left of the budget, as a share")
+    solved: str = column("what matching changed, as `feed-forward width 176`")
+    flops_per_token: int = column("forward FLOPs per token at the training context")
+    train_tokens_per_s: float = column("tokens per second of training")
+    train_speed_ratio: float = column("training speed over that of the baseline in the same turns")
+    train_speed_low: float = column("lower end of its 95% interval")
+    train_speed_high: float = column("upper end of its 95% interval")
+    train_speed_turns: int = column("turns that both were timed in")
+    train_speed_processes: int = column("processes that the turns were in")
+    train_speed_spread: float = column(
+        "width of the middle half of the turns' ratios, over their median"
+    )
+    decode_tokens_per_s: float = column("tokens per second of decoding, with the cache")
+    decode_speed_ratio: float = column("decode speed over that of the baseline in the same turns")
+    decode_speed_low: float = column("lower end of its 95% interval")
+    decode_speed_high: float = column("upper end of its 95% interval")
+    decode_speed_turns: int = column("turns that both were timed in")
+    decode_speed_processes: int = column("processes that the turns were in")
+    decode_speed_spread: float = column(
+        "width of the middle half of the turns' ratios, over their median"
+    )
+
+    @cell("speed", leading=True, optional=True)
+    def of_training(self) -> str:
+        """Write the ratio of training speeds."""
+        return pace(self.train_speed_ratio, self.train_speed_low, self.train_speed_high)
+
+    @cell("decode speed", optional=True)
+    def of_decoding(self) -> str:
+        """Write the ratio of decode speeds."""
+        return pace(self.decode_speed_ratio, self.decode_speed_low, self.decode_speed_high)
+
+    kv_bytes_per_token: int = column(
+        "bytes that a token adds to the state, of 16-bit numbers", "KV bytes/token", ","
+    )
+    state_bytes: float = column(
+        "bytes of the state of one sequence of the training context, 16-bit",
+        "state bytes",
+        ",.0f",
+        leading=True,
+        optional=True,  # plans of older versions know what a token adds alone
+    )
+    kv_measured_bytes_per_token: float = column("bytes that a token adds, counted on live tensors")
+    peak_memory_bytes: float = column("mean over its runs of the most memory that training held")
+
+    @cell("runs", optional=True)
+    def of_runs(self) -> str:
+        """Write how the runs ended, where not all ended ok; of the lost also the share."""
+        if self.outcome.endswith(" ok") and "," not in self.outcome:
+            return ""
+        if not self.lost:
+            return self.outcome
+        p = self.lost_p_corrected
+        against = "" if math.isnan(p) else f", p {p_value(p)}"
+        ends = f"[{self.lost_low:.0%}, {self.lost_high:.0%}]"
+        return f"{self.outcome}: {self.lost / self.ended:.0%} {ends}{against}"
+
+    @cell("p, corrected")
+    def of_p(self) -> str:
+        """Write the p value."""
+        return p_value(self.p_corrected)
+
+    @cell("seeds to decide", optional=True)
+    def of_seeds(self) -> str:
+        """Write how many seeds would decide the row; nothing where looks are planned."""
+        return "" if self.looks > 1 else seeds(self.seeds_low, self.seeds_high)
+
+    @cell("tuned to", optional=True)
+    def of_point(self) -> str:
+        """Write what was tuned."""
+        return self.point
+
+    @cell("over the floor (nats)", optional=True)
+    def of_excess(self) -> str:
+        """Write the loss above that of the best possible."""
+        return number(self.excess_nats, f"+.{self.places}f")
+
+    def _is_in_nats(self) -> bool:
+        return self.unit == NATS.name  # else one is the loss, and the other does not compare
+
+    @cell("bits/byte", optional=True)
+    def of_bits(self) -> str:
+        """Write the loss in bits per byte."""
+        return number(self.bits_per_byte, f".{self.places}f") if self._is_in_nats() else ""
+
+    @cell("perplexity", when=_is_in_nats)
+    def of_perplexity(self) -> str:
+        """Write the perplexity with the decimals of the loss."""
+        value = self.perplexity
+        if math.isnan(value):
+            return "-"
+        if not 0 < value < math.inf:
+            return f"{value:g}"
+        return f"{value:,.{max(0, self.places - math.floor(math.log10(value)))}f}"
+
+    def _has_idle_parameters(self) -> bool:
+        return self.active_parameters != self.parameters
+
+    @cell("active", when=_has_idle_parameters)
+    def of_active(self) -> str:
+        """Write the parameters that a token passes."""
+        return f"{self.active_parameters:,}"
+
+    def _is_matched(self) -> bool:
+        return abs(self.residual) > 0
+
+    @cell("matched to", when=_is_matched)
+    def of_match(self) -> str:
+        """Write what matching left of the budget, and what it changed."""
+        changed = self.solved.removeprefix("feed-forward ")
+        return f"{self.residual:+.2%}" + (f" ({changed})" if changed else "")
+
+    bias: str = column(
+        "what is known of a bias of all arms but the baseline, beside a verdict on a difference: "
+        "empty where a repeated baseline is equal bit for bit, `not bounded` where there is none "
+        "(and whether the word stands after an A/A arm's interval), else `within` an interval",
+        default="",
+    )
+    guard: str = column(
+        "in which guarded numbers it is worse, as `worse in NAME`; empty where in none", default=""
+    )
+    rate: str = column(
+        "`one rate for all: not tuned` where it has another optimizer than the baseline, and only "
+        "the baseline's learning rate; else empty",
+        default="",
+    )
+    half: str | None = column(
+        "what half the length of training said: `same`, `turned` (better for worse), `was` with "
+        "another verdict, `undecided`; only where runs have a branch there",
+        default=None,
+    )
+    #: Decimals of losses: as many as the narrowest interval of the table bears out.
+    places: int = 3

@@ -23,7 +23,7 @@ from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.guards import GuardRow
 from llama_ablate.findings.outcomes import counted
-from llama_ablate.findings.rows import columns
+from llama_ablate.findings.rows import ComparisonRow, columns
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
@@ -37,7 +37,7 @@ _NOT_LEARNED = ("tokens", "steps", "timeout_s", "evals", "branches", "precision"
 #: What was timed in an experiment's own pass.
 _OF_ITS_PASS = [
     name
-    for name in columns(comparison.ComparisonRow)
+    for name in columns(ComparisonRow)
     if "_speed_" in name or name.endswith(("_tokens_per_s", "_measured_bytes_per_token"))
 ]
 
@@ -121,9 +121,9 @@ class UnionTable(TableFrames):
         return [row for part in self.parts for row in part.guards]
 
     @cached_property
-    def comparison(self) -> list[comparison.ComparisonRow]:
+    def comparison(self) -> list[ComparisonRow]:
         """One row for each variant; speeds and their ratios are those of its own experiment."""
-        own: dict[str, comparison.ComparisonRow] = {}
+        own: dict[str, ComparisonRow] = {}
         for part in self.parts:
             for variant, row in zip(part.plan.variants, part.comparison, strict=True):
                 own.setdefault(variant.id, row)

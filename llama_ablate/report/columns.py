@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, ends, spread
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.findings.rows import columns as described
 from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.results import CURVE

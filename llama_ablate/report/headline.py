@@ -9,10 +9,10 @@ import pandas as pd
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses, ladder, lengths
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.terminal import listed, plural
 

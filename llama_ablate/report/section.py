@@ -10,10 +10,9 @@ from typing import TypeVar
 import pandas as pd
 
 from llama_ablate.findings import lengths
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import Row, frame, leading
+from llama_ablate.findings.rows import ComparisonRow, Row, frame, leading
 from llama_ablate.findings.rows import cells as written
 from llama_ablate.report.parts import Parts
 

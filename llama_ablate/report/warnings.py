@@ -13,9 +13,9 @@ from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, rows
 from llama_ablate.findings.hypotheses import undecidable
+from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced

@@ -7,9 +7,8 @@ from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import comparison, contrasts
-from llama_ablate.findings.comparison import ComparisonRow
 from llama_ablate.findings.frames import Frames, TableFrames, rows
-from llama_ablate.findings.rows import DIFFERENCE, cells
+from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, cells
 from llama_ablate.report.picture import (
     BASELINE,
     FIGURES,
