@@ -15,7 +15,8 @@ from llama_ablate.commands.cli import main
 from llama_ablate.files import disk
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
-from llama_ablate.report import figures, tables
+from llama_ablate.report import plots, tables
+from llama_ablate.report.sections import FIGURES
 from llama_ablate.results import Results, Store
 from tests import filled
 from tests.in_process import run_in_process
@@ -123,20 +124,20 @@ def test_a_report_reads_records_once_and_four_times_the_runs_take_four_times_the
 
 def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):
     frames = Frames.of(Results.open(made(60, 2)))
-    effects = figures.effects(frames)
+    effects = plots.draw(FIGURES["effects"](frames))
     assert effects.get_size_inches()[1] < 20
     axes = effects.axes[0]
     ordered = list(framed(frames.table.comparison).sort_values("difference")["label"])
     ordered.remove("rope")
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == ordered[:20] + ordered[-20:]
-    said = "19 of 59 variants are left out: drawn are the lowest and the highest losses"
+    said = "19 of 59 rows are left out: drawn are the lowest and the highest"
     assert axes.get_title(loc="left").replace("\n", " ") == said
-    curves = figures.learning_curves(frames).axes
-    assert curves[0].get_title(loc="left").startswith("53 of 60 variants are thin and light")
+    curves = plots.draw(FIGURES["learning_curves"](frames)).axes
+    assert curves[0].get_title(loc="left").startswith("53 of 59 variants are thin and light")
     named = [text.get_text() for text in curves[-1].get_legend().get_texts()]
     assert set(named) == {"rope", *ordered[:5], ordered[-1]}
-    growth = figures.cache_growth(frames).axes[0]
+    growth = plots.draw(FIGURES["cache_growth"](frames)).axes[0]
     assert len(growth.get_legend().get_texts()) == 12
     assert growth.get_title(loc="left").startswith("48 of 60 sizes are left out")
 

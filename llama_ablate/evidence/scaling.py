@@ -139,7 +139,9 @@ class _Ladder:
     """Laws through a loss for each size: the best one, and the best with one constant held.
 
     Inside, sizes are divided by their geometric mean, so that `above` is what a law adds to its
-    floor at the middle size. Shapes are in sizes (S), held values (R) and exponents (K).
+    floor at the middle size. Shapes are in sizes (S), held values (R) and exponents (K). Solved at
+    once, the 240 laws of a fit's profiles take 0.007 s; scipy's `least_squares` takes 0.19 s for
+    them from one start each, and may stop at a local minimum.
     """
 
     def __init__(

@@ -340,7 +340,8 @@ def _remark(axes: Axes, panel: Panel) -> None:
     """Write above the axes what is not drawn, or not named."""
     left = shown(panel)[1] if isinstance(panel, Dots) else 0
     about = "" if isinstance(panel, Dots) else panel.cast.remark
-    more = f"{left:,} of {left + _ROWS:,} are left out: drawn are the ends" if left else ""
+    what = "rows are left out: drawn are the lowest and the highest"
+    more = f"{left:,} of {left + _ROWS:,} {what}" if left else ""
     if text := "; ".join(filter(None, (about, panel.remark, more))):
         axes.set_title(textwrap.fill(text, _LINE), fontsize=8, loc="left")
 

@@ -151,16 +151,16 @@ def save(
 ) -> None:
     """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note.
 
-    LaTeX has the leading columns: in `.tex` as many as a paper's column holds, in `-wide.tex` as
-    many as its page; of more than `short` columns, those alone (0: all).
+    LaTeX has the leading columns: in `.tex` five for a paper's column, in `-wide.tex` nine for its
+    page; of more than `short` columns, those alone (0: all).
     """
     save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
     write_text(base.with_name(base.name + ".md"), text)
     leading = cells.iloc[:, : short or None]
-    for ending, width in (("", latex.COLUMN), ("-wide", latex.PAGE)):
+    for ending in ("", "-wide"):
         name = f"tab:{base.name}{ending}"
-        text = latex.table(leading, caption, name, note=note, width=width)
+        text = latex.table(leading, caption, name, note=note, wide=bool(ending))
         write_text(base.with_name(f"{base.name}{ending}.tex"), text)
 
 

@@ -144,7 +144,8 @@ def from_llama2c(data: bytes) -> SentencePiece:
     return SentencePiece(proto + _field(2, trainer) + _field(3, normalizer))
 
 
-# The wire format of protocol buffers: a key (field number and kind), then the value.
+# The wire format of protocol buffers: a key (field number and kind), then the value. The library's
+# own `sentencepiece_model_pb2` needs protobuf, which sentencepiece 0.2 does not depend on.
 def _varint(value: int) -> bytes:
     out = b""
     while value > 127:
