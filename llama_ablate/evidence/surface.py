@@ -105,7 +105,10 @@ def over_points(
     n = len(losses)
     points = np.array([parameters, tokens, losses], float)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
-    drawn = [_nearest(*np.repeat(points, count, axis=1), [best]) for count in counts]
+    drawn = []
+    for count in counts:
+        sizes, lengths, values = np.repeat(points, count, axis=1)
+        drawn.append(_nearest(sizes, lengths, values, [best]))
 
     def estimate(name: str) -> Estimate:
         low, high = np.quantile([getattr(one, name) for one in drawn], [0.025, 0.975])
