@@ -103,9 +103,10 @@ def over_points(
     """
     best = fit_surface(parameters, tokens, losses)
     n = len(losses)
-    points = np.array([parameters, tokens, losses], float)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
-    drawn = [_nearest(*np.repeat(points, count, axis=1), starts=[best]) for count in counts]
+    sizes, lengths, values = (np.asarray(v, float) for v in (parameters, tokens, losses))
+    chosen = [np.repeat(np.arange(n), count) for count in counts]
+    drawn = [_nearest(sizes[own], lengths[own], values[own], [best]) for own in chosen]
 
     def estimate(name: str) -> Estimate:
         low, high = np.quantile([getattr(one, name) for one in drawn], [0.025, 0.975])
