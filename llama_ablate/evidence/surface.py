@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.written import Estimate
+from llama_ablate.evidence.student import quantile
 
 Array = NDArray[np.float64]
 #: The numbers of a surface that have intervals.
@@ -103,12 +103,10 @@ def over_points(
     """
     best = fit_surface(parameters, tokens, losses)
     n = len(losses)
-    points = np.array([parameters, tokens, losses], float)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws)
-    drawn = []
-    for count in counts:
-        sizes, lengths, values = np.repeat(points, count, axis=1)
-        drawn.append(_nearest(sizes, lengths, values, [best]))
+    sizes, lengths, values = (np.asarray(v, float) for v in (parameters, tokens, losses))
+    chosen = [np.repeat(np.arange(n), count) for count in counts]
+    drawn = [_nearest(sizes[own], lengths[own], values[own], [best]) for own in chosen]
 
     def estimate(name: str) -> Estimate:
         low, high = np.quantile([getattr(one, name) for one in drawn], [0.025, 0.975])

@@ -1,4 +1,9 @@
-"""Documents of local files, read piece by piece: plain text, JSON lines, Parquet and Arrow."""
+"""Documents of local files, read piece by piece: plain text, JSON lines, Parquet and Arrow.
+
+JSON is read here because pyarrow's reader, twice as fast (0.4 s for 176 MiB), refuses a list of
+rows, a row longer than a block and another column whose type changes, and has no line for an error;
+`datasets` held 1.0 GiB for a list of 176 MiB.
+"""
 
 import codecs
 import json

@@ -1,7 +1,8 @@
 """Tasks in lm-evaluation-harness' YAML: fields and Jinja templates of a data set's rows.
 
 Multiple choice and log-likelihood are read, without examples in the prompt. What would run code of
-a task's own, or need another task's file, is refused.
+a task's own, or need another task's file, is refused. `interop/lm_eval` is no second reader: there
+the harness, an extra, asks a model and reports means; here runs are paired by their items' answers.
 """
 
 import ast

@@ -1,4 +1,8 @@
-"""SentencePiece models: as tokenizers, built from llama2.c's pieces, and parsed."""
+"""SentencePiece models: as tokenizers, built from llama2.c's pieces, and parsed.
+
+They are parsed here because the library's own `sentencepiece_model_pb2`, which takes 0.02 s to
+import, needs protobuf, on which neither sentencepiece 0.2 nor any other dependency depends.
+"""
 
 import base64
 import json
@@ -144,8 +148,7 @@ def from_llama2c(data: bytes) -> SentencePiece:
     return SentencePiece(proto + _field(2, trainer) + _field(3, normalizer))
 
 
-# The wire format of protocol buffers: a key (field number and kind), then the value. The library's
-# own `sentencepiece_model_pb2` needs protobuf, which sentencepiece 0.2 does not depend on.
+# The wire format of protocol buffers: a key (field number and kind), then the value.
 def _varint(value: int) -> bytes:
     out = b""
     while value > 127:
