@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.written import Estimate
 from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.written import Estimate
 
 Array = NDArray[np.float64]
 #: The numbers of a surface that have intervals.
