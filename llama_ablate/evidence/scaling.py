@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from llama_ablate.evidence.intervals import Interval, simultaneous
 from llama_ablate.evidence.pairing import Effect, paired_effect
 from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.written import Estimate
 
 Array = NDArray[np.float64]
 _STEEPEST = 5.0  # an exponent beyond is a step, not a law
@@ -33,19 +34,6 @@ class Law:
     def __call__(self, x: float) -> float:
         """Return the loss at a size."""
         return self.floor + self.scale * math.pow(x, -self.exponent)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with the ends of its 95% interval.
-
-    `low` is 0 and `high` infinite where the losses do not bound the number on that side; both are
-    NaN where one seed says nothing of the noise.
-    """
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -120,7 +108,7 @@ def fit(
     ladder = _Ladder(x, values.mean(1), floor)
     if values.shape[1] < 2:
         of = {"floor": law.floor, "exponent": law.exponent, "projected": law(at)}
-        intervals = {name: Estimate(value, math.nan, math.nan) for name, value in of.items()}
+        intervals = {name: Estimate(value) for name, value in of.items()}
     else:
         intervals = {
             "exponent": ladder.profile("exponent", values),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.scaling import Estimate
 from llama_ablate.evidence.student import quantile
+from llama_ablate.evidence.written import Estimate
 
 Array = NDArray[np.float64]
 #: The numbers of a surface that have intervals.
@@ -111,7 +111,7 @@ def over_seeds(
     seeds = values.shape[1]
     best = fit_surface(parameters, tokens, list(values.mean(1)))
     if seeds < 2:
-        return {name: Estimate(getattr(best, name), math.nan, math.nan) for name in ESTIMATED}
+        return {name: Estimate(getattr(best, name)) for name in ESTIMATED}
     chosen = np.random.default_rng(seed).integers(0, seeds, (draws, seeds))
     rows, which = np.unique(np.sort(chosen, 1), axis=0, return_inverse=True)
     drawn = fit_surfaces(parameters, tokens, values[:, rows].mean(2).T)

@@ -1,6 +1,7 @@
 """Numbers as people read them: with as many decimals as their intervals bear out."""
 
 import math
+from typing import NamedTuple
 
 NO_DIFFERENCE = "no difference seen"  # of a ratio whose interval holds 1
 _UNKNOWN, _POINT, _MOST = 3, 4, 6  # decimals: without an interval, of a point, at most
@@ -89,6 +90,27 @@ def bounded(value: float, low: float, high: float, form: str) -> str:
     if low == 0 and high > 0:
         return f"at most {high:{form}}"
     return f"at least {low:{form}}" if math.isinf(high) else interval(value, low, high, form)
+
+
+class Estimate(NamedTuple):
+    """A number and the ends of its 95% interval: in tables as data `NAME`, `NAME_low`, `NAME_high`.
+
+    Of a quantity that is not negative `low` is 0 and `high` infinite where nothing bounds it on
+    that side; both are NaN where one seed says nothing of the noise. With a format it is written as
+    such a quantity, without one as a difference, and as nothing where it is NaN.
+    """
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+    def __format__(self, form: str) -> str:
+        """Write the number with its interval."""
+        return bounded(*self, form) if form else str(self)
+
+    def __str__(self) -> str:
+        """Write a difference with its interval."""
+        return "" if math.isnan(self.value) else interval(*self)
 
 
 def p_value(p: float) -> str:

@@ -12,12 +12,12 @@ from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
 from llama_ablate.evidence.factorial import weights
-from llama_ablate.evidence.written import decimals, number, p_value
+from llama_ablate.evidence.written import Estimate, decimals, number, p_value
 from llama_ablate.findings import heldout, tuning
 from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Estimate, Row, cell, column, columns
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
 from llama_ablate.results.plan_document import PlannedVariant
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ import pandas as pd
 
 from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
 from llama_ablate.evidence.surface import over_seeds
-from llama_ablate.evidence.written import bounded
+from llama_ablate.evidence.written import Estimate, bounded
 from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import Estimate, Row, cell, column
+from llama_ablate.findings.rows import Row, cell, column
 
 _FURTHER = 10.0  # how far to project, in multiples of the largest size
 _AXES = ("parameters", "tokens", "compute")
@@ -175,8 +175,7 @@ def surface(frames: Frames) -> list[SurfaceRow]:
             estimates = over_seeds(parameters, tokens, grid.to_numpy().tolist())
         except ValueError:
             continue  # too few points, or tokens in step with parameters: there is no surface
-        named = {name: Estimate(one.value, one.low, one.high) for name, one in estimates.items()}
-        rows.append(SurfaceRow(label=str(label), n=len(grid), **named))
+        rows.append(SurfaceRow(label=str(label), n=len(grid), **estimates))
     return rows
 
 
@@ -249,15 +248,11 @@ def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
     if can_be_checked(len(x), floor):
         check = fit(x[:-1], losses[:-1], at=x[-1], floor=floor).projected
         measured = float(np.mean(losses[-1]))
-        predicted = Estimate(check.value, check.low, check.high)
-        values |= {"predicted": predicted, "measured": measured}
+        values |= {"predicted": check, "measured": measured}
         if check.low <= measured <= check.high:
             values |= {"at": at}
             names.append("projected")
-    for name in names:
-        estimate = getattr(law, name)
-        values[name] = Estimate(estimate.value, estimate.low, estimate.high)
-    return values
+    return values | {name: getattr(law, name) for name in names}
 
 
 def _trends(ends: pd.DataFrame, margin: float | None) -> dict[str, dict[str, Any]]:

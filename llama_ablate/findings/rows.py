@@ -7,15 +7,14 @@ Columns stand in the order of the class, those that lead before the others.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from string import Formatter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from llama_ablate.evidence.written import bounded, interval, number
+from llama_ablate.evidence.written import number
 
 Method = TypeVar("Method", bound=Callable[..., str])
 #: What is written of a difference: its intervals hold for all rows of a table at once.
@@ -93,26 +92,6 @@ class Row:
     def is_baseline(self) -> bool:
         """Whether that is the baseline."""
         return bool(getattr(self, "baseline", False))
-
-
-class Estimate(NamedTuple):
-    """A number and the ends of its interval: in data `NAME`, `NAME_low` and `NAME_high`.
-
-    It is one cell: with a format as of a quantity that is not negative, an end of 0 or infinity
-    being none; without one as a difference, and as nothing where it is NaN.
-    """
-
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-
-    def __format__(self, form: str) -> str:
-        """Write the number with its interval."""
-        return bounded(*self, form) if form else str(self)
-
-    def __str__(self) -> str:
-        """Write a difference with its interval."""
-        return "" if math.isnan(self.value) else interval(*self)
 
 
 def columns(kind: type[Row]) -> dict[str, str]:

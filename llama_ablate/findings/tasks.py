@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import Interval, StandardError, Verdict, judged, simultaneous
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
-from llama_ablate.evidence.written import number
+from llama_ablate.evidence.written import Estimate, number
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import DIFFERENCE, Estimate, Row, cell, column
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
 from llama_ablate.results.record import TRAINING

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from llama_ablate.evidence.scaling import Law, fit
+from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import ladder
-from llama_ablate.findings.rows import Estimate, cells
+from llama_ablate.findings.rows import cells
 from llama_ablate.findings.rows import frame as framed
 
 LAW = Law(1.2, 15.0, 0.25)
