@@ -2,16 +2,16 @@
 
 import statistics
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from analysis.claims.experiments import _lengths, by_length, evidence, scale_of
 from analysis.claims.ledger import Claim, Evidence, ledger
 from analysis.claims.pages import _claim
+from llama_ablate.findings import hypotheses
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results
+from tests import tables
 from tests.in_process import run_in_process
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def frames(experiment_file, tmp_path):
 
 
 def test_a_hypothesis_on_the_loss_is_told_at_every_branch_of_the_runs(frames):
-    lengths, other = framed(by_length(frames))
+    lengths, other = by_length(frames)
     assert list(lengths) == [10 * 4 * 16]
     assert other == {}  # the perplexity is measured at the end alone
     runs = frames.table.runs.pivot_table(
@@ -98,8 +98,9 @@ def test_a_hypothesis_on_the_loss_is_told_at_every_branch_of_the_runs(frames):
 
 
 def test_the_length_at_which_a_verdict_turned_is_told():
-    row = SimpleNamespace(difference=0.1, low=0.0, high=0.2, unit="nats", n=3)
-    lengths = dict.fromkeys((1_200_000, 3_000_000, 6_000_000), row)
+    stated = [{"variant": "a", "direction": "better"}]
+    made = tables.frames({"": {"base": [2.0, 2.1], "a": [2.1, 2.2]}}, hypotheses=stated)
+    lengths = dict.fromkeys((1_200_000, 3_000_000, 6_000_000), *hypotheses.results(made))
     words = dict(zip(lengths, ("refuted", "refuted", "undecided"), strict=True))
     assert _lengths(lengths, words, "supported").endswith("It turned after 3.0M tokens")
     assert "turned" not in _lengths(lengths, words, "refuted")
