@@ -170,7 +170,7 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
         file = experiment_file(guard="{metric: cloze, worse_by: 1 points}", measure=measure)
         assert run_in_process(file, tmp_path / "r") == 0
         table = Frames.of(Results.open(tmp_path / "r" / "tiny")).table
-        guarded = [(row.measure, row.result) for row in framed(table.guards).itertuples()]
+        guarded = [(row.measure, row.result) for row in table.guards]
         return framed(tasks.accuracies(table)), guarded, capsys.readouterr().err
 
     for words in ("first", "second"):

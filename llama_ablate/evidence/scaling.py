@@ -108,7 +108,7 @@ def fit(
     ladder = _Ladder(x, values.mean(1), floor)
     if values.shape[1] < 2:
         of = {"floor": law.floor, "exponent": law.exponent, "projected": law(at)}
-        intervals = {name: Estimate(value, math.nan, math.nan) for name, value in of.items()}
+        intervals = {name: Estimate(value) for name, value in of.items()}
     else:
         intervals = {
             "exponent": ladder.profile("exponent", values),

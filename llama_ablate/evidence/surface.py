@@ -135,7 +135,7 @@ def over_seeds(
     seeds = values.shape[1]
     best = fit_surface(parameters, tokens, list(values.mean(1)))
     if seeds < 2:
-        return {name: Estimate(getattr(best, name), math.nan, math.nan) for name in ESTIMATED}
+        return {name: Estimate(getattr(best, name)) for name in ESTIMATED}
     chosen = np.random.default_rng(seed).integers(0, seeds, (draws, seeds))
     rows, which = np.unique(np.sort(chosen, 1), axis=0, return_inverse=True)
     n, d = np.asarray(parameters, float), np.asarray(tokens, float)
