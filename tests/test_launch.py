@@ -206,6 +206,7 @@ def test_a_grid_whose_worker_is_killed_and_that_is_stopped_goes_on_to_the_same_n
     A killed launcher leaves no worker behind.
     """
     file = experiment_file("{}", train=LONG)
+    assert run_in_process(file, tmp_path / "whole") == 0
     launcher = launch(command(file, tmp_path))
     logs = tmp_path / "tiny" / "working"
     first = until(lambda: len(found := at_work(launcher, tmp_path / "tiny")) >= 2 and found)
@@ -220,7 +221,6 @@ def test_a_grid_whose_worker_is_killed_and_that_is_stopped_goes_on_to_the_same_n
         assert "Traceback" not in err
     ended(started)
     assert run_in_process(file, tmp_path) == 0
-    assert run_in_process(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
     assert not list(logs.iterdir())
 
