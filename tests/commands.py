@@ -90,7 +90,7 @@ def ended(processes, limit=5.0):
     began = used()
     while alive(processes):
         assert within(used() - began, limit), f"still at work: {alive(processes)}"
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def fork_server(launcher):

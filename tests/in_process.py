@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from llama_ablate.commands.cli import main
 from llama_ablate.launch import local, measurement, processes, worker
 from llama_ablate.launch.queue import Gone, News
+from llama_ablate.report import page
 
 
 class Inline:
@@ -39,8 +40,11 @@ class Inline:
 
 
 @contextmanager
-def in_process():
-    """Let commands train, measure and report inside, in this process and without pictures."""
+def in_process(*, figures=False):
+    """Let commands train, measure and report inside, in this process and without pictures.
+
+    With `figures`, these are made nevertheless, and not drawn.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "warm", lambda: None)
         patch.setattr(processes, "call", _call)
@@ -49,12 +53,14 @@ def in_process():
         )  # which are one, and take speeds again and again
         patch.setattr(local, "Local", Inline)
         patch.setattr(Figure, "savefig", save_nothing)
+        if not figures:
+            patch.setattr(page, "_draw", lambda _frames, _folder: [])
         yield
 
 
-def run_in_process(file, results, *options):
+def run_in_process(file, results, *options, figures=False):
     """Do what the command `run` does, without processes and pictures; return its exit code."""
-    with in_process():
+    with in_process(figures=figures):
         return main(["run", str(file), "--results", str(results), "--device", "cpu", *options])
 
 

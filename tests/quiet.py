@@ -40,7 +40,7 @@ def cpu_seconds(limit: float) -> Iterator[None]:
 def until(condition: Callable[[], T]) -> T:
     """Wait for something true, and return it."""
     while not (found := condition()):
-        time.sleep(0.02)
+        time.sleep(0.1)
     return found
 
 

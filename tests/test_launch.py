@@ -206,6 +206,7 @@ def test_a_grid_whose_worker_is_killed_and_that_is_stopped_goes_on_to_the_same_n
     A killed launcher leaves no worker behind.
     """
     file = experiment_file("{}", train=LONG)
+    assert run_in_process(file, tmp_path / "whole") == 0
     launcher = launch(command(file, tmp_path))
     logs = tmp_path / "tiny" / "working"
     first = until(lambda: len(found := at_work(launcher, tmp_path / "tiny")) >= 2 and found)
@@ -220,7 +221,6 @@ def test_a_grid_whose_worker_is_killed_and_that_is_stopped_goes_on_to_the_same_n
         assert "Traceback" not in err
     ended(started)
     assert run_in_process(file, tmp_path) == 0
-    assert run_in_process(file, tmp_path / "whole") == 0
     assert hashes(tmp_path) == hashes(tmp_path / "whole")
     assert not list(logs.iterdir())
 
@@ -360,14 +360,15 @@ def test_an_interrupt_from_the_terminal_reaches_no_process_that_has_just_started
 @pytest.mark.parametrize("at", ["training", pytest.param("measuring", marks=pytest.mark.full)])
 def test_no_process_outlives_a_launcher_that_is_killed(at, experiment_file, tmp_path, launch):
     """Runs and metrics that would go on for minutes."""
-    steps = {"training": 1_000_000, "measuring": 1}[at]
-    file = experiment_file(
-        "{}",
-        train=LONG.replace("400", str(steps)),
-        measure="[train_speed]",
-        seeds="1",
-        model="{dim: 256, layers: 8, heads: 4, context: 256}",
+    endless, large = (
+        LONG.replace("400", "1_000_000"),
+        "{dim: 256, layers: 8, heads: 4, context: 256}",
     )
+    sections = {
+        "training": {"train": endless},
+        "measuring": {"train": LONG.replace("400", "1"), "model": large},
+    }[at]
+    file = experiment_file("{}", measure="[train_speed]", seeds="1", **sections)
     launcher = launch(command(file, tmp_path))
     doing = {"training": "[0-9a-f]{8}", "measuring": "measure"}[at]
     until(lambda: at_work(launcher, tmp_path / "tiny", run=doing))

@@ -365,7 +365,7 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
         margin="9 nats",
         train=LEARNS,
     )
-    assert run_in_process(file, tmp_path / "out") == 0
+    assert run_in_process(file, tmp_path / "out", figures=True) == 0
     out = capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     frames = read(store)

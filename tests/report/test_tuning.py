@@ -127,7 +127,7 @@ hypotheses:
 """,
         "utf-8",
     )
-    assert run_in_process(file, folder / "out") == 0
+    assert run_in_process(file, folder / "out", figures=True) == 0
     return Store(folder / "out" / "rich")
 
 
@@ -256,7 +256,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
         "schedule: wsd, warmup: 0, branches: [0.25, 0.5]}",
         margin="0.5 nats",
     )
-    assert run_in_process(file, tmp_path / "out") == 0
+    assert run_in_process(file, tmp_path / "out", figures=True) == 0
     out = capsys.readouterr().out
     assert "Ladder" in out
     store = Store(tmp_path / "out" / "tiny")
@@ -308,7 +308,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
 
 def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, capsys):
     file = experiment_file("{design: path, axes: {norm: [layernorm], feedforward: [relu]}}")
-    assert run_in_process(file, tmp_path / "out") == 0
+    assert run_in_process(file, tmp_path / "out", figures=True) == 0
     assert "Steps" in capsys.readouterr().out
     store = Store(tmp_path / "out" / "tiny")
     table = read(store).table
