@@ -36,8 +36,8 @@ _FORMAT = 4  # of what is kept of a forecast: raised when it should be made anew
 #: What a process takes beside tensors once it computes: pages of libraries, their buffers, text
 #: that was read. This and the next are the middle of what thirteen shapes took.
 _PROCESS = {"cpu": 60 << 20, "cuda": 16 << 20}
-#: So much more than its blocks glibc's heap takes, for its holes: thirteen shapes took what is
-#: forecast within 12%, and within as much what a simulation had that placed each block.
+#: So much more than the most of its blocks glibc's heap takes, for its holes: thirteen shapes took
+#: what is forecast within 12%, and within as much what a simulation had that placed each block.
 _HOLES = 1.2
 _EXPERTS = 512  # counted in three passes over all layers: five seconds
 
@@ -143,14 +143,14 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes of the storages that are alive, and the most that a process holds for them.
 
     A GPU's memory is given back at once. On a CPU blocks of less than `KEPT_BLOCK` lie in glibc's
-    heap, between holes, and larger ones come from the system each time. `most` is the most bytes so
-    far.
+    heap, which keeps what it had (`compute.settle`), and larger ones come from the system each
+    time. `most` is the most bytes so far.
     """
 
     def __init__(self, *, keeps: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kept = KEPT_BLOCK if keeps else 0
-        self._alive = 0.0
+        self._small = self._large = self._heap = 0
         self._known: set[Any] = set()
         self.most = 0
 
@@ -162,14 +162,20 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 key, size = _storage(tensor), storage.nbytes()
                 if key not in self._known and size:
                     self._known.add(key)
-                    taken = size * _HOLES if size < self._kept else size
-                    weakref.finalize(storage, self._freed, key, taken)
-                    self._alive += taken
-                    self.most = max(self.most, round(self._alive))
+                    weakref.finalize(storage, self._freed, key, size)
+                    self._add(size)
+                    self._heap = max(self._heap, self._small)
+                    self.most = max(self.most, self._large + round(_HOLES * self._heap))
 
-    def _freed(self, key: Any, taken: float) -> None:
+    def _add(self, size: int, times: int = 1) -> None:
+        if size < self._kept:
+            self._small += times * size
+        else:
+            self._large += times * size
+
+    def _freed(self, key: Any, size: int) -> None:
         self._known.remove(key)
-        self._alive -= taken
+        self._add(size, -1)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -131,18 +131,18 @@ def test_what_a_mixture_keeps_of_a_token_does_not_depend_on_how_many_experts_the
     assert grows[0] == pytest.approx(grows[1], rel=0.05)
 
 
-def test_blocks_of_the_heap_count_with_its_holes_and_large_ones_as_they_are():
+def test_small_blocks_stay_held_with_their_holes_and_large_ones_are_given_back():
     block = KEPT_BLOCK // 2  # of less than 32 MiB
     with peak._Alive(keeps=True) as alive:
         small = torch.empty(block, dtype=torch.uint8)
+        del small
         large = torch.empty(KEPT_BLOCK, dtype=torch.uint8)
         del large
         again = torch.empty(KEPT_BLOCK, dtype=torch.uint8)
         view = again[1:]
         del again
         assert view.numel() == KEPT_BLOCK - 1
-        del small
-        torch.empty(block // 2, dtype=torch.uint8)  # less than what was freed
+        torch.empty(block // 2, dtype=torch.uint8)  # has room where the first was
     assert alive.most == round(peak._HOLES * block) + KEPT_BLOCK
     with peak._Alive(keeps=False) as alive:
         for _ in range(3):
