@@ -423,3 +423,14 @@ def test_a_record_that_is_not_final_among_the_final_ones_is_not_intact(store, mo
     (moved,) = store.verify([RECORD.id], lambda _done: None)
     assert moved.parent.name == "damaged"
     assert store.record(RECORD.id) is None
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"tokens": {"train": 9}, "bytes": {"train": 9, "test": 9}}, {"tokens": {}, "bytes": {}}],
+    ids=["a split without tokens", "no split"],
+)
+def test_a_planned_text_has_tokens_and_bytes_of_the_same_splits(sizes):
+    arm = plans.variant("a")
+    with pytest.raises(ValueError, match="of the same splits"):
+        plans.table([arm], [plans.run("a0", arm.id, 0)], sizes)

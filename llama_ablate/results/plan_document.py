@@ -51,6 +51,12 @@ class PlannedText(_Part):
     lost: str = ""
     source: Data
 
+    @model_validator(mode="after")
+    def _of_the_same_splits(self) -> "PlannedText":
+        if "train" not in self.tokens or self.tokens.keys() != self.bytes.keys():
+            raise ValueError("`tokens` and `bytes` are of the same splits, `train` among them")
+        return self
+
     def size(self, split: str) -> tuple[int, int, int]:
         """Return the tokens, bytes and documents of a split; 0 documents where none are known."""
         of = [s for s in self.tokens if s != "train"] if split == HELD_OUT else [split]
