@@ -103,7 +103,7 @@ def laws(frames: Frames) -> list[LawRow]:
             grid = own.pivot_table(index=axis, columns="seed", values="loss").dropna(axis=1)
             values = _law(grid, floor)
             if trends:
-                values |= {"trend": "", "slope": Estimate()}
+                values["slope"] = Estimate()
             if axis == "parameters":
                 values |= trends.get(str(label), {})
             rows.append(LawRow(label=str(label), axis=axis, n=len(grid), **values))

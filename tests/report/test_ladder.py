@@ -106,6 +106,7 @@ def test_a_floor_that_reaches_its_bound_is_written_as_a_one_sided_statement():
 def test_a_gap_has_a_trend_and_is_not_projected():
     shown = row(of_sizes(SIZES[:3], gap=0.03), "other")
     assert shown["trend"] in ("grows", "undecided")
+    assert pd.isna(row(of_sizes(SIZES[:3]))["trend"])  # the baseline has no gap
     assert shown["slope_low"] < shown["slope"] < shown["slope_high"]
     assert not [column for column in shown.index if column.startswith("gap")]
 
