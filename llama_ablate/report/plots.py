@@ -72,7 +72,6 @@ def draw(picture: Picture) -> Figure:
         _legend_of_verdicts(panels[last], first.marks)
     else:
         legend(*panels[:last], *panels[last + 1 :], panels[last])
-    figure.set_label(picture.note)
     return figure
 
 
