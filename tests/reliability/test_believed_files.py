@@ -14,6 +14,7 @@ from llama_ablate.commands.cli import main
 from llama_ablate.data import texts, working
 from llama_ablate.data import tokens as store
 from llama_ablate.training import checkpoint
+from tests.in_process import in_process
 
 _read: list[set[Path]] = []  # a hook cannot be removed
 
@@ -127,13 +128,14 @@ class Story:
 
 
 @pytest.fixture
-def story(experiment_file, tmp_path, monkeypatch, in_process):  # noqa: ARG001
+def story(experiment_file, tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_ABLATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("llama_ablate.data.corpora.documents._RECENT_S", 0.0)
     monkeypatch.setattr(texts, "_BLOCK", 1000)
     monkeypatch.setattr(texts, "_WHOLE", 2000)
     file = experiment_file(measure="[perplexity, kv_cache]", variants="{}")
-    return Story(file, tmp_path, monkeypatch)
+    with in_process(figures=True):
+        yield Story(file, tmp_path, monkeypatch)
 
 
 KINDS = dict(zip(Story.ROOTS, (RESULTS, PACK, CACHE), strict=True))

@@ -306,7 +306,7 @@ def test_no_text_of_a_file_lives_in_the_report(experiment_file, tmp_path, tally,
         file.write_text(comment + file.read_text())
         results = tmp_path / f"r{start}"
         store = grid(file, results)
-        with in_process():
+        with in_process(figures=True):
             code = main(["report", str(store.root)])
         assert code == 0, capsys.readouterr().err
         page = (store.root / "report" / "report.html").read_text()
@@ -357,7 +357,7 @@ def test_no_secret_of_the_environment_is_written_anywhere(
     ]
     for name in names:
         monkeypatch.setenv(name, f"{canary}-{name}")
-    assert run_in_process(file, tmp_path / "r") == 0
+    assert run_in_process(file, tmp_path / "r", figures=True) == 0
     shown = capsys.readouterr()
     written = [p for p in (tmp_path / "r").rglob("*") if p.is_file()]
     assert len(written) > 30

@@ -201,7 +201,7 @@ def tried(root, place, out, names=None):
     for name, use in commands(root, out).items():
         if names and name not in names:
             continue
-        with quietly() as said, changes() as written, in_process():
+        with quietly() as said, changes() as written, in_process(figures=True):
             try:
                 use()
             except (ConfigError, OSError):

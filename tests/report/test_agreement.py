@@ -162,7 +162,7 @@ def test_sizes_and_lengths_together_are_held_against_the_largest_size_at_its_end
         seeds="3",
         measure="[perplexity]",
     )
-    assert run_in_process(file, tmp_path / "out") == 0
+    assert run_in_process(file, tmp_path / "out", figures=True) == 0
     capsys.readouterr()
     values = asked(capsys, tmp_path / "out" / "tiny", "--lengths", "--sizes")
     where = [(row["size"], row["share"]) for row in values["ranked"]]

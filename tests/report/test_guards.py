@@ -203,7 +203,7 @@ def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_pa
         measure=f"[perplexity, {{name: cloze, task: '{tmp_path}/own.jsonl'}}]",
         train=LEARNS,
     )
-    assert run_in_process(file, tmp_path / "results") == 0
+    assert run_in_process(file, tmp_path / "results", figures=True) == 0
     capsys.readouterr()
     results = tmp_path / "results" / "tiny"
     opened = Results.open(results)
@@ -211,7 +211,7 @@ def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_pa
     (accuracy,) = (r for r in record.metrics["cloze"].rows if r.name == "own_accuracy")
     assert len(accuracy.samples) == 9
     assert sum(accuracy.samples) / 9 == pytest.approx(accuracy.value)
-    with in_process():
+    with in_process(figures=True):
         assert main(["report", str(results), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [(row["label"], row["items"]) for row in values["tasks"]] == [

@@ -148,7 +148,7 @@ def many_documents(experiment_file, tmp_path):
 def test_the_interval_of_a_row_holds_the_texts_part_and_a_section_says_of_what_text(
     many_documents, tmp_path, capsys
 ):
-    assert run_in_process(many_documents, tmp_path / "out") == 0
+    assert run_in_process(many_documents, tmp_path / "out", figures=True) == 0
     capsys.readouterr()
     frames = Frames.of(Results.open(tmp_path / "out" / "tiny"))
     row = framed(frames.table.comparison).set_index("baseline").loc[False]

@@ -424,7 +424,7 @@ def test_a_half_fraction_says_what_its_effects_are_confounded_with(
         seeds="1",
         train=LEARNS.replace("30", "80"),
     )
-    assert run_in_process(file, tmp_path / "out") == 0
+    assert run_in_process(file, tmp_path / "out", figures=True) == 0
     out = capsys.readouterr().out
     assert "lr=0.03 instead of lr=0.01" in out
     page_text = (tmp_path / "out" / "tiny" / "report" / "report.md").read_text("utf-8")

@@ -299,7 +299,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
 
     monkeypatch.setattr(comparison, "compare", count_comparison)
     monkeypatch.setattr(RunFolder, "record", count_record)
-    with in_process():
+    with in_process(figures=True):
         assert main(["report", str(store.root)]) == 0
     assert compared == dict.fromkeys(("dim 8", "dim 16", "dim 24"), 3)  # once a length
     assert len(records) == 12

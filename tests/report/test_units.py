@@ -46,7 +46,7 @@ measure: [perplexity]
 """,
         "utf-8",
     )
-    assert run_in_process(file, root / "results") == 0
+    assert run_in_process(file, root / "results", figures=True) == 0
     return root / "results" / "tok"
 
 
@@ -130,7 +130,7 @@ def test_a_tokenizer_can_be_a_factor_beside_the_context(folder, tmp_path):
     )
     text = text.replace(text.split("variants: ")[1].split("\n")[0], f"{axes} 8]}}}}")
     (tmp_path / "two.yaml").write_text(text.replace("name: tok", "name: two"), "utf-8")
-    assert run_in_process(tmp_path / "two.yaml", tmp_path / "results") == 0
+    assert run_in_process(tmp_path / "two.yaml", tmp_path / "results", figures=True) == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "two"))
     effects = framed(contrasts.factors(frames.table)).set_index("factor")
     cells = framed(frames.table.comparison).set_index("label")["loss"]
@@ -146,7 +146,7 @@ def test_a_speed_up_is_of_text_not_of_tokens(folder, tmp_path):
     text = (folder.parent.parent / "tok.yaml").read_text("utf-8")
     text = text.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.25, 0.5]")
     (tmp_path / "wsd.yaml").write_text(text.replace("name: tok", "name: wsd"), "utf-8")
-    assert run_in_process(tmp_path / "wsd.yaml", tmp_path / "results") == 0
+    assert run_in_process(tmp_path / "wsd.yaml", tmp_path / "results", figures=True) == 0
     frames = Frames.of(Results.open(tmp_path / "results" / "wsd"))
     found = framed(speed_ups(frames)).set_index("label").loc["bytes"]
     plan = frames.table.plan
