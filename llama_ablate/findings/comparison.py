@@ -29,7 +29,7 @@ from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.evidence.written import decimals, interval
 from llama_ablate.findings import tuning
 from llama_ablate.findings.outcomes import UNSTABLE, words
-from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, Row, cell, column
+from llama_ablate.findings.rows import DIFFERENCE, MEANS, ComparisonRow, Row, cell, column
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -107,9 +107,6 @@ def compare(
                 finished=sum(counts[end] for end in FINAL),
                 diverged=counts["diverged"],
                 collapsed=counts["collapsed"],
-                perplexity=_mean(ok, f"{split}_perplexity"),
-                bits_per_byte=_mean(ok, f"{split}_bits_per_byte"),
-                excess_nats=_mean(ok, f"{split}_excess_nats"),
                 parameters=variant.parameters,
                 active_parameters=variant.active,
                 non_embedding=variant.non_embedding,
@@ -120,7 +117,7 @@ def compare(
                 kv_bytes_per_token=variant.kv_bytes_per_token,
                 state_bytes=math.nan if variant.state_bytes is None else variant.state_bytes,
                 kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
-                peak_memory_bytes=_mean(ok, "peak_memory_bytes"),
+                **_means(ok, split),
             )
         )
     return with_decimals(with_timing_noise(rows))
@@ -464,5 +461,11 @@ def speed_ratio(own: Turns, base: Turns) -> Timing:
     return medians.ratio(own, base)
 
 
-def _mean(frame: pd.DataFrame, column: str) -> float:
-    return float(frame[column].mean()) if column in frame and len(frame) else math.nan
+def _means(runs: pd.DataFrame, split: str) -> dict[str, Any]:
+    """Return the means over runs of the numbers that columns are called after, of a split's first.
+
+    A number that no run has is left out.
+    """
+    names = {name: (f"{split}_{name}", name) for name in MEANS}
+    known = {name: [one for one in of if one in runs and len(runs)] for name, of in names.items()}
+    return {name: float(runs[of[0]].mean()) for name, of in known.items() if of}

@@ -261,10 +261,13 @@ class ComparisonRow(Row):
     finished: int = column("runs that ended `ok`, `diverged` or `collapsed`, at every tuned point")
     diverged: int = column("how many of them diverged")
     collapsed: int = column("how many of them collapsed")
-    perplexity: float = column("mean perplexity")
-    bits_per_byte: float = column("mean loss in bits per byte of text")
+    # With NaN as its default a column is the mean over its reported runs of the number that has the
+    # column's name, on the reported split where it is of one.
+    perplexity: float = column("mean perplexity", default=math.nan)
+    bits_per_byte: float = column("mean loss in bits per byte of text", default=math.nan)
     excess_nats: float = column(
-        "mean loss above that of the best possible, of a text whose source is known"
+        "mean loss above that of the best possible, of a text whose source is known",
+        default=math.nan,
     )
     parameters: int = column("trained parameters", "parameters", ",", leading=True)
     active_parameters: int = column("parameters that a token passes")
@@ -312,7 +315,9 @@ class ComparisonRow(Row):
         optional=True,  # plans of older versions know what a token adds alone
     )
     kv_measured_bytes_per_token: float = column("bytes that a token adds, counted on live tensors")
-    peak_memory_bytes: float = column("mean over its runs of the most memory that training held")
+    peak_memory_bytes: float = column(
+        "mean over its runs of the most memory that training held", default=math.nan
+    )
 
     @cell("runs", optional=True)
     def of_runs(self) -> str:
@@ -402,3 +407,11 @@ class ComparisonRow(Row):
     )
     #: Decimals of losses: as many as the narrowest interval of the table bears out.
     places: int = 3
+
+
+#: The columns that are means over runs.
+MEANS = [
+    one.name
+    for one in fields(ComparisonRow)
+    if isinstance(one.default, float) and math.isnan(one.default)
+]

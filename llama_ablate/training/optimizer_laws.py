@@ -17,6 +17,7 @@ from llama_ablate.training.optimizers import (
     OPTIMIZERS,
     Optimizer,
     Weight,
+    kept_shapes,
     set_learning_rate,
     state_bytes,
 )
@@ -30,11 +31,14 @@ Law = Callable[[Choice], str | None]
 def check_shards(choice: Choice) -> None:
     """Raise ConfigError for an optimizer whose state does not follow single parameters.
 
-    Such a state cannot be cut as the parameters are. Muon is one: it turns whole matrices.
+    Such a state cannot be cut as the parameters are. Muon is one: it turns whole matrices; so is
+    one that keeps rows and columns of them.
     """
 
     def able(choice: Choice) -> bool:
-        return "state" in _optimizer(choice)[1].state_dict()
+        optimizer = _optimizer(choice)[1]
+        alike = all(shape == weight.shape for weight, shape in kept_shapes(optimizer))
+        return alike and "state" in optimizer.state_dict()
 
     if not able(choice):
         names = sorted(name for name in OPTIMIZERS if able(OPTIMIZERS.resolve(name)))

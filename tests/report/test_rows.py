@@ -8,11 +8,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from llama_ablate import findings
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings.rows import Row, cell, cells, column, columns, frame
+from llama_ablate.findings import comparison
+from llama_ablate.findings.rows import MEANS, Row, cell, cells, column, columns, frame
 
 ROOT = Path(__file__).parents[2]
 for module in pkgutil.iter_modules(findings.__path__, f"{findings.__name__}."):
@@ -91,6 +93,13 @@ def test_no_rows_are_an_empty_frame_with_the_columns_of_their_kind():
 def test_every_column_of_every_row_has_a_description(kind):
     assert all(columns(kind).values())
     assert columns(kind)
+
+
+def test_a_column_whose_default_is_nan_is_the_mean_over_runs_of_the_number_of_its_name():
+    runs = pd.DataFrame({"test_perplexity": [2.0, 4.0], "peak_memory_bytes": [8.0, 10.0]})
+    assert {"perplexity", "peak_memory_bytes"} < {*MEANS}
+    assert comparison._means(runs, "test") == {"perplexity": 3.0, "peak_memory_bytes": 9.0}
+    assert comparison._means(runs[:0], "test") == {}
 
 
 @pytest.mark.full  # mypy reads pandas too
