@@ -18,7 +18,8 @@ def copy(tmp_path):
     for name in ("llama_ablate", "tests", "tools", "experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "results").symlink_to(ROOT / "results")  # tests read its packs, and write none
+    for name in ("results", "docs"):  # tests read packs and pages, and write none
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
