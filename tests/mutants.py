@@ -568,7 +568,7 @@ WINGS = (
         "decided",
         "word != 'inconclusive' or look == last or own.lost or of_base.lost",
         "False",
-        (LOOKS,),
+        ("tests/report/test_stages.py", LOOKS),
     ),
     Mutant(
         "an arm that will hardly be decided goes on to the last look",
