@@ -46,6 +46,7 @@ def thousands(made, count):
 
 
 @pytest.mark.row("R17", "status of 10,000 runs in less than a second")
+@pytest.mark.full  # beside other tests its second of the processor is more
 def test_the_status_of_ten_thousand_runs_takes_less_than_a_second(made, volume):
     """Or of a thousand, where less is asked of the fast tier."""
     count = volume(1000, 10_000, 10_000)
