@@ -112,6 +112,11 @@ class Estimate(NamedTuple):
         return "" if math.isnan(self.value) else interval(*self)
 
 
+def share(value: float, low: float, high: float) -> str:
+    """Write a share with its interval in percent."""
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
+
+
 def p_value(p: float) -> str:
     """Write a p value with two digits; with more where it would else cross the level."""
     if math.isnan(p):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.evidence import simultaneous
+from llama_ablate.evidence import simultaneous, written
 from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seeds
 from llama_ablate.findings import lengths
 from llama_ablate.findings.frames import Frames, TableFrames, rows
@@ -299,7 +299,7 @@ def _cell(value: float, low: float, high: float) -> str:
     """Write a share with its interval."""
     if math.isnan(value):
         return "-"
-    return f"{value:.0%} " + ("(too few arms)" if math.isnan(low) else f"[{low:.0%}, {high:.0%}]")
+    return f"{value:.0%} (too few arms)" if math.isnan(low) else written.share(value, low, high)
 
 
 def remarks(best: pd.DataFrame, changed: Sequence[Turned]) -> list[str]:

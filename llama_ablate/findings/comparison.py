@@ -29,7 +29,7 @@ from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.evidence.written import decimals, interval
 from llama_ablate.findings import tuning
 from llama_ablate.findings.outcomes import UNSTABLE, words
-from llama_ablate.findings.rows import DIFFERENCE, MEANS, ComparisonRow, Row, cell, column
+from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, Row, cell, column, means
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -466,6 +466,6 @@ def _means(runs: pd.DataFrame, split: str) -> dict[str, Any]:
 
     A number that no run has is left out.
     """
-    names = {name: (f"{split}_{name}", name) for name in MEANS}
+    names = {name: (f"{split}_{name}", name) for name in means(ComparisonRow)}
     known = {name: [one for one in of if one in runs and len(runs)] for name, of in names.items()}
     return {name: float(runs[of[0]].mean()) for name, of in known.items() if of}

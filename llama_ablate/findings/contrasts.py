@@ -45,7 +45,7 @@ class FactorRow(Row):
 
     @cell("at half the length", optional=True)
     def of_half(self) -> str:
-        """Write what half the length of training said."""
+        """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
     bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)

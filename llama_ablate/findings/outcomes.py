@@ -3,14 +3,14 @@
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
-from llama_ablate.evidence import Ended
+from llama_ablate.evidence import Ended, written
 from llama_ablate.evidence.rates import share
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.rows import Row, cell, column, means
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -121,12 +121,12 @@ class StabilityRow(Row):
     @cell("diverged [95% interval]")
     def of_diverged(self) -> str:
         """Write the share of the runs that diverged."""
-        return _share(self.diverged_share, self.diverged_low, self.diverged_high)
+        return written.share(self.diverged_share, self.diverged_low, self.diverged_high)
 
     @cell("collapsed [95% interval]")
     def of_collapsed(self) -> str:
         """Write the share of the runs that collapsed."""
-        return _share(self.collapsed_share, self.collapsed_low, self.collapsed_high)
+        return written.share(self.collapsed_share, self.collapsed_low, self.collapsed_high)
 
     # What a run notes while it trains is found by its name: each is the mean over the runs.
     loss_spike_share: float = column(
@@ -144,20 +144,13 @@ class StabilityRow(Row):
     grad_norm_max: float = column("largest gradient norm", "largest", ".2f", default=math.nan)
 
 
-#: What is the mean over runs of a number that each noted.
-_NOTED = [one.name for one in fields(StabilityRow) if one.default is not MISSING]
-
-
-def _share(share: float, low: float, high: float) -> str:
-    return f"{share:.0%} [{low:.0%}, {high:.0%}]"
-
-
 def stability(runs: pd.DataFrame) -> list[StabilityRow]:
     """Return one row for each variant with finished runs, at every tuned point."""
     finished = runs[runs["outcome"].isin(FINAL)]
     rows = []
     for label, own in finished.groupby("label", sort=False):
-        values: dict[str, Any] = {n: float(own[n].mean()) for n in _NOTED if n in own}
+        noted = [name for name in means(StabilityRow) if name in own]
+        values: dict[str, Any] = {name: float(own[name].mean()) for name in noted}
         for outcome in UNSTABLE:
             count = int((own["outcome"] == outcome).sum())
             low, high = share(count, len(own))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from llama_ablate.evidence.written import interval, number, p_value, pace, seeds
+from llama_ablate.evidence.written import interval, number, p_value, pace, seeds, share
 from llama_ablate.results.plan_document import NATS
 
 Method = TypeVar("Method", bound=Callable[..., str])
@@ -99,6 +99,12 @@ class Row:
 def columns(kind: type[Row]) -> dict[str, str]:
     """Return what the columns of a table as data hold, by their names."""
     return {one.name: one.metadata[_KEY].about for one in fields(kind) if _KEY in one.metadata}
+
+
+def means(kind: type[Row]) -> list[str]:
+    """Return the columns that are means over runs of the numbers of their names: of default NaN."""
+    named = [(one.name, one.default) for one in fields(kind) if _KEY in one.metadata]
+    return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
 
 
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
@@ -213,7 +219,7 @@ class ComparisonRow(Row):
 
     @cell("at half the length", leading=True, optional=True)
     def of_half(self) -> str:
-        """Write what half the length of training said."""
+        """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
     @cell("bias", leading=True, optional=True)
@@ -328,8 +334,8 @@ class ComparisonRow(Row):
             return self.outcome
         p = self.lost_p_corrected
         against = "" if math.isnan(p) else f", p {p_value(p)}"
-        ends = f"[{self.lost_low:.0%}, {self.lost_high:.0%}]"
-        return f"{self.outcome}: {self.lost / self.ended:.0%} {ends}{against}"
+        lost = share(self.lost / self.ended, self.lost_low, self.lost_high)
+        return f"{self.outcome}: {lost}{against}"
 
     @cell("p, corrected")
     def of_p(self) -> str:
@@ -407,11 +413,3 @@ class ComparisonRow(Row):
     )
     #: Decimals of losses: as many as the narrowest interval of the table bears out.
     places: int = 3
-
-
-#: The columns that are means over runs.
-MEANS = [
-    one.name
-    for one in fields(ComparisonRow)
-    if isinstance(one.default, float) and math.isnan(one.default)
-]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from llama_ablate.evidence import Interval, StandardError, Verdict, judged, simu
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.evidence.written import Estimate, number
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, means
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
 from llama_ablate.results.record import TRAINING
@@ -206,7 +206,7 @@ class TaskRow(Row):
 
 
 #: Quantities of a task beside its accuracy.
-_BESIDE = [one.name for one in fields(TaskRow) if one.default is not MISSING]
+_BESIDE = means(TaskRow)
 
 
 def accuracies(table: TaskTable) -> list[TaskRow]:

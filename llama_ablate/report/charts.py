@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from llama_ablate.report.picture import (
+    LAWS,
     VERDICTS,
     Cast,
     Costs,
@@ -29,7 +30,7 @@ _FAR = 5.0  # times the median effect, beyond which an effect is out of a zoomed
 _WIDE = 5.0  # times the zoomed view, from which a chart begins with that
 #: How numbers are written on hover, and what is said for a field's name.
 _FORMS = {"difference": "+.4f", "loss": ".4f", "parameters": ",", "p": ".2~g", "cost": ",.4~r"}
-_FORMS |= {"mean": ",.4~f", "from": ",.4~f", "to": ",.4~f", "x": ",.4~g"}
+_FORMS |= {"mean": ",.4~f", "low": ",.4~f", "high": ",.4~f", "x": ",.4~g"}
 _TITLES = {"p": "p (corrected)", "interval": "difference"}
 _DASHES = {"-": [1, 0], "--": [5, 3]}
 
@@ -74,7 +75,7 @@ def _(panel: Dots) -> Chart:
     looks = _by_verdict(panel.marks)
     colour = {"color": looks["color"]}
     layers = [_zero("x")] if panel.x.at == 0 else []
-    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}}
+    ends = _span("x", x)
     rule = {"strokeWidth": 2.2, "clip": True}
     layers.append(_layer("rule", rule, [_known("low")], **{**common, **ends, **colour}))
     if panel.ticks:
@@ -141,7 +142,7 @@ def _(panel: Lines) -> Chart:
         params = [_checkbox("zoom", "zoom to the end")]
     looks = _by_line(panel.cast, {point.name for point in means})
     colour = {key: value for key, value in looks.items() if key != "strokeDash"}
-    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    ends = _span("y", y)
     clip = {"clip": True}
     layers = [_zero("y")] if panel.y.at == 0 else []
     if not panel.ticks:
@@ -157,15 +158,9 @@ def _(panel: Lines) -> Chart:
         }
         layers.append({"data": {"name": "ticks"}, **seeds})
     layers.append(_layer("line", {**clip, "strokeWidth": 2.4}, x=x, y=y, **looks, opacity=_faded()))
-    told = [
-        {"field": "variant"},
-        *(_number(f, {"x": panel.x.title}.get(f, f), format=_FORMS[f]) for f in ("x", "mean")),
-        {"field": "n"},
-    ]
-    told[3:3] = [
-        _number(field, title, format=_FORMS["mean"])
-        for field, title in (("low", "from"), ("high", "to"))
-    ]
+    titles = {"x": panel.x.title, "mean": "mean", "low": "from", "high": "to"}
+    numbers = [_number(f, title, format=_FORMS[f]) for f, title in titles.items()]
+    told = [{"field": "variant"}, *numbers, {"field": "n"}]
     point = {"x": x, "y": y, **colour, "opacity": _faded(), "tooltip": told}
     layers.append(_layer("point", {**clip, "filled": True, "size": 45}, **point))
     if any(one.chosen for one in means):
@@ -174,7 +169,7 @@ def _(panel: Lines) -> Chart:
     laws = [
         {"variant": p.name, "part": p.part, "x": p.x, "mean": p.at.value}
         for p in panel.points
-        if p.part in ("law", "projection")
+        if p.part in LAWS
     ]
     spec = _view(300, layers, of="points", params=params)
     spec["datasets"] = {"points": rows}
@@ -184,7 +179,7 @@ def _(panel: Lines) -> Chart:
             for x, t in panel.ticks
         ]
     if laws:
-        dash = {"domain": ["law", "projection"], "range": [[1, 0], [2, 4]]}
+        dash = {"domain": [*LAWS], "range": [list(dash) for _, dash in LAWS.values()]}
         thin = _layer("line", {"strokeWidth": 1}, x=x, y=y, **colour, opacity=_faded())
         thin["encoding"]["strokeDash"] = _nominal("part", scale=dash, legend=None)
         spec["layer"].append({"data": {"name": "laws"}, **thin})
@@ -213,21 +208,15 @@ def _(panel: Costs) -> Chart:
     shared["tooltip"].append(_number("x", "cost", format=_FORMS["cost"]))
     beside = {"dy": -11, "fontSize": 10, "limit": 120}
     lit = [_BEST, {"filter": f"{_ON_FRONTIER} || datum.variant === lit"}]
-    ends = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    measured = {"x": {**x, "field": "x_low"}, "x2": {"field": "x_high"}}
+    ends = _span("y", y)
+    measured = _span("x", x, "x_")
     whisker = {"strokeWidth": 2}
     layers = [
         _layer("text", name, first),
         _layer("line", line, [_BEST, {"filter": _ON_FRONTIER}], **at, order={"field": "x"}),
         _layer("rule", whisker, [_known("low")], x=x, **ends, **shared),
         _layer("rule", whisker, [_known("x_low")], y=y, **measured, **shared),
-        _layer(
-            "point",
-            {"filled": True, "size": 90},
-            **at,
-            **looks,
-            **{k: shared[k] for k in ("opacity", "tooltip")},
-        ),
+        _layer("point", {"filled": True, "size": 90}, **at, **shared | looks),
         _layer("text", beside, lit, **at, text={"field": "variant"}, opacity=_faded(1.0, 0.0)),
     ]
     spec = _view(320, layers, of="rows", params=[_menu("cost", "cost", titles)])
@@ -277,6 +266,11 @@ def _nominal(field: str, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": None, **more}
 
 
+def _span(axis: str, of: Spec, named: str = "") -> Spec:
+    """Return the encoding of an interval along an axis, from the field `low` to `high`."""
+    return {axis: {**of, "field": f"{named}low"}, f"{axis}2": {"field": f"{named}high"}}
+
+
 def _known(field: str) -> Spec:
     """Return the filter that leaves out what has no number in a field."""
     return {"filter": f"isValid(datum.{field})"}
@@ -289,7 +283,7 @@ def _faded(value: float = 1.0, unlit: float = 0.12) -> Spec:
 
 
 def _told(marks: Sequence[Dot]) -> list[Spec]:
-    """Return what is told of a mark on hover."""
+    """Return the tooltip of a mark."""
     fields = ["variant", *(marks[0].told if marks else ()), "verdict"]
     return [
         {

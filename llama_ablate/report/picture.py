@@ -112,7 +112,7 @@ class Axis:
     """An axis: its title, and how its numbers are written."""
 
     title: str
-    #: `count` (1.2M), `bytes` (4 KiB), `power` (powers of two), or as they are.
+    #: `count` (1.2M), `bytes` (4 KiB), or as they are.
     form: str = ""
     log: bool = False
     #: Where a line stands with which others are compared.
@@ -128,18 +128,18 @@ class Dot:
     name: str
     at: Estimate
     verdict: str = ""
-    #: What else is said of it beside the mark.
+    #: A text beside the mark.
     remark: str = ""
     hollow: bool = False
     #: Where it stands along the other axis, of marks with two.
     cost: Mapping[str, Estimate] = field(default_factory=dict)
-    #: What the page says of it when it is pointed at, by what it is called.
+    #: Its tooltip on the page: values by their names.
     told: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Tick:
-    """What one seed says of a mark."""
+    """The value of one seed, beside a mark."""
 
     name: str
     value: float
@@ -157,8 +157,10 @@ class Dots:
     #: Half the width of the band in which a difference counts as none.
     margin: float | None = None
     title: str = ""
-    #: What is not drawn.
-    remark: str = ""
+
+
+#: Parts of a line that are fitted, and how they are drawn in files and on the page.
+LAWS: Mapping[str, tuple[str, Sequence[int]]] = {"law": ("-", (1, 0)), "projection": (":", (2, 4))}
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Point:
     x: float
     at: Estimate
     n: int = 0
-    #: `law` and `projection` are lines without marks, `run` is one that did not end ok; else "".
+    #: One of `LAWS`, or how a run ended that did not end ok; else "".
     part: str = ""
     #: Whether a ring is drawn around it.
     chosen: bool = False
@@ -188,6 +190,7 @@ class Lines:
     title: str = ""
     #: Whether the first steep part is left out of sight.
     zoom: bool = False
+    #: What is not drawn.
     remark: str = ""
 
 

@@ -27,6 +27,7 @@ from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
     BASELINE,
     FAINT,
+    LAWS,
     VERDICTS,
     Axis,
     Costs,
@@ -99,19 +100,20 @@ def _draw(panel: Panel, axes: Axes, view: _View) -> None:
 @_draw.register
 def _(panel: Dots, axes: Axes, view: _View) -> None:
     marks, _left = shown(panel)
-    places = {mark.name: y for y, mark in enumerate(marks)}
+    ticks: dict[str, list[float]] = {}
+    for tick in panel.ticks:
+        ticks.setdefault(tick.name, []).append(tick.value)
     if panel.margin:
         axes.axvspan(-panel.margin, panel.margin, color="#bbbbbb", alpha=0.3, lw=0)
     if panel.x.at is not None:
         axes.axvline(panel.x.at, color=BASELINE, lw=1, zorder=1)
     for y, mark in enumerate(marks):
         _mark(axes, y, mark)
-        ticks = [tick.value for tick in panel.ticks if tick.name == mark.name]
-        colour = VERDICTS[mark.verdict].colour
-        axes.plot(ticks, [y - 0.28] * len(ticks), "|", ms=5, mew=0.8, color=colour, alpha=0.7)
+        colour, own = VERDICTS[mark.verdict].colour, ticks.get(mark.name, [])
+        axes.plot(own, [y - 0.28] * len(own), "|", ms=5, mew=0.8, color=colour, alpha=0.7)
         if y and mark.hollow != marks[y - 1].hollow:
             axes.axhline(y - 0.5, color=BASELINE, lw=0.6)
-    axes.set_yticks(range(len(marks)), [visible(name) for name in places])
+    axes.set_yticks(range(len(marks)), [visible(mark.name) for mark in marks])
     axes.set_ylim(len(marks) - 0.4, -0.6)
     axes.set_xlabel(panel.x.title)
     axes.set_title(panel.title, fontsize=9)
@@ -126,7 +128,7 @@ def _(panel: Dots, axes: Axes, view: _View) -> None:
 
 
 def _mark(axes: Axes, y: int, mark: Dot) -> None:
-    """Draw an estimate in its row, and what else is said of it."""
+    """Draw an estimate in its row, with its remark."""
     look = VERDICTS[mark.verdict]
     value, low, high = mark.at
     if math.isfinite(value):
@@ -171,10 +173,10 @@ def _(panel: Lines, axes: Axes, _view: _View) -> None:
         _line(axes, means[name], panel.cast[name], name, beside)
     for name, own in of.items():
         colour = panel.cast[name].colour
-        for part, look in (("law", "-"), ("projection", ":")):
-            along = [(p.x, p.at.value) for p in own if p.part == part]
-            axes.plot(*zip(*along, strict=True), look, color=colour, lw=1) if along else None
-        lost = [(p.x, p.at.value) for p in own if p.part not in ("", "law", "projection")]
+        for part, (dash, _) in LAWS.items():
+            if along := [(p.x, p.at.value) for p in own if p.part == part]:
+                axes.plot(*zip(*along, strict=True), dash, color=colour, lw=1)
+        lost = [(p.x, p.at.value) for p in own if p.part and p.part not in LAWS]
         if lost:
             label = f"{name}: {own[-1].part}"
             axes.plot(*zip(*lost, strict=True), ":x", markevery=[-1], color=colour, label=label)
@@ -230,8 +232,8 @@ def _zoomed(axes: Axes, panel: Lines) -> None:
     reach = small([point.at for point in last.values()])
     outside = [n for n, p in last.items() if reach is not None and abs(p.at.value) > reach]
     outside = outside if len(outside) <= _BEYOND else []
-    half = max(point.x for point in panel.points) / 4
-    inside = [p for p in panel.points if p.x > half and p.name not in outside]
+    early = max(point.x for point in panel.points) / 4
+    inside = [p for p in panel.points if p.x > early and p.name not in outside]
     ends = [0.0, *(end for point in inside for end in point.at if math.isfinite(end))]
     low, high = min(ends), max(ends)
     if high > low:
@@ -337,11 +339,13 @@ def binary(value: float) -> str:
 
 def _remark(axes: Axes, panel: Panel) -> None:
     """Write above the axes what is not drawn, or not named."""
-    left = shown(panel)[1] if isinstance(panel, Dots) else 0
-    about = "" if isinstance(panel, Dots) else panel.cast.remark
-    what = "rows are left out: drawn are the lowest and the highest"
-    more = f"{left:,} of {left + _ROWS:,} {what}" if left else ""
-    if text := "; ".join(filter(None, (about, panel.remark, more))):
+    if isinstance(panel, Dots):
+        left = shown(panel)[1]
+        what = "rows are left out: drawn are the lowest and the highest"
+        text = f"{left:,} of {left + _ROWS:,} {what}" if left else ""
+    else:
+        text = "; ".join(filter(None, (panel.cast.remark, panel.remark)))
+    if text:
         axes.set_title(textwrap.fill(text, _LINE), fontsize=8, loc="left")
 
 

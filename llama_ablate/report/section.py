@@ -73,7 +73,7 @@ def section(
     """
     if not rows:
         return None
-    shown = written(rows) if cells is None else cells
+    shown, first = written(rows) if cells is None else cells, leading(rows)
     aligned = rows if len(shown) == len(rows) else ()
     return Section(
         title,
@@ -84,12 +84,12 @@ def section(
         baseline=[row.is_baseline for row in aligned],
         printed=printed,
         folded=folded,
-        short=sum(head in leading(rows) for head in shown),
+        short=sum(head in first for head in shown),
     )
 
 
 def with_half(rows: Sequence[Halved], names: Sequence[str], table: TableFrames) -> Sequence[Halved]:
-    """Return rows with what half the length said of each, where runs have a branch there."""
+    """Return rows with how their verdicts at half the length compare, where runs branch there."""
     half = lengths.at_half(lengths.by_length(table))
     named = zip(rows, names, strict=True)
     return [replace(row, half=half.get(name, "")) for row, name in named] if half else rows

@@ -14,7 +14,16 @@ import pytest
 from llama_ablate import findings
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import comparison
-from llama_ablate.findings.rows import MEANS, Row, cell, cells, column, columns, frame
+from llama_ablate.findings.rows import (
+    ComparisonRow,
+    Row,
+    cell,
+    cells,
+    column,
+    columns,
+    frame,
+    means,
+)
 
 ROOT = Path(__file__).parents[2]
 for module in pkgutil.iter_modules(findings.__path__, f"{findings.__name__}."):
@@ -97,7 +106,7 @@ def test_every_column_of_every_row_has_a_description(kind):
 
 def test_a_column_whose_default_is_nan_is_the_mean_over_runs_of_the_number_of_its_name():
     runs = pd.DataFrame({"test_perplexity": [2.0, 4.0], "peak_memory_bytes": [8.0, 10.0]})
-    assert {"perplexity", "peak_memory_bytes"} < {*MEANS}
+    assert {"perplexity", "peak_memory_bytes"} < {*means(ComparisonRow)}
     assert comparison._means(runs, "test") == {"perplexity": 3.0, "peak_memory_bytes": 9.0}
     assert comparison._means(runs[:0], "test") == {}
 

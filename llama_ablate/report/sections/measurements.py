@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -91,15 +93,17 @@ def means_of(values: pd.DataFrame) -> pd.DataFrame:
 
 def of_reported(table: TableFrames) -> pd.DataFrame:
     """Return the measured values of variants, and of their reported runs that ended ok."""
+    return _of_reported(table.metrics, table)
+
+
+def _of_reported(measured: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
     ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
-    return table.metrics[table.metrics["run"].isin(["", *ok])]
+    return measured[measured["run"].isin(["", *ok])]
 
 
 def reasons(table: TableFrames) -> list[str]:
     """Say which metrics were not measured of which variants, and why."""
-    ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
-    failed = table.attempts[table.attempts["error"] != ""]
-    failed = failed[failed["run"].isin(["", *ok])]
+    failed = _of_reported(table.attempts[table.attempts["error"] != ""], table)
     said = []
     for (metric, error), own in failed.groupby(["metric", "error"], sort=False):
         labels = [f"'{label}'" for label in dict.fromkeys(own["label"])]
@@ -120,46 +124,51 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     values = values[values["label"].isin(shown.all) & ~values["metric"].isin(_ELSEWHERE)]
     drawn: dict[str, Picture] = {}
     for metric, own in values.groupby("metric", sort=False):
-        panels = [panel for panel, tells in _panels(table, own, shown) if tells]
-        along = [panel for panel in panels if isinstance(panel, Lines)]
-        alone = [panel for panel in panels if isinstance(panel, Dots)]
+        quantities = [one for one in _quantities(table, own) if _tells(one.points)]
+        along = [one for one in quantities if one.along]
+        alone = [one for one in quantities if not one.along]
         beside = f"{metric}_by_variant" if along else str(metric)
         for name, kind in ((str(metric), along), (beside, alone)):
             if kind:
-                drawn[name] = _picture(str(metric), kind, is_timed=_is_timed(own))
+                drawn[name] = _picture(str(metric), kind, table, shown)
     return drawn
 
 
-def _picture(metric: str, panels: Sequence[Lines] | Sequence[Dots], *, is_timed: bool) -> Picture:
-    """Return the panels of a metric, and over what their intervals are."""
-    counts = [n for panel in panels for n in _counts(panel)]
+class _Quantity(NamedTuple):
+    """A quantity by variant, along a coordinate or alone."""
+
+    name: str
+    unit: str
+    #: At which other coordinates.
+    place: str
+    #: The coordinate that it is drawn along; "" for one value a variant.
+    along: str
+    points: Sequence[Point]
+    #: Whether the values are ratios to the baseline's, with intervals over processes.
+    is_timed: bool
+
+
+def _picture(
+    metric: str, quantities: Sequence[_Quantity], table: TableFrames, shown: Cast
+) -> Picture:
+    """Return a panel for each quantity of a metric, and over what their intervals are."""
+    counts = [point.n for one in quantities for point in one.points]
     bars = over(counts)
     if not any(counts):
         bars = "One value a variant: no intervals."
-    elif is_timed:
+    elif quantities[0].is_timed:
         most = max(counts)
         bars = f"Bars are 95% intervals over n = {most} processes."
         bars = "One process: no intervals." if most < 2 else bars
-    left = len(panels) - _PANELS
+    left = len(quantities) - _PANELS
     more = f"{left:,} more panels are left out." if left > 0 else ""
     note = " ".join(filter(None, (f"Metric: {metric}.", bars, more)))
-    columns = min(len(panels), _COLUMNS)
-    return Picture(list(panels[:_PANELS]), note=note, columns=columns, interactive=False)
+    panels = [_panel(one, table, shown) for one in quantities[:_PANELS]]
+    return Picture(panels, note=note, columns=min(len(panels), _COLUMNS), interactive=False)
 
 
-def _counts(panel: Lines | Dots) -> list[int]:
-    if isinstance(panel, Lines):
-        return [point.n for point in panel.points]
-    return [int(str(mark.told["n"])) for mark in panel.marks]
-
-
-def _panels(
-    table: TableFrames, metric: pd.DataFrame, shown: Cast
-) -> Iterator[tuple[Lines | Dots, bool]]:
-    """Yield a panel for each quantity of a metric, and each place that is apart; and if it tells.
-
-    It does where variants differ anywhere, or a single one along its coordinate.
-    """
+def _quantities(table: TableFrames, metric: pd.DataFrame) -> Iterator[_Quantity]:
+    """Yield each quantity of a metric, at each place that is apart."""
     # A mean over layers may stand beside the layers, in a row without that coordinate.
     coordinates = metric["coordinates"].map(lambda at: tuple(sorted(at)))
     for (name, _), own in metric.groupby(["quantity", coordinates], sort=False):
@@ -181,11 +190,12 @@ def _panels(
             timed = _is_timed(there)
             drawn = _ratios(table, there) if timed else _means(there)
             if drawn:
-                title = _titled(quantity, there["unit"].iloc[0], timed=timed)
-                yield _panel(table, drawn, title, along, str(at_place), shown), _tells(drawn)
+                unit = str(there["unit"].iloc[0])
+                yield _Quantity(quantity, unit, str(at_place), along, drawn, timed)
 
 
 def _tells(drawn: Sequence[Point]) -> bool:
+    """Return whether variants differ anywhere, or a single one along its coordinate."""
     by_place: dict[float, list[float]] = {}
     single = len({point.name for point in drawn}) == 1
     for point in drawn:
@@ -193,30 +203,27 @@ def _tells(drawn: Sequence[Point]) -> bool:
     return any(map(differ, by_place.values()))
 
 
-def _panel(
-    table: TableFrames, drawn: Sequence[Point], title: str, along: str, place: str, shown: Cast
-) -> Lines | Dots:
+def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
     """Return lines along a coordinate, or a mark for each variant, in their planned order."""
-    values = [point.at.value for point in drawn]
+    values = [point.at.value for point in one.points]
     is_wide = min(values) > 0 and max(values) > _WIDE * min(values)
-    form = "bytes" if title.endswith("(bytes)") else ""
-    timed = title.endswith("the baseline's")
-    if along:
-        at = np.array(sorted({point.x for point in drawn}))
+    words = one.name.replace("_", " ")
+    title = f"{words} ({one.unit})" if one.unit else words
+    form = "bytes" if one.unit == "bytes" else ""
+    if one.is_timed:
+        title, form = f"{words}, times the baseline's", ""
+    measured = Axis(title, form, log=is_wide)
+    if one.along:
+        at = np.array(sorted({point.x for point in one.points}))
         steep = len(at) > 2 and at[0] > 0 and float(median(at[1:] / at[:-1])) >= _STEEP
-        words, unit = along.replace("_", " "), _UNITS.get(along, "")
-        x = Axis(f"{words} ({unit})" if unit else words, log=steep)
-        y = Axis(title, form, log=is_wide, at=1 if timed else None)
-        return Lines(drawn, x, y, shown, title=place)
-    of = {point.name: point for point in drawn}
-    marks = [
-        Dot(v.label, of[v.label].at, told={"n": of[v.label].n})
-        for v in table.plan.variants
-        if v.label in of
-    ]
+        place, unit = one.along.replace("_", " "), _UNITS.get(one.along, "")
+        x = Axis(f"{place} ({unit})" if unit else place, log=steep)
+        y = replace(measured, at=1 if one.is_timed else None)
+        return Lines(one.points, x, y, shown, title=one.place)
+    of = {point.name: point.at for point in one.points}
+    marks = [Dot(v.label, of[v.label]) for v in table.plan.variants if v.label in of]
     base = of.get(table.plan.baseline.label)
-    x = Axis(title, form, log=is_wide, at=base.at.value if base else None)
-    return Dots(marks, x, title=place)
+    return Dots(marks, replace(measured, at=base.value if base else None), title=one.place)
 
 
 def _along(at: pd.DataFrame) -> str:
@@ -231,14 +238,6 @@ def _along(at: pd.DataFrame) -> str:
 def _follows(at: pd.DataFrame, coordinate: str, along: str) -> bool:
     """Return whether a coordinate is known from another."""
     return len(at[[along, coordinate]].drop_duplicates()) == len(set(at[along]))
-
-
-def _titled(quantity: str, unit: str, *, timed: bool) -> str:
-    """Name a quantity with its unit."""
-    words = quantity.replace("_", " ")
-    if timed:
-        return f"{words}, times the baseline's"
-    return f"{words} ({unit})" if unit else words
 
 
 def _is_timed(own: pd.DataFrame) -> bool:
