@@ -57,8 +57,7 @@ def run(options: CompareOptions) -> Answer:
 
     frames = Frames.of(Results.open(options.folder))
     frames = frames.only(selection.table(frames, options.table))
-    variants = frames.table.plan.variants
-    named = [any(name in (v.label, v.id) for v in variants) for name in options.others]
+    named = [frames.plan.variant(name, frames.table.plan) for name in options.others]
     if options.others and not any(named) and all(Path(name).exists() for name in options.others):
         return _experiments(frames, options.others)
     if len(options.others) != 2:

@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llama_ablate import __version__
-from llama_ablate.config import margins
-from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config import baselines, margins
+from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
@@ -315,6 +315,49 @@ class PlanDocument(_Part):
         )
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
         return {**values, "experiment": experiment}
+
+    def named(self) -> Self:
+        """Return the plan with baselines called by what they have on the axes."""
+        tables = []
+        for table in self.tables:
+            base, tokenizer = table.baseline, table.text.source.tokenizer
+            if base.label == baselines.UNCHANGED:
+                label = baselines.label(self.experiment, base.model, tokenizer)
+                called = base.model_copy(update={"label": label})
+                variants = [called if v is base else v for v in table.variants]
+                table = table.model_copy(update={"variants": variants})  # noqa: PLW2901
+            tables.append(table)
+        return self.model_copy(update={"tables": tables})
+
+    def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
+        """Return the variant of a table that a name stands for: its label or its id.
+
+        The baseline is also called `baseline`, and by what it has on an axis, unless that is
+        another's label.
+        """
+        own = self.experiment, table.baseline.model, table.text.source.tokenizer
+        called = (v for v in table.variants if name in (v.label, v.id))
+        return next(called, table.baseline if name in baselines.aliases(*own) else None)
+
+    @cached_property
+    def hypotheses(self) -> list[Hypothesis]:
+        """The hypotheses that are stated, about the labels of variants."""
+        return [self._labelled(entry) for entry in self.experiment.hypotheses]
+
+    def _labelled(self, entry: Hypothesis) -> Hypothesis:
+        tables = {table.name: table for table in self.tables}
+        table = tables.get(entry.table or "", self.tables[0])
+        of_pair = entry.minus if isinstance(entry.minus, BaseModel) else None
+
+        def label(name: str | None) -> str | None:
+            found = self.variant(name, table) if name else None
+            return found.label if found else name
+
+        def both(one: BaseModel) -> dict[str, Any]:
+            return {key: label(getattr(one, key)) for key in ("variant", "against")}
+
+        minus = of_pair.model_copy(update=both(of_pair)) if of_pair else entry.minus
+        return entry.model_copy(update={**both(entry), "minus": minus})
 
     def with_noise_of(self, other: "PlanDocument") -> "PlanDocument":
         """Return the plan with what another expects of the noise: that of its own for new arms."""

@@ -14,10 +14,9 @@ def table(frames: Frames, name: str | None) -> TableFrames:
 
 
 def variant(frames: Frames, name: str, what: str = "variant") -> PlannedVariant:
-    """Return the variant of a label or an id. Raises ConfigError, saying `what` was looked for."""
-    variants = frames.table.plan.variants
-    for planned in variants:
-        if name in (planned.label, planned.id):
-            return planned
-    hint = nearest(name, [planned.label for planned in variants])
+    """Return the variant that a name stands for. Raises ConfigError, saying what was looked for."""
+    table = frames.table.plan
+    if found := frames.plan.variant(name, table):
+        return found
+    hint = nearest(name, [planned.label for planned in table.variants])
     raise ConfigError(f"'{name}' is not a {what} of {frames.root}{hint}")
