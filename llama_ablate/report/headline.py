@@ -146,22 +146,27 @@ def _hypotheses(frames: Frames) -> Iterator[str]:
         rows = [row for entry, row in stated if entry.measure or entry.minus]
         rows = [row for row in rows if row.result in _DECIDED][:_ENDS]
     for word in _RESULTS:
-        told = dict.fromkeys(_of_hypothesis(row) for row in rows if row.result == word)
-        if told:
-            yield f"{word.capitalize()}: {'; '.join(told)}."
+        of_sentence: dict[str, list[HypothesisRow]] = {}
+        for row in rows:
+            if row.result == word:
+                of_sentence.setdefault(row.hypothesis, []).append(row)
+        if of_sentence:
+            yield f"{word.capitalize()}: {'; '.join(map(_of_hypothesis, of_sentence.values()))}."
 
 
-def _of_hypothesis(row: HypothesisRow) -> str:
-    """Write a hypothesis with its bound, what was measured, and why it has no result.
+def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
+    """Write a hypothesis with its bound, its tables, what was measured, and why it has no result.
 
     What a row of the table has measured stands there.
     """
-    shown = row.family.endswith("its table") or math.isnan(row.difference)
-    measured = "" if shown else row.of_difference()
-    why = row.remark if row.result in _DECIDED else row.of_remark()
-    where = f"{row.table} {measured}" if measured else ""
-    told = "; ".join(filter(None, (where.strip(), why)))
-    return f"{row.hypothesis} ({told})" if told else row.hypothesis
+    told = []
+    for row in rows:
+        shown = row.family.endswith("its table") or math.isnan(row.difference)
+        measured = "" if shown else row.of_difference()
+        why = row.remark if row.result in _DECIDED else row.of_remark()
+        told.append("; ".join(filter(None, (f"{row.table} {measured}".strip(), why))))
+    listing = "; ".join(filter(None, dict.fromkeys(told)))
+    return f"{rows[0].hypothesis} ({listing})" if listing else rows[0].hypothesis
 
 
 def _controls(frames: Frames) -> Iterator[str]:
@@ -245,12 +250,33 @@ def _trends(frames: Frames) -> Iterator[str]:
 
 
 def _tables(frames: Frames) -> Iterator[str]:
-    """Yield what each table shows; of many, the first and the last."""
-    tables = frames.tables
-    for table in tables if len(tables) <= _FEW else (tables[0], tables[-1]):
+    """Yield what each table shows; of many, how each variant compares over all of them."""
+    if len(frames.tables) > _FEW:
+        yield from _over_tables(frames.tables)
+        return
+    for table in frames.tables:
         of_design = _steps if frames.plan.experiment.variants.design == "path" else _factors
         text = of_design(table) or _variants(table)
-        yield f"In '{table.plan.name}', {text}." if table.plan.name else f"{text}."
+        if table.plan.name:
+            yield f"In '{table.plan.name}', {text}."
+        else:  # a label stands as it is
+            ours = text.startswith(("on average", "no verdict", "pending", "too short", "nothing"))
+            yield f"{text[0].upper() if ours else text[0]}{text[1:]}."
+
+
+def _over_tables(tables: Sequence[TableFrames]) -> Iterator[str]:
+    """Yield in how many tables a variant is what, and between which differences."""
+    of_label: dict[str, list[ComparisonRow]] = {}
+    for row in (row for table in tables for row in table.comparison):
+        if not (row.role or row.baseline):
+            of_label.setdefault(row.label, []).append(row)
+    base, unit = _base(tables[0]), tables[0].unit.name
+    for label, rows in of_label.items():
+        counted = Counter(row.verdict for row in rows)
+        words = [f"{word} in {counted[word]}" for word in _VERDICTS if counted[word]]
+        known = [row.difference for row in rows if not math.isnan(row.difference)]
+        ends = _ends(known, lambda x: f"{x:+.3f}") if known else "-"
+        yield f"{label} against {base} is {_and(words)} of {len(rows)} tables ({ends} {unit})."
 
 
 def _scope(frames: Frames) -> Iterator[str]:
@@ -399,8 +425,7 @@ def _lost(name: str, row: ComparisonRow | FactorRow) -> str:
 def _number(row: ComparisonRow | FactorRow, table: TableFrames, unit: bool) -> str:
     """Write how far a row is from 0; how its runs ended, and a rate that was not tuned, beside."""
     size = _size(row.difference, row.low, row.high, table, unit)
-    lost = row.outcome if isinstance(row, ComparisonRow) and row.lost else ""
-    return "; ".join(filter(None, (size, lost, row.rate)))
+    return _with(row.rate, size, row.outcome if isinstance(row, ComparisonRow) and row.lost else "")
 
 
 def _size(mean: float, low: float, high: float, table: TableFrames, unit: bool = True) -> str:
@@ -430,6 +455,7 @@ def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str
     return between.join(names[: most if more else len(names)]) + more
 
 
-def _with(rate: str, text: str) -> str:
-    """Write what is said of a row, and where its optimizer was compared at another's rate."""
-    return "; ".join(filter(None, (text, rate)))
+def _with(rate: str, text: str, lost: str = "") -> str:
+    """Write what is said of a row, with how its runs ended, and a rate that was not tuned."""
+    beside = "; ".join(filter(None, (lost, rate)))
+    return f"{text} ({beside})" if beside else text
