@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from llama_ablate.config import experiment, plugins
+from llama_ablate.config.baselines import UNCHANGED
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokenizers import tokenizer_files
 from llama_ablate.data.tokenizers.tokenizer import Bytes, Tokenizer
@@ -175,6 +176,7 @@ def _run_id(store: Store, name: str) -> str:
             "or none were kept"
         )
     labels = [variant.label for table in plan.tables for variant in table.variants]
+    labels.append(UNCHANGED)
     raise ConfigError(f"'{name}' is no variant or run of '{store.root}'{nearest(name, labels)}")
 
 

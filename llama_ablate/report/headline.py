@@ -295,9 +295,14 @@ def _scope(frames: Frames) -> Iterator[str]:
 
 
 def _and(names: Sequence[str]) -> str:
-    """List names in a sentence, in quotes where one has a comma."""
-    *others, last = (f"'{name}'" if "," in name else name for name in names)
+    """List names in a sentence."""
+    *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def _quoted(name: str) -> str:
+    """Write a name in quotes where it has a comma."""
+    return f"'{name}'" if "," in name else name
 
 
 def _ends(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -315,7 +320,7 @@ def _factors(table: TableFrames) -> str:
     alone, together = ([row for row in rows if bool(row.changed) == pair] for pair in (False, True))
     if not rows:
         return ""
-    told = _by_word([(row.effect, row) for row in alone], table, "")
+    told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")
     seen = [row for row in together if row.verdict in ("better", "worse")]
     said = "; ".join(f"{row.effect} {_signed(row, table)}" for row in seen[:_FEW])
     which = f"interactions: {said}" if said else "no interaction is seen"
@@ -335,7 +340,7 @@ def _steps(table: TableFrames) -> str:
         for i, row in enumerate(moved)
     ]
     for word in dict.fromkeys(row.verdict for row in rows if row not in moved):
-        own = [row.step for row in rows if row.verdict == word]
+        own = [_quoted(row.step) for row in rows if row.verdict == word]
         told.append(f"{_and(own)} {'is' if len(own) == 1 else 'are'} {word}")
     last = {row.label: row for row in table.comparison}[rows[-1].step]
     if last.n and last.verdict in ("better", "worse"):
@@ -350,7 +355,10 @@ def _variants(table: TableFrames) -> str:
     rows = _by_size([row for row in table.comparison if not (row.role or row.baseline)])
     (base,) = (row for row in table.comparison if row.baseline)
     lost = f" (of which {base.outcome})" if base.lost else ""
-    return _by_word([(row.label, row) for row in rows], table, _base(table) + lost) or "nothing yet"
+    return (
+        _by_word([(_quoted(row.label), row) for row in rows], table, _base(table) + lost)
+        or "nothing yet"
+    )
 
 
 def _base(table: TableFrames) -> str:
@@ -377,7 +385,7 @@ def _by_word(
         shown = own[: _MOST if more else None]
         if word in ("better", "worse"):
             numbers = [_number(row, table, not (parts or i)) for i, (_, row) in enumerate(shown)]
-            first, *others = zip((_and([name]) for name, _ in shown), numbers, strict=True)
+            first, *others = zip((name for name, _ in shown), numbers, strict=True)
             if word == "worse" and len(rows) == 1 and base:
                 text = f"{base} beats {first[0]} by {first[1]}"
             else:

@@ -339,7 +339,7 @@ class PlanDocument(_Part):
         called = (v for v in table.variants if name in (v.label, v.id))
         return next(called, table.baseline if name in baselines.aliases(*own) else None)
 
-    @cached_property
+    @property
     def hypotheses(self) -> list[Hypothesis]:
         """The hypotheses that are stated, about the labels of variants."""
         return [self._labelled(entry) for entry in self.experiment.hypotheses]

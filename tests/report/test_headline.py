@@ -52,8 +52,7 @@ def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
         + SIZE
         + " Supported: a is better than base. Refuted: b is better than base. "
         "Undecided: a is better than b by more than 0.2 nats (-0.2000 [-0.2000, -0.2000] nats; "
-        "6 to 55 seeds would decide)."
-        + UNBOUNDED
+        "6 to 55 seeds would decide)." + UNBOUNDED
     )
 
 

@@ -1,5 +1,6 @@
 """The table and the variant of an experiment's results that a command line names."""
 
+from llama_ablate.config.baselines import UNCHANGED
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.results.plan_document import PlannedVariant
@@ -18,5 +19,5 @@ def variant(frames: Frames, name: str, what: str = "variant") -> PlannedVariant:
     table = frames.table.plan
     if found := frames.plan.variant(name, table):
         return found
-    hint = nearest(name, [planned.label for planned in table.variants])
+    hint = nearest(name, [*(planned.label for planned in table.variants), UNCHANGED])
     raise ConfigError(f"'{name}' is not a {what} of {frames.root}{hint}")
