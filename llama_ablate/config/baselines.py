@@ -7,7 +7,7 @@ from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import Entry, entry_text, written
 from llama_ablate.config.spec import RULES, SLOTS
 
-#: The label of a model in which no axis is changed; it also means whatever the baseline is.
+#: The label of a model in which no axis is changed; also a name for whatever the baseline is.
 UNCHANGED = "baseline"
 #: The most characters that a label takes of the values; of more axes it is `baseline`.
 _LONGEST = 32
@@ -34,10 +34,17 @@ def levels(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -
     return tuple(values)
 
 
-def label(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -> str:
-    """Return the label of a model in which no axis is changed: `gelu (baseline)`."""
+def label(
+    experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry, *, compared: bool = True
+) -> str:
+    """Return the label of a model in which no axis is changed: `gelu (baseline)`.
+
+    Where it is not what others are `compared` with, as the file names another, `gelu`.
+    """
     name = " ".join(levels(experiment, model, tokenizer))
-    return f"{name} ({UNCHANGED})" if name and len(name) <= _LONGEST else UNCHANGED
+    if not name or len(name) > _LONGEST:
+        return UNCHANGED if compared else "unchanged"
+    return f"{name} ({UNCHANGED})" if compared else name
 
 
 def aliases(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -> set[str]:

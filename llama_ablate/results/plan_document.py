@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -317,16 +317,17 @@ class PlanDocument(_Part):
         return {**values, "experiment": experiment}
 
     def named(self) -> Self:
-        """Return the plan with baselines called by what they have on the axes."""
+        """Return the plan with models in which no axis is changed called by what they have."""
         tables = []
         for table in self.tables:
-            base, tokenizer = table.baseline, table.text.source.tokenizer
-            if base.label == baselines.UNCHANGED:
-                label = baselines.label(self.experiment, base.model, tokenizer)
-                called = base.model_copy(update={"label": label})
-                variants = [called if v is base else v for v in table.variants]
-                table = table.model_copy(update={"variants": variants})  # noqa: PLW2901
-            tables.append(table)
+            own = partial(baselines.label, self.experiment, tokenizer=table.text.source.tokenizer)
+            variants = [
+                v.model_copy(update={"label": own(model=v.model, compared=v.baseline)})
+                if v.label == baselines.UNCHANGED
+                else v
+                for v in table.variants
+            ]
+            tables.append(table.model_copy(update={"variants": variants}))
         return self.model_copy(update={"tables": tables})
 
     def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
