@@ -24,6 +24,7 @@ NAMES = (
     "path",
     "tune",
     "ladder",
+    "confirm",
 )
 
 
