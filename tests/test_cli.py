@@ -103,7 +103,7 @@ def test_show_looks_at_the_grid_a_variant_or_a_run(results, capsys):
     assert "mqa" in capsys.readouterr().out
     assert main(["show", str(results), "mqa"]) == 0
     out = capsys.readouterr().out
-    assert "attention: mqa" in out
+    assert "attention: mha -> mqa repeat=False" in out
     assert "test_loss_nats" in out
     assert "± " in out
     assert main(["status", str(results), "--json"]) == 0

@@ -68,8 +68,9 @@ def run(options: PromoteOptions) -> Answer:
 
     results = Results.open(options.folder)
     frames = Frames.of(results)
-    frames = frames.only(selection.table(frames, options.table))
-    table, planned = frames.table, selection.variant(frames, options.variant)
+    frames = frames.only(selection.table(frames.by_name, options.table))
+    table = frames.table
+    planned = selection.variant(table.plan, options.variant, frames.root)
     gate = _first_gate(table, planned.label, frames.root, options.direction)
     margin = options.margin or table.experiment.margin
     if margin is None:
