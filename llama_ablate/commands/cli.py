@@ -58,7 +58,7 @@ class Command(Protocol):
         """Do what the command is for. Raises ConfigError."""
 
 
-#: In two groups, in the order of `--help`.
+#: In two groups, in the order of `--help`: the main job first.
 GROUPS: dict[str, dict[str, Command]] = {
     "experiments": {
         "init": init,
@@ -67,10 +67,10 @@ GROUPS: dict[str, dict[str, Command]] = {
         "status": status,
         "show": show,
         "compare": compare,
-        "promote": promote,
         "report": report,
         "measure": measure,
         "pack": pack,
+        "promote": promote,
     },
     "models and trackers": {
         "components": components,
