@@ -142,11 +142,14 @@ class OpenedResults:
     def model(self, variant: str, seed: int | None = None) -> "OpenedModel":
         """Load the model of a finished run (imports torch): `.model`, and `.tokenizer`.
 
-        `variant` is a label or an id; without `seed` it is the first run of it that has weights.
+        `variant` is a label or an id, and may be `baseline`; without `seed` it is the first run of
+        it that has weights.
         Raises ConfigError where there is no such run, or where its weights were not kept.
         """
         runs = self.runs
-        named = runs[(runs["variant"] == variant) | (runs["variant_id"] == variant)]
+        known = (self.frames.plan.variant(variant, t.plan) for t in self.frames.tables)
+        ids = {found.id for found in known if found}
+        named = runs[runs["variant_id"].isin(ids)]
         if named.empty:
             raise ConfigError(f"there is no variant '{variant}'{nearest(variant, {*runs.variant})}")
         ok = named[named["reported"] & (named["outcome"] == "ok")]

@@ -1,5 +1,7 @@
 import pytest
+import yaml
 
+from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.design import matching, runs, specs
 from llama_ablate.design.variants import counted, variants_of
@@ -133,6 +135,45 @@ def test_a_baseline_can_be_named():
     assert labels(found) == ["rmsnorm", "baseline"]
     with pytest.raises(ConfigError, match=r"no variant is called 'rmsnrm'.*did you mean 'rmsnorm'"):
         of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline="rmsnrm")
+    for name in ("baseline", "layernorm"):  # what the unchanged model has on the axis
+        found = of("one-at-a-time", axes={"norm": ["rmsnorm"]}, baseline=name)
+        assert labels(found) == ["baseline", "rmsnorm"]
+
+
+def named(axes, model, **train):
+    values = {"name": "x", "train": {"steps": 1, **train}, "variants": {"axes": axes}}
+    experiment = Experiment.check(values)
+    return baselines.label(experiment, model, "bytes")
+
+
+def test_a_baseline_is_called_by_what_it_has_on_the_axes():
+    rope = {"name": "rope", "theta": 10000.0, "fraction": 1.0}
+    model = {"feedforward": {"name": "gelu"}, "position": rope, "norm": "none", "context": 64}
+    model["attention"] = {"name": "gqa", "kv_heads": 2}
+    for axes, label in {
+        "feedforward: [swiglu]": "gelu (baseline)",
+        "position: [none, {name: rope, theta: 5e5}]": "rope-theta=10000 (baseline)",
+        "position: [{name: rope, theta: 5e5}, {name: rope, fraction: 0.5}]": "rope (baseline)",
+        "norm: [rmsnorm]": "no-norm (baseline)",
+        "attention.kv_heads: [1]": "kv_heads=2 (baseline)",
+        "context: [128]": "context=64 (baseline)",
+        "train.lr: [0.1]": "lr=0.01 (baseline)",
+        "train.optimizer: [muon]": "adamw (baseline)",
+        "data.tokenizer: [{name: bpe, vocab: 300}]": "bytes (baseline)",
+        "feedforward: [swiglu], norm: [rmsnorm]": "gelu no-norm (baseline)",
+    }.items():
+        assert named(yaml.safe_load(f"{{{axes}}}"), model, lr=0.01) == label
+    keys = ("feedforward", "position", "norm", "attention.kv_heads", "context")
+    many = {key: [1] for key in keys}
+    assert named(many, model) == "baseline"  # longer than a label should be
+
+
+def test_where_the_file_names_another_baseline_the_unchanged_model_is_not_called_so():
+    axes = {"norm": ["layernorm"]}
+    values = {"name": "x", "train": {"steps": 1}, "variants": {"axes": axes}}
+    experiment = Experiment.check(values)
+    model = {"norm": {"name": "rmsnorm"}}
+    assert baselines.label(experiment, model, "bytes", compared=False) == "rmsnorm"
 
 
 def test_labels_show_what_differs_from_the_components_defaults():

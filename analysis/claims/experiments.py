@@ -1,6 +1,5 @@
 """What trained experiments and audit files found of the claims, from a folder of results."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +10,6 @@ from pydantic import Field
 from analysis.claims import findings
 from analysis.claims.ledger import HERE, Evidence
 from llama_ablate.config.experiment import Hypothesis
-from llama_ablate.config.registry import entry_text
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Keys
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import simultaneous, verdict, written
@@ -26,7 +23,6 @@ from llama_ablate.results.plan_document import PlannedTable
 
 _CONTRARY = {"supported": "refuted", "refuted": "supported"}
 _NOT = "not "
-_BASELINE = re.compile(r"\bbaseline\b")
 _OF_NUMBERS = {"better": "lower", "worse": "higher"}
 
 
@@ -103,7 +99,6 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
     tested = hypotheses.results(frames)
     for row, source, lengths in zip(tested, sources, by_length(frames), strict=True):
         where = f" ({row.table})" if row.table else ""
-        statement = _BASELINE.sub(f"baseline ({_component(frames)})", row.hypothesis)
         for denied in (False, True):
             claims = [id_ for id_ in source.claims if id_.startswith(_NOT) is denied]
             if not claims:
@@ -112,7 +107,7 @@ def _of_experiment(name: str, frames: Frames, sources: Sequence[Source]) -> Iter
             end = _of_claim(row.result, denied=denied)
             yield Evidence(
                 experiment=name,
-                statement=("it is not so that " if denied else "") + statement + where,
+                statement=("it is not so that " if denied else "") + row.hypothesis + where,
                 measured=row.of_difference(),
                 finding=end,
                 claims=tuple(id_.removeprefix(_NOT) for id_ in claims),
@@ -233,14 +228,6 @@ def _controls_at(table: TableFrames, tokens: int) -> dict[controls.Kind, control
         row, difference=interval.mean, low=interval.low, high=interval.high, verdict=word
     )
     return {"positive": controls.seen(then, table.margin)}
-
-
-def _component(frames: Frames) -> str:
-    """Name what the baseline has in the slots that the variants change."""
-    changed = [slot for slot in SLOTS if slot in frames.plan.experiment.variants.axes]
-    baseline = frames.table.plan.baseline
-    names = [entry_text(baseline.model[slot], options=False) for slot in changed]
-    return ", ".join(names) or baseline.label
 
 
 def _at_length(entry: Hypothesis, frames: Frames, tokens: int) -> Hypothesis | None:

@@ -57,8 +57,8 @@ def run(options: CompareOptions) -> Answer:
 
     frames = Frames.of(Results.open(options.folder))
     frames = frames.only(selection.table(frames.by_name, options.table))
-    variants = frames.table.plan.variants
-    named = [any(name in (v.label, v.id) for v in variants) for name in options.others]
+    planned = frames.table.plan
+    named = [frames.plan.variant(name, planned) for name in options.others]
     if options.others and not any(named) and all(Path(name).exists() for name in options.others):
         return _experiments(frames, options.others)
     if len(options.others) != 2:
@@ -66,7 +66,7 @@ def run(options: CompareOptions) -> Answer:
             f"after '{options.folder}' come two of its variants, as in `{EXAMPLE}`, or other "
             f"results, as in `{_FOLDERS}`"
         )
-    a, b = (selection.variant(frames.table.plan, name, frames.root) for name in options.others)
+    a, b = (selection.variant(frames.plan, planned, name, frames.root) for name in options.others)
     if a.id == b.id:
         first, second = options.others
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")

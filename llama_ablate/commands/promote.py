@@ -70,7 +70,7 @@ def run(options: PromoteOptions) -> Answer:
     frames = Frames.of(results)
     frames = frames.only(selection.table(frames.by_name, options.table))
     table = frames.table
-    planned = selection.variant(table.plan, options.variant, frames.root)
+    planned = selection.variant(frames.plan, table.plan, options.variant, frames.root)
     gate = _first_gate(table, planned.label, frames.root, options.direction)
     margin = options.margin or table.experiment.margin
     if margin is None:

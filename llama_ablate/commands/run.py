@@ -193,8 +193,9 @@ def _runs_of(plan: "Plan", names: Sequence[str], flag: str) -> dict[str, list[st
     for name in names:
         runs = {
             run.id: run.variant.label
-            for run in (run for table in plan.tables for run in table.runs)
-            if name in (run.variant.label, run.variant.id)
+            for table in plan.tables
+            for run in table.runs
+            if name in table.names(run.variant)
         }
         if not runs:
             labels = {variant.label for variant, _ in plan.arms}

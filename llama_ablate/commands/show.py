@@ -39,7 +39,9 @@ def run(options: ShowOptions) -> Answer:
         return Answer(*details.run(results, options.what))
     table = selection.table({table.name: table for table in results.plan.tables}, options.table)
     if options.what is not None:
-        variant = selection.variant(table, options.what, results.root, "variant or run")
+        variant = selection.variant(
+            results.plan, table, options.what, results.root, "variant or run"
+        )
         alone = Frames.of(_alone(results, table, variant)).named(table.name)
         return Answer(*details.variant(alone, variant, everything=options.all))
     frames = Frames.of(results)

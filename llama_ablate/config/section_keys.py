@@ -89,6 +89,14 @@ class Data(Keys):
     #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
     order: Literal["windows", "documents"] = "windows"
 
+    @property
+    def called(self) -> str:
+        """What the text is called in a sentence: as its file, else as its corpus."""
+        entry = {"name": self.corpus} if isinstance(self.corpus, str) else self.corpus
+        path = entry.get("path")
+        of_file = path.rpartition("/")[2].strip(".") if isinstance(path, str) else ""
+        return of_file or str(entry["name"])
+
     @field_validator("corpus", "tokenizer")
     @classmethod
     def _no_file(cls, value: Entry, info: ValidationInfo) -> Entry:

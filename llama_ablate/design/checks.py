@@ -180,9 +180,11 @@ def check_hypotheses(experiment: Experiment, tables: tuple[Table, ...]) -> None:
             if part.table not in (None, *names):
                 message = f"no table is called '{part.table}'{nearest(part.table, names)}"
                 raise ConfigError(message, (*where, key))
-            labels = [v.label for v in tables[names.index(part.table or names[0])].variants]
+            table = tables[names.index(part.table or names[0])]
+            labels = [variant.label for variant in table.variants]
+            called = set().union(*map(table.names, table.variants))
             for name, of in ((part.variant, "variant"), (part.against, "against")):
-                if name not in (None, *labels):
+                if name not in {None, *called}:
                     message = f"no variant is called '{name}'{nearest(name, labels)}"
                     inside = ("minus", of) if pair and key == "minus" else (of,)
                     raise ConfigError(message, (*where, *inside))

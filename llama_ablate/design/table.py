@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from llama_ablate.config import plugins
+from llama_ablate.config import baselines, plugins
 from llama_ablate.config.experiment import Experiment, Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import ModelSpec
@@ -133,6 +133,16 @@ class Table:
     def text_of(self, variant: Variant) -> TableText:
         """Return the text that a variant reads."""
         return variant.text or self.text
+
+    def names(self, variant: Variant) -> set[str]:
+        """Return what a variant of the table may be called: the baseline also by its levels."""
+        own = {variant.label, variant.id}
+        if not variant.is_baseline:
+            return own
+        called = baselines.aliases(
+            self.experiment, variant.spec.to_dict(), self.text.data.tokenizer
+        )
+        return own | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:
         """Return the plan's entry of the table."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from llama_ablate.config import baselines
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.design import train_config
@@ -273,14 +274,16 @@ def _refuse_nothing_to_compare(experiment: Experiment, arms: Sequence[Variant]) 
 
 def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) -> Variant:
     """Return the named baseline, else the unchanged base, else the first variant."""
+    unchanged = next((v for v in variants if v.is_base(base)), None)
     named = experiment.variants.baseline
-    if named is not None:
-        chosen = [v for v in variants if v.label == named]
-        if not chosen:
-            hint = nearest(named, [v.label for v in variants])
-            raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
-        return chosen[0]
-    return next((v for v in variants if v.is_base(base)), variants[0])
+    chosen = next((v for v in variants if v.label == named), None)
+    if named is None or chosen:
+        return chosen or unchanged or variants[0]
+    levels = baselines.aliases(experiment, base.to_dict(), experiment.data.tokenizer)
+    if unchanged and named in levels:
+        return unchanged
+    hint = nearest(named, [v.label for v in variants])
+    raise ConfigError(f"no variant is called '{named}'{hint}", ("variants", "baseline"))
 
 
 def _matched(variant: Variant, target: int, cost: Cost, match: str) -> Variant:

@@ -14,6 +14,7 @@ Verdict = Literal[
     "worse",
     "equivalent",
     "inconclusive",
+    "no verdict",
     "too short",
     "diverged",
     "collapsed",

@@ -10,7 +10,7 @@ was seen needs no such proof.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llama_ablate.evidence import Interval
@@ -113,6 +113,18 @@ def failing(checks: Mapping[Kind, Check], *, seen_to_differ: bool) -> str:
     """
     needed = (kind for kind in checks if kind == "aa" or not seen_to_differ)
     return "; ".join(checks[kind].why for kind in needed if not checks[kind].holds)
+
+
+def withheld(row: ComparisonRow, checks: Mapping[Kind, Check]) -> ComparisonRow:
+    """Return a row whose verdict is `no verdict` where a control fails that the verdict needs.
+
+    A variant that is equal bit for bit is equivalent whatever other arms show.
+    """
+    seen_to_differ = row.verdict in ("better", "worse")
+    needs = seen_to_differ or (row.verdict == "equivalent" and not row.low == row.high == 0)
+    if row.role or not needs or not failing(checks, seen_to_differ=seen_to_differ):
+        return row
+    return replace(row, verdict="no verdict", bias="")
 
 
 def same(row: ComparisonRow) -> Check:

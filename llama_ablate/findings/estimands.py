@@ -54,7 +54,7 @@ def asked(plan: PlanDocument, table: PlannedTable) -> list[Asked]:
                 )
             ),
         )
-        for entry in plan.experiment.hypotheses
+        for entry in plan.hypotheses
     ]
     return [(entry, labels) for entry, labels in arms if labels]
 

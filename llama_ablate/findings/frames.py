@@ -25,7 +25,7 @@ from llama_ablate.findings import (
     tasks,
     tuning,
 )
-from llama_ablate.findings.controls import Bias, Check, Kind, check
+from llama_ablate.findings.controls import Bias, Check, Kind, check, withheld
 from llama_ablate.findings.heldout import OF_DOCUMENTS
 from llama_ablate.findings.outcomes import UNSTABLE, Curves, milder_outcomes
 from llama_ablate.findings.rows import ComparisonRow
@@ -36,7 +36,7 @@ from llama_ablate.results.plan_document import (
     PlannedTable,
     PlannedText,
     Unit,
-    named,
+    of_name,
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Measurement, Record, Value
@@ -286,6 +286,11 @@ class TableFrames:
     @cached_property
     def comparison(self) -> list[ComparisonRow]:
         """One row for each variant: quality, paired difference, verdict, size, speed, memory."""
+        return [withheld(row, self.controls) for row in self._compared]
+
+    @cached_property
+    def _compared(self) -> list[ComparisonRow]:
+        """The comparison with verdicts as intervals and outcomes say, whatever controls show."""
         rows = comparison.compare(
             self.plan,
             self.runs,
@@ -327,7 +332,7 @@ class TableFrames:
     @cached_property
     def controls(self) -> dict[Kind, Check]:
         """Whether the controls of each kind hold, and why."""
-        return check(self.plan, self.comparison, self.margin)
+        return check(self.plan, self._compared, self.margin)
 
     @cached_property
     def bias(self) -> Bias:
@@ -425,7 +430,7 @@ class Frames:
 
     def named(self, name: str | None) -> TableFrames:
         """Return the table of a name, the first for None. Raises ConfigError for no table's."""
-        return named(self.by_name, name)
+        return of_name(self.by_name, name)
 
     @property
     def stage(self) -> stages.Stage:

@@ -90,7 +90,7 @@ def results(frames: Frames) -> list[HypothesisRow]:
     learned its text, or a control fails that the result needs (`controls.failing`), there is none:
     `undecidable`, `no verdict`.
     """
-    entries = frames.plan.experiment.hypotheses
+    entries = frames.plan.hypotheses
     others = {
         estimands.key_of(entry, frames.named(entry.table))
         for entry in entries

@@ -195,8 +195,8 @@ class ComparisonRow(Row):
     low: float = column("lower end of its interval, which holds for all rows of the table at once")
     high: float = column("upper end of its interval")
     verdict: str = column(
-        "`better`, `worse`, `equivalent`, `inconclusive`, `too short`, `diverged`, `collapsed`, "
-        "`failed`, `pending`; of the baseline `baseline`"
+        "`better`, `worse`, `equivalent`, `inconclusive`, `no verdict` (a control fails), `too "
+        "short`, `diverged`, `collapsed`, `failed`, `pending`; of the baseline `baseline`"
     )
 
     @cell("loss ({unit})", leading=True)

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from llama_ablate.config import experiment, plugins
+from llama_ablate.config.baselines import UNCHANGED
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokenizers import tokenizer_files
 from llama_ablate.data.tokenizers.tokenizer import Bytes, Tokenizer
@@ -162,21 +163,21 @@ def _run(store: Store, run_id: str, dtype: torch.dtype | None) -> OpenedModel:
 
 def _run_id(store: Store, name: str) -> str:
     """Return the run of an id, or the first finished one of a variant's label or id."""
-    plan = store.plan
-    variants = {v.id: v.label for table in plan.tables for v in table.variants}
+    plan = store.plan.named()
     if name in plan.runs:
         return name
+    called = {found.id for table in plan.tables if (found := plan.variant(name, table))}
     for run in plan.runs.values():
-        if name in (run.variant, variants[run.variant]) and store.runs.weights(run.id):
+        if run.variant in called and store.runs.weights(run.id):
             return run.id
-    if name in {*variants, *variants.values()}:
+    if called:
         raise ConfigError(
             f"no run of '{name}' in '{store.root}' has weights: none has finished, "
             "or none were kept"
         )
-    raise ConfigError(
-        f"'{name}' is no variant or run of '{store.root}'{nearest(name, variants.values())}"
-    )
+    labels = [variant.label for table in plan.tables for variant in table.variants]
+    labels.append(UNCHANGED)
+    raise ConfigError(f"'{name}' is no variant or run of '{store.root}'{nearest(name, labels)}")
 
 
 def _beside(folder: Path) -> Tokenizer | None:

@@ -41,7 +41,8 @@ def _of_run(results: Results, id_: str) -> list[str]:
     experiment = results.plan.experiment
     asked = f" It asks: {_plain(experiment.question)}" if experiment.question else ""
     return [
-        f"# {_plain(record.label)}, seed {record.seed}",
+        f"# {_plain(experiment.name)}: {_plain(table.plan.variant(record.variant).label)}, "
+        f"seed {record.seed}",
         f"One run of the experiment `{_plain(experiment.name)}` of llama-ablate.{asked}",
         "## What was measured",
         _numbers(record),
@@ -67,7 +68,8 @@ def _numbers(record: Record) -> str:
 
 
 def _against_baseline(table: TableFrames, record: Record) -> str:
-    row = next(row for row in table.comparison if row.label == record.label)
+    label = table.plan.variant(record.variant).label
+    row = next(row for row in table.comparison if row.label == label)
     if row.baseline:
         return "It is a run of the baseline, with which the others are compared."
     if not math.isfinite(row.difference):

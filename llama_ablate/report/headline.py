@@ -1,11 +1,13 @@
 """The headline of a report: what the experiment answers in two or three sentences; its facts."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
+from llama_ablate.config import baselines
 from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.findings import contrasts, hypotheses, ladder, lengths
@@ -14,9 +16,9 @@ from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import HypothesisRow
 from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results.plan_document import PlanDocument
-from llama_ablate.terminal import listed, plural
+from llama_ablate.terminal import plural
 
-#: Verdicts and test results in the order in which the answer names them.
+#: Verdicts in the order in which the answer names them, and test results.
 _VERDICTS = (
     "better",
     "worse",
@@ -25,6 +27,7 @@ _VERDICTS = (
     "failed",
     "equivalent",
     "inconclusive",
+    "no verdict",
     "too short",
     "pending",
 )
@@ -37,8 +40,6 @@ _RESULTS = (
     "failed",
     "pending",
 )
-#: What decides nothing, and is counted where there is more than a few of it.
-_OPEN = ("equivalent", "inconclusive", "too short", "undecided")
 #: How a gap to the baseline goes with size, as a sentence has it.
 _TRENDS = {
     "grows": "grows for",
@@ -50,32 +51,34 @@ _TRENDS = {
 }
 _CONTROLS = {"aa": "the repeated baseline", "positive": "the positive control"}
 _MOST = 4  # names of one kind
-_FEW = 3  # of what is open; results whose intervals stand in the answer
-_MANY = 6  # hypotheses, beyond which the undecided are counted
-_TABLES = 4  # whose names stand in a sentence
+_BILLION = 1e9
+_DECIDED = ("supported", "refuted")
+_FEW = 3  # of what decides nothing; hypotheses that are all told; tables that are
+_ENDS = 2  # hypotheses of other numbers than the table's that are told of many
 
 
 Differing = TypeVar("Differing", ComparisonRow, FactorRow)
 
 
-class _Said(NamedTuple):
-    """Something with its verdict or test result, and the number behind it."""
-
-    name: str
-    word: str
-    number: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.number})" if self.number else self.name
-
-
 def headline(frames: Frames) -> str:
-    """Say what the experiment answers: its hypotheses first, then what its tables show.
+    """Say what the experiment answers, at what size, and what limits the answer."""
+    return " ".join(filter(None, (answer(frames), limits(frames))))
 
-    Of a factorial design the factors, of a path the steps, of several tables each variant over all
-    of them. What decides is named with its number; of what does not, only a few.
+
+def answer(frames: Frames) -> str:
+    """Say what the experiment answers: who is better than whom and by how much, at what size.
+
+    Of a factorial design the effects, of a path the steps. What decides is named with its number
+    and interval, the largest first; of the rest only a few. Hypotheses that are about other numbers
+    than the table's follow, of more than a few how many are supported.
     """
-    parts = (_hypotheses, _controls, _best_rates, _tables, _guards, _trends, _turned, _bias)
+    parts = (_tables, _scope, _hypotheses, _guards, _trends, _best_rates)
+    return " ".join(sentence for part in parts for sentence in part(frames))
+
+
+def limits(frames: Frames) -> str:
+    """Say what limits the answer: controls that fail, lengths that reverse it, an unknown bias."""
+    parts = (_controls, _turned, _bias)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 
@@ -133,46 +136,37 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
-    """Yield a sentence for each test result: its hypotheses with their numbers, or how many."""
+    """Yield how the hypotheses came out; of many, those that the tables do not show by name."""
     rows = hypotheses.results(frames)
-    every = len(rows)
-    for word in _RESULTS if every else ():
-        own = [row for row in rows if row.result == word]
+    if len(rows) > _FEW:
+        counted = Counter(row.result for row in rows)
+        words = [f"{counted[word]} {word}" for word in _RESULTS if counted[word]]
+        yield f"Of {len(rows)} hypotheses: {', '.join(words)}."
+        stated = zip(frames.plan.hypotheses, rows, strict=True)
+        rows = [row for entry, row in stated if entry.measure or entry.minus]
+        rows = [row for row in rows if row.result in _DECIDED][:_ENDS]
+    for word in _RESULTS:
         of_sentence: dict[str, list[HypothesisRow]] = {}
-        for row in own:
-            of_sentence.setdefault(row.hypothesis, []).append(row)
-        named = [_of_hypothesis(of, alone=every <= _FEW) for of in of_sentence.values()]
-        if not named:
-            continue
-        if word in ("no verdict", "undecidable"):
-            of = f"{len(own)} of {every}" if len(own) < every else f"{every}"
-            whys = dict.fromkeys(row.why for row in own)
-            why = _failing(frames) if word == "no verdict" else "; ".join(whys)
-            measured = f" (measured: {'; '.join(named)})" if len(named) <= _FEW else ""
-            what = "the hypothesis" if every == 1 else f"{of} hypotheses"
-            yield f"{word.capitalize()} on {what}: {why}{measured}."
-        elif word in _OPEN and every > _MANY:
-            yield f"{word.capitalize()}: {len(named)} hypotheses."
-        else:
-            yield f"{word.capitalize()}: {_listed(named, '; ', _FEW)}."
+        for row in rows:
+            if row.result == word:
+                of_sentence.setdefault(row.hypothesis, []).append(row)
+        if of_sentence:
+            yield f"{word.capitalize()}: {'; '.join(map(_of_hypothesis, of_sentence.values()))}."
 
 
-def _of_hypothesis(rows: Sequence[HypothesisRow], *, alone: bool) -> str:
-    """Write a hypothesis with what was measured in each of its tables; `alone` with intervals."""
-    numbers = [
-        f"{row.table} {_measured(row, alone=alone)}".strip()
-        for row in rows
-        if not math.isnan(row.difference)
-    ]
-    told = [", ".join(dict.fromkeys(numbers)), *dict.fromkeys(row.remark for row in rows)]
-    return str(_Said(rows[0].hypothesis, "", "; ".join(filter(None, told))))
+def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
+    """Write a hypothesis with its bound, its tables, what was measured, and why it has no result.
 
-
-def _measured(row: HypothesisRow, *, alone: bool) -> str:
-    if alone:
-        return row.of_difference().removesuffix(" nats")
-    unit = f" {row.unit}" if row.unit not in ("", "nats") else ""
-    return written.estimate(row.difference, row.low, row.high) + unit
+    What a row of the table has measured stands there.
+    """
+    told = []
+    for row in rows:
+        shown = row.family.endswith("its table") or math.isnan(row.difference)
+        measured = "" if shown else row.of_difference()
+        why = row.remark if row.result in _DECIDED else row.of_remark()
+        told.append("; ".join(filter(None, (f"{row.table} {measured}".strip(), why))))
+    listing = "; ".join(filter(None, dict.fromkeys(told)))
+    return f"{rows[0].hypothesis} ({listing})" if listing else rows[0].hypothesis
 
 
 def _controls(frames: Frames) -> Iterator[str]:
@@ -192,7 +186,8 @@ def _turned(frames: Frames) -> Iterator[str]:
         for name, tokens in lengths.turned(lengths.by_length(table)).items()
     ]
     if told:
-        yield f"Reverses with the length of training: {_listed(told, ', ', _FEW)}."
+        each = [*dict.fromkeys(told)]
+        yield f"Reverses with the length of training: {_listed(each, ', ', _FEW)}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:
@@ -247,7 +242,7 @@ def _trends(frames: Frames) -> Iterator[str]:
     laws = ladder.laws(frames)
     parts = []
     for word, phrase in _TRENDS.items():
-        own = [str(_Said(row.label, "", str(row.slope))) for row in laws if row.trend == word]
+        own = [f"{row.label} ({row.slope})" for row in laws if row.trend == word]
         if own:
             parts.append(f"{phrase} {_listed(own)}")
     if parts:
@@ -255,113 +250,207 @@ def _trends(frames: Frames) -> Iterator[str]:
 
 
 def _tables(frames: Frames) -> Iterator[str]:
-    """Yield what the tables show: factors, steps, or the variants over all of them."""
-    of_design = _steps if frames.plan.experiment.variants.design == "path" else _factors
-    told = {table.plan.name: of_design(table) for table in frames.tables}
-    if all(told.values()):
-        for name, text in told.items():
-            yield f"In '{name}': {text}" if name else text
-    else:
-        yield _variants(frames)
+    """Yield what each table shows; of many, how each variant compares over all of them."""
+    if len(frames.tables) > _FEW:
+        yield from _over_tables(frames.tables)
+        return
+    for table in frames.tables:
+        of_design = _steps if frames.plan.experiment.variants.design == "path" else _factors
+        text = of_design(table) or _variants(table)
+        if table.plan.name:
+            yield f"In '{table.plan.name}', {text}."
+        else:  # a label stands as it is
+            ours = text.startswith(("on average", "no verdict", "pending", "too short", "nothing"))
+            yield f"{text[0].upper() if ours else text[0]}{text[1:]}."
+
+
+def _over_tables(tables: Sequence[TableFrames]) -> Iterator[str]:
+    """Yield in how many tables a variant is what, and between which differences."""
+    of_label: dict[str, list[ComparisonRow]] = {}
+    for row in (row for table in tables for row in table.comparison):
+        if not (row.role or row.baseline):
+            of_label.setdefault(row.label, []).append(row)
+    base, unit = _base(tables[0]), tables[0].unit.name
+    for label, rows in of_label.items():
+        counted = Counter(row.verdict for row in rows)
+        words = [f"{word} in {counted[word]}" for word in _VERDICTS if counted[word]]
+        known = [row.difference for row in rows if not math.isnan(row.difference)]
+        ends = _ends(known, lambda x: f"{x:+.3f}") if known else "-"
+        yield f"{label} against {base} is {_and(words)} of {len(rows)} tables ({ends} {unit})."
+
+
+def _scope(frames: Frames) -> Iterator[str]:
+    """Yield on which text the answer was measured, at what size, and with how many seeds."""
+    tables = [table.plan for table in frames.tables]
+    texts = dict.fromkeys(table.text.source.called for table in tables)
+    sizes = [table.baseline.parameters for table in tables]
+    tokens = [table.tokens_per_run for table in tables]
+    each = [run / size for run, size in zip(tokens, sizes, strict=True)]
+    seeds = [row.n for table in frames.tables for row in table.comparison if not row.role]
+    most = max(seeds, default=0)
+    yield (
+        f"On {_and([*texts])}, at {_ends(sizes, _millions)} parameters and "
+        f"{_ends(each, lambda x: f'{x:.2g}')} tokens a parameter; {most} {plural(most, 'seed')}."
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    """List names in a sentence."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _quoted(name: str) -> str:
+    """Write a name in quotes where it has a comma."""
+    return f"'{name}'" if "," in name else name
+
+
+def _ends(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """Write the least and the most of some numbers; once, where they look the same."""
+    return " to ".join(dict.fromkeys(map(form, (min(values), max(values)))))
+
+
+def _millions(count: float) -> str:
+    return f"{count / _BILLION:.3g}B" if count >= _BILLION else f"{count / 1e6:.2g}M"
 
 
 def _factors(table: TableFrames) -> str:
     """Say what the effects of factors show, alone and two together; of other designs nothing."""
-    rows = contrasts.factors(table)
+    rows = _by_size(contrasts.factors(table))
+    alone, together = ([row for row in rows if bool(row.changed) == pair] for pair in (False, True))
     if not rows:
         return ""
-    effects = [
-        _Said(row.effect, row.verdict, _with(row.rate, _estimate(row))) for row in _by_size(rows)
-    ]
-    pairs = {row.effect for row in rows if row.changed}
-    alone, together = (
-        [effect for effect in effects if (effect.name in pairs) == pair] for pair in (False, True)
-    )
-    text = (
-        f"On average over the other factors (difference in {table.unit.name}): {_by_word(alone)}."
-    )
-    return text + (f" Interactions: {_by_word(together)}." if together else "")
+    told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")
+    seen = [row for row in together if row.verdict in ("better", "worse")]
+    said = "; ".join(f"{row.effect} {_signed(row, table)}" for row in seen[:_FEW])
+    which = f"interactions: {said}" if said else "no interaction is seen"
+    return f"on average over the other factors, {told}" + f"; {which}" * bool(together)
 
 
 def _steps(table: TableFrames) -> str:
-    """Say what each step of a path changes, in their order, and what all change together."""
+    """Say what each step of a path changes, the largest first, and what all change together."""
     rows = contrasts.steps(table)
     if not rows:
         return ""
-    each = []
-    for row in rows:
-        step = written.estimate(row.marginal, row.marginal_low, row.marginal_high)
-        told = _with(row.rate, f"{step}, {row.verdict}".removeprefix("-, "))
-        each.append(str(_Said(row.step, "", told)))
+    moved = [row for row in rows if row.verdict in ("better", "worse")]
+    moved.sort(key=lambda row: -abs(row.marginal))
+    told = [
+        f"{row.step} {'lowers' if row.marginal < 0 else 'raises'} the loss by "
+        + _with(row.rate, _size(row.marginal, row.marginal_low, row.marginal_high, table, not i))
+        for i, row in enumerate(moved)
+    ]
+    for word in dict.fromkeys(row.verdict for row in rows if row not in moved):
+        own = [_quoted(row.step) for row in rows if row.verdict == word]
+        told.append(f"{_and(own)} {'is' if len(own) == 1 else 'are'} {word}")
     last = {row.label: row for row in table.comparison}[rows[-1].step]
-    together = _with(last.rate, f"all together {_of_row(last)}, {last.verdict}")
-    told = "; ".join([", ".join(each)] + [together] * bool(last.n))
-    return f"Step by step (difference in {table.unit.name}): {told}."
+    if last.n and last.verdict in ("better", "worse"):
+        word = "below" if last.difference < 0 else "above"
+        end = _size(last.difference, last.low, last.high, table)
+        told.append(f"all together end {_with(last.rate, end)} {word} {_base(table)}")
+    return "; ".join(told)
 
 
-def _variants(frames: Frames) -> str:
-    """Say how the variants compare with the baseline: in one table, or over all of them."""
-    names = [table.plan.name for table in frames.tables]
-    of_variant: dict[str, dict[str, ComparisonRow]] = {}
-    for table in frames.tables:
-        compared = [row for row in table.comparison if not (row.role or row.baseline)]
-        for row in _by_size(compared):
-            of_variant.setdefault(row.label, {})[table.plan.name] = row
-    groups: dict[tuple[str, ...], list[_Said]] = {}
-    for label, of_table in of_variant.items():
-        words = tuple(str(of_table[name].verdict) if name in of_table else "" for name in names)
-        numbers = [_of_row(of_table[name]) if name in of_table else "-" for name in names]
-        known = len(names) <= _TABLES and any(number not in ("", "-") for number in numbers)
-        rate = next((row.rate for row in of_table.values() if row.rate), "")
-        told = _with(rate, " | ".join(numbers) if known else "")
-        said = _Said(label, _over(words, names), told)
-        groups.setdefault(words, []).append(said)
-    ordered = sorted(groups, key=lambda words: [_VERDICTS.index(word) for word in words if word])
-    every = [one for words in ordered for one in groups[words]]
-    where = f"; {' | '.join(names)}" if 1 < len(names) <= _TABLES else ""
-    shown = _by_word(every, dict.fromkeys(one.word for one in every)) or "nothing yet"
-    bases = [row for table in frames.tables for row in table.comparison if row.baseline]
-    lost = "".join(f"{row.outcome}; " for row in bases if row.lost)
-    label, unit = frames.table.plan.baseline.label, frames.table.unit.name
-    return f"Against '{label}' ({lost}difference in {unit}{where}): {shown}."
+def _variants(table: TableFrames) -> str:
+    """Say how the variants of a table compare with its baseline."""
+    rows = _by_size([row for row in table.comparison if not (row.role or row.baseline)])
+    (base,) = (row for row in table.comparison if row.baseline)
+    lost = f" (of which {base.outcome})" if base.lost else ""
+    return (
+        _by_word([(_quoted(row.label), row) for row in rows], table, _base(table) + lost)
+        or "nothing yet"
+    )
 
 
-def _over(words: Sequence[str], names: Sequence[str]) -> str:
-    """Write a variant's verdicts over several tables: `better in text, worse in recall`."""
-    kinds = [word for word in _VERDICTS if word in words]
-    if len(names) == 1:
-        return kinds[0]
-    if len(set(words)) == 1:
-        return f"{kinds[0]} in {'both' if len(names) == 2 else f'all {len(names)}'}"
-    of = {
-        kind: [name for name, word in zip(names, words, strict=True) if word == kind]
-        for kind in kinds
-    }
-    where = {
-        kind: f"{kind} in {listed(own) if len(names) <= _TABLES else len(own)}"
-        for kind, own in of.items()
-    }
-    if len(of) == 2 < len(names):
-        few, rest = sorted(of, key=lambda kind: len(of[kind]))
-        return f"{where[few]}, else {rest}"
-    return ", ".join(where.values())
+def _base(table: TableFrames) -> str:
+    """Name the baseline: by its component alone where that is one, else by all its levels."""
+    label = table.plan.baseline.label
+    if label == baselines.UNCHANGED:
+        base, tokenizer = table.plan.baseline.model, table.plan.text.source.tokenizer
+        levels = baselines.levels(table.experiment, base, tokenizer)
+        return f"the baseline ({', '.join(levels)})" if levels else label
+    name = label.removesuffix(f" ({baselines.UNCHANGED})")
+    return label if " " in name else name
 
 
-def _by_word(said: Sequence[_Said], words: Iterable[str] = _VERDICTS) -> str:
-    """List what has each word; where it decides nothing, and is more than a few, how many."""
-    parts = []
-    for word in words:
-        own = [str(one) for one in said if one.word == word]
-        if own:
-            count = f"all {len(own)}" if len(own) == len(said) else f"{len(own)} others"
-            is_open = word.split(" in ")[0] in _OPEN  # what decides stands first
-            parts.append(f"{word}: {count if is_open and len(own) > _FEW else _listed(own)}")
+def _by_word(
+    rows: Sequence[tuple[str, ComparisonRow | FactorRow]], table: TableFrames, base: str
+) -> str:
+    """Say of named rows what they are; who is better or worse with the number and interval."""
+    parts: list[str] = []
+    for word in _VERDICTS:
+        own = [(name, row) for name, row in rows if row.verdict == word]
+        if not own:
+            continue
+        more = f" and {len(own) - _MOST} more" if len(own) > _MOST + 1 else ""
+        shown = own[: _MOST if more else None]
+        if word in ("better", "worse"):
+            numbers = [_number(row, table, not (parts or i)) for i, (_, row) in enumerate(shown)]
+            first, *others = zip((name for name, _ in shown), numbers, strict=True)
+            if word == "worse" and len(rows) == 1 and base:
+                text = f"{base} beats {first[0]} by {first[1]}"
+            else:
+                verb = "beats" if word == "better" and base else f"is {word} than"
+                named = f"{verb} {base}" if base and not parts else verb.removesuffix(" than")
+                named = f"is {word}" if base and parts else named
+                text = f"{first[0]} {named} by {first[1]}"
+            parts.append(", ".join([text, *(f"{name} by {by}" for name, by in others)]) + more)
+        else:
+            parts.append(_undecided(word, own, table, base if not parts else ""))
     return "; ".join(parts)
 
 
-def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most + 1 else ""
-    return between.join(names[: most if more else len(names)]) + more
+def _undecided(
+    word: str,
+    own: Sequence[tuple[str, ComparisonRow | FactorRow]],
+    table: TableFrames,
+    base: str,
+) -> str:
+    """Say which rows are neither better nor worse; of a single one with its number."""
+    names = [_lost(name, row) for name, row in own]
+    listing = f"{len(own)} others" if len(own) > _MOST else _and(names)
+    be = "is" if len(own) == 1 else "are"
+    row = own[0][1]
+    number = "" if len(own) > 1 or math.isnan(row.difference) else f" ({_signed(row, table)})"
+    if word == "equivalent":
+        within = f" within {table.experiment.margin}" if table.experiment.margin else ""
+        return f"{listing} {be} equivalent{f' to {base}' if base else ''}{within}{number}"
+    if word in ("diverged", "collapsed", "failed"):
+        return f"{listing} {word}" + f", {base} did not" * bool(base)
+    if word == "inconclusive":
+        return f"{listing}{f' against {base}' if base else ''} {be} inconclusive{number}"
+    told = {"no verdict": "no verdict on", "too short": "too short to compare:"}.get(word, word)
+    against = f" against {base}" if base else ""
+    return f"{told}{':' * (told == 'pending')} {listing}{against}{number}"
+
+
+def _lost(name: str, row: ComparisonRow | FactorRow) -> str:
+    """Name a row, and how its runs ended where not all of them ended alike."""
+    if isinstance(row, FactorRow) or not row.lost or row.outcome == f"{row.ended} {row.verdict}":
+        return name
+    return f"{name} ({row.outcome})"
+
+
+def _number(row: ComparisonRow | FactorRow, table: TableFrames, unit: bool) -> str:
+    """Write how far a row is from 0; how its runs ended, and a rate that was not tuned, beside."""
+    size = _size(row.difference, row.low, row.high, table, unit)
+    return _with(row.rate, size, row.outcome if isinstance(row, ComparisonRow) and row.lost else "")
+
+
+def _size(mean: float, low: float, high: float, table: TableFrames, unit: bool = True) -> str:
+    """Write the size of a difference with its interval: `0.21 nats [0.14, 0.27]`."""
+    ends = (low, high) if mean > 0 else (-high, -low)
+    return _of_unit(written.interval(abs(mean), *ends, sign=""), table.unit.name * unit)
+
+
+def _signed(row: ComparisonRow | FactorRow, table: TableFrames) -> str:
+    """Write a difference with its sign and interval: `-0.006 nats [-0.021, +0.009]`."""
+    return _of_unit(written.interval(row.difference, row.low, row.high), table.unit.name)
+
+
+def _of_unit(number: str, unit: str) -> str:
+    """Write a unit behind a number, before its interval."""
+    value, *ends = number.split(" ", 1)
+    return " ".join(filter(None, (value, unit, *ends)))
 
 
 def _by_size(rows: Sequence[Differing]) -> list[Differing]:
@@ -369,20 +458,12 @@ def _by_size(rows: Sequence[Differing]) -> list[Differing]:
     return sorted(rows, key=lambda row: (math.isnan(row.difference), -abs(row.difference)))
 
 
-def _of_row(row: ComparisonRow) -> str:
-    """Write a variant's difference; where runs were lost, how they ended before it."""
-    is_said = row.outcome == f"{row.ended} {row.verdict}"  # all of them collapsed
-    ended = "" if is_said or not row.lost else row.outcome
-    return ": ".join(filter(None, (ended, _estimate(row))))
+def _listed(names: Sequence[str], between: str = ", ", most: int = _MOST) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most + 1 else ""
+    return between.join(names[: most if more else len(names)]) + more
 
 
-def _estimate(row: ComparisonRow | FactorRow) -> str:
-    """Write a row's difference with the decimals that its interval bears out."""
-    if math.isnan(row.difference):
-        return ""
-    return written.estimate(row.difference, row.low, row.high)
-
-
-def _with(rate: str, text: str) -> str:
-    """Write what is said of a row, and where its optimizer was compared at another's rate."""
-    return "; ".join(filter(None, (text, rate)))
+def _with(rate: str, text: str, lost: str = "") -> str:
+    """Write what is said of a row, with how its runs ended, and a rate that was not tuned."""
+    beside = "; ".join(filter(None, (lost, rate)))
+    return f"{text} ({beside})" if beside else text

@@ -34,6 +34,7 @@ VERDICTS = {
     "worse": Look("#d55e00", ">", "triangle-right"),
     "equivalent": Look("#009e73", "s", "square"),
     "inconclusive": Look("#808080", "o", "circle"),
+    "no verdict": Look("#808080", "P", "cross"),
     "too short": Look("#808080", "^", "triangle-up"),
     "diverged": Look("#cc79a7", "X", "cross"),
     "collapsed": Look("#e69f00", "v", "triangle-down"),

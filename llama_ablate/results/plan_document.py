@@ -5,15 +5,15 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llama_ablate import __version__
-from llama_ablate.config import margins
-from llama_ablate.config.experiment import Data, Experiment, Train
+from llama_ablate.config import baselines, margins
+from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
@@ -328,6 +328,50 @@ class PlanDocument(_Part):
         experiment = self.experiment.model_dump(mode="json", exclude_defaults=True)
         return {**values, "experiment": experiment}
 
+    def named(self) -> Self:
+        """Return the plan with models in which no axis is changed called by what they have."""
+        tables = []
+        for table in self.tables:
+            own = partial(baselines.label, self.experiment, tokenizer=table.text.source.tokenizer)
+            variants = [
+                v.model_copy(update={"label": own(model=v.model, compared=v.baseline)})
+                if v.label == baselines.UNCHANGED
+                else v
+                for v in table.variants
+            ]
+            tables.append(table.model_copy(update={"variants": variants}))
+        return self.model_copy(update={"tables": tables})
+
+    def variant(self, name: str, table: PlannedTable) -> PlannedVariant | None:
+        """Return the variant of a table that a name stands for: its label or its id.
+
+        The baseline is also called `baseline`, and by what it has on an axis, unless that is
+        another's label.
+        """
+        own = self.experiment, table.baseline.model, table.text.source.tokenizer
+        called = (v for v in table.variants if name in (v.label, v.id))
+        return next(called, table.baseline if name in baselines.aliases(*own) else None)
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """The hypotheses that are stated, about the labels of variants."""
+        return [self._labelled(entry) for entry in self.experiment.hypotheses]
+
+    def _labelled(self, entry: Hypothesis) -> Hypothesis:
+        tables = {table.name: table for table in self.tables}
+        table = tables.get(entry.table or "", self.tables[0])
+        of_pair = entry.minus if isinstance(entry.minus, BaseModel) else None
+
+        def label(name: str | None) -> str | None:
+            found = self.variant(name, table) if name else None
+            return found.label if found else name
+
+        def both(one: BaseModel) -> dict[str, Any]:
+            return {key: label(getattr(one, key)) for key in ("variant", "against")}
+
+        minus = of_pair.model_copy(update=both(of_pair)) if of_pair else entry.minus
+        return entry.model_copy(update={**both(entry), "minus": minus})
+
     def with_noise_of(self, other: "PlanDocument") -> "PlanDocument":
         """Return the plan with what another expects of the noise: that of its own for new arms."""
         kept = {(t.name, v.id): v.noise for t in other.tables for v in t.variants}
@@ -358,7 +402,7 @@ class PlanDocument(_Part):
         return {run.id: table for table in reversed(self.tables) for run in table.runs}
 
 
-def named(tables: Mapping[str, Table], name: str | None) -> Table:
+def of_name(tables: Mapping[str, Table], name: str | None) -> Table:
     """Return the table of a name, or the first for None. Raises ConfigError for no table's."""
     if name is None:
         return next(iter(tables.values()))

@@ -117,8 +117,8 @@ class Results:
 
     @cached_property
     def plan(self) -> PlanDocument:
-        """What was planned."""
-        return self._source.plan
+        """What was planned, each baseline called by what it has on the axes."""
+        return self._source.plan.named()
 
     @cached_property
     def finished(self) -> Mapping[str, FinishedRun]:

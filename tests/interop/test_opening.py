@@ -196,7 +196,8 @@ def test_a_finished_run_is_opened_by_label_id_or_folder(
     plan = json.loads((root / "plan.json").read_text("utf-8"))
     first = plan["tables"][0]["runs"][0]["id"]
     folder = next((root / "runs").glob(f"*{first}"))
-    opened = [open_model(path) for path in (root / "baseline", root / first, folder)]
+    called = (root / name for name in ("baseline", "rmsnorm", "rmsnorm (baseline)", first))
+    opened = [open_model(path) for path in (*called, folder)]
     for other in opened[1:]:
         assert torch.equal(other.model.embedding.weight, opened[0].model.embedding.weight)
     assert opened[0].tokenizer.vocab == 256

@@ -215,7 +215,7 @@ def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_pa
         assert main(["report", str(results), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert [(row["label"], row["items"]) for row in values["tasks"]] == [
-        ("baseline", 9),
+        ("rmsnorm (baseline)", 9),
         ("layernorm", 9),
     ]
     assert [row["result"] for row in values["guards"]] == ["holds"]

@@ -15,6 +15,7 @@ from llama_ablate.report.warnings import machines
 from tests.tables import frames
 
 BASE = [2.0, 2.2, 2.1, 2.3, 2.15]
+SIZE = " On python-stdlib, at 0.001M parameters and 0.064 tokens a parameter; 5 seeds."
 UNBOUNDED = " Bias is not bounded: no arm repeats the baseline with nothing changed."
 NOISE = [0.01, -0.01, 0.005, -0.005, 0.0]
 
@@ -24,7 +25,19 @@ def moved(by, noise=1.0, base=BASE):
     return [loss + by + noise * own for loss, own in zip(base, NOISE, strict=True)]
 
 
-def test_hypotheses_come_first_each_with_its_result_and_its_number():
+def test_the_answer_is_a_sentence_with_both_names_the_number_its_unit_and_the_size():
+    told = headline(frames({"": {"base": BASE, "a": moved(-0.1)}}))
+    assert told == "a beats base by 0.1000 nats [0.0902, 0.1098]." + SIZE + UNBOUNDED
+    told = headline(frames({"": {"base": BASE, "a": moved(0.1)}}))
+    assert told.startswith("base beats a by 0.1000 nats [0.0902, 0.1098].")
+    told = headline(frames({"": {"base": BASE, "a": moved(0.001)}}, margin="0.02 nats"))
+    number = "(+0.0010 nats [-0.0088, +0.0108])"
+    assert told.startswith(f"a is equivalent to base within 0.02 nats {number}.")
+    told = headline(frames({"": {"base": BASE, "a": moved(0.001)}}))
+    assert told.startswith(f"a against base is inconclusive {number}.")
+
+
+def test_hypotheses_follow_the_table_with_the_numbers_that_it_does_not_have():
     stated = [
         {"variant": "a", "direction": "better"},
         {"variant": "b", "direction": "better"},
@@ -35,25 +48,20 @@ def test_hypotheses_come_first_each_with_its_result_and_its_number():
     )
     # Half widths: 0.0079 / sqrt(5) x t(1 - 0.05 / 4, 4) = 3.495: 0.012; of a minus b all equal.
     assert told == (
-        "Supported: a is better than base (-0.100 [-0.112, -0.088]). "
-        "Refuted: b is better than base (+0.100 [+0.088, +0.112]). "
-        "Undecided: a is better than b by more than 0.2 nats "
-        "(-0.2000 [-0.2000, -0.2000]). "
-        "Against 'base' (difference in nats): better: a (-0.100); worse: b (+0.100)." + UNBOUNDED
+        "a beats base by 0.100 nats [0.088, 0.112]; b is worse by 0.100 [0.088, 0.112]."
+        + SIZE
+        + " Supported: a is better than base. Refuted: b is better than base. "
+        "Undecided: a is better than b by more than 0.2 nats (-0.2000 [-0.2000, -0.2000] nats; "
+        "6 to 55 seeds would decide)." + UNBOUNDED
     )
 
 
-def test_of_many_hypotheses_the_undecided_are_counted():
+def test_many_hypotheses_are_counted():
     losses = {"base": BASE, "a": moved(-0.1), **{f"n{i}": moved(0.0, 0.5 + i) for i in range(6)}}
     stated = [{"variant": label, "direction": "better"} for label in list(losses)[1:]]
     made = {"": losses}
     told = headline(frames(made, hypotheses=stated))
-    assert told.startswith("Supported: a is better than base (-0.100). Undecided: 6 hypotheses. Ag")
-    made = {"": {"base": BASE, **{f"n{i}": moved(-0.1 - i / 9) for i in range(7)}}}
-    stated = [{"variant": f"n{i}", "direction": "better"} for i in range(7)]
-    told = headline(frames(made, hypotheses=stated))
-    assert told.startswith("Supported: n0 is better than base (-0.100); n1 is better than base (")
-    assert "and 4 more. Against" in told
+    assert " Of 7 hypotheses: 1 supported, 6 undecided. Bias" in told
 
 
 def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
@@ -67,22 +75,23 @@ def test_a_hypothesis_of_several_tables_is_one_sentence_over_all_of_them():
             hypotheses=stated,
         )
     )
-    assert told.startswith("Supported: a is better than base (large -0.1000 [")
-    assert "Undecided: a is better than base (small +0.0000 [" in told
-    assert told.endswith(
-        "Against 'base' (difference in nats; small | large): better in large, inconclusive in "
-        "small: a (+0.0000 | -0.1000)." + UNBOUNDED
+    assert told == (
+        "In 'small', a against base is inconclusive (+0.0000 nats [-0.0098, +0.0098]). "
+        "In 'large', a beats base by 0.1000 nats [0.0902, 0.1098]."
+        + SIZE
+        + " Supported: a is better than base (large). Undecided: a is better than base (small)."
+        + UNBOUNDED
     )
 
 
-def test_over_many_tables_a_variant_is_said_where_it_differs():
+def test_over_many_tables_it_is_counted_in_how_many_a_variant_is_what():
     gains = {"one": 0.0, "two": -0.1, "three": -0.2, "four": -0.3, "five": -0.4}
     told = headline(frames({name: {"base": BASE, "a": moved(by)} for name, by in gains.items()}))
-    sentence = "Against 'base' (difference in nats): inconclusive in 1, else better: a."
-    assert told == sentence + UNBOUNDED
+    counted = "better in 4 and inconclusive in 1 of 5 tables (-0.400 to +0.000 nats)."
+    assert told == f"a against base is {counted}" + SIZE + UNBOUNDED
 
 
-def test_a_path_tells_its_steps_in_order_each_with_its_own_verdict():
+def test_a_path_tells_which_steps_help_and_which_decide_nothing():
     """The last variant is better than the baseline, and its own step is not."""
     told = headline(
         frames(
@@ -99,8 +108,8 @@ def test_a_path_tells_its_steps_in_order_each_with_its_own_verdict():
         )
     )
     assert told == (
-        "Step by step (difference in nats): +a (+0.001, inconclusive), +b (-0.2010, better), "
-        "+c (-0.0010, inconclusive), +d (pending)." + UNBOUNDED
+        "+b lowers the loss by 0.2010 nats [0.1934, 0.2086]; +a and +c are inconclusive; "
+        "+d is pending." + SIZE + UNBOUNDED
     )
 
 
@@ -109,8 +118,9 @@ def test_of_many_variants_what_decides_is_named_and_the_rest_is_counted():
     losses |= {f"none{i}": moved(0.0) for i in range(5)}
     told = headline(frames({"": {"base": BASE, **losses}}))
     assert told == (
-        "Against 'base' (difference in nats): better: good6 (-0.160), good5 (-0.150), "
-        "good4 (-0.140), good3 (-0.130) and 3 more; inconclusive: 5 others." + UNBOUNDED
+        "good6 beats base by 0.160 nats [0.144, 0.176], good5 by 0.150 [0.134, 0.166], "
+        "good4 by 0.140 [0.124, 0.156], good3 by 0.130 [0.114, 0.146] and 3 more; "
+        "5 others are inconclusive." + SIZE + UNBOUNDED
     )
 
 
@@ -120,9 +130,11 @@ def test_how_a_variants_runs_ended_is_a_verdict_of_its_own(end):
     stated = [{"variant": "lost", "direction": "better", "measure": None}]
     made = frames({"": {"base": BASE, "lost": [ended] * 5}}, hypotheses=stated)
     told = headline(made)
-    assert f"{end}: lost" in told
+    assert told.startswith(
+        "Pending: lost against base." if end == "pending" else f"lost {end}, base did not."
+    )
     if end != "diverged":  # else it counts with the loss of chance
-        assert told.startswith(f"{end.capitalize()}: lost is better than base.")
+        assert f" {end.capitalize()}: lost is better than base." in told
 
 
 def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_says_so_before_all_else():
@@ -130,13 +142,14 @@ def test_where_the_repeated_baseline_differs_in_its_one_seed_the_answer_says_so_
     repeated = {"changes": {"again": {"reseed": "none"}}, "roles": {"again": "aa"}}
     again = {**repeated, "margin": "0.02 nats"}
     told = headline(frames({"": losses}, **again))
-    assert told.startswith("No difference is sure: the repeated baseline fails. Against 'base'")
+    assert told.startswith("No verdict on a against base (-0.1000 nats [-0.1098, -0.0902]).")
+    assert told.endswith("No difference is sure: the repeated baseline fails.")
     stated = [{"variant": "a", "direction": "better"}]
     told = headline(frames({"": losses}, **again, hypotheses=stated))
-    assert told.startswith("No verdict on the hypothesis: the repeated baseline fails (measured: a")
+    assert "No verdict: a is better than base (a control fails)." in told
     assert "No difference is sure" not in told
     told = headline(frames({"": {**losses, "again": BASE[:1]}}, **again))
-    assert told == "Against 'base' (difference in nats): better: a (-0.1000)."
+    assert told == "a beats base by 0.1000 nats [0.0902, 0.1098]." + SIZE
 
 
 def test_where_only_the_positive_control_fails_a_difference_that_was_seen_stands():
@@ -147,10 +160,13 @@ def test_where_only_the_positive_control_fails_a_difference_that_was_seen_stands
     ]
     made = {"roles": {"harm": "positive"}, "margin": "0.02 nats"}
     told = headline(frames({"": losses}, **made, hypotheses=stated))
-    assert told.startswith("Supported: a is better than base (-0.100")
-    assert "No verdict on 1 of 2 hypotheses: the positive control" in told
+    assert told.startswith("a beats base by 0.1000 nats")
+    assert "Supported: a is better than base." in told
+    assert "No verdict: a equals base within 0.2 nats (a control fails)." in told
     told = headline(frames({"": losses}, **made))
-    assert told.startswith("No equivalence is sure: the positive control fails. Against 'base'")
+    assert "No equivalence is sure: the positive control fails." in told
+    like = headline(frames({"": {**losses, "a": moved(0.001)}}, **made))
+    assert like.startswith("No verdict on a against base (+0.0010 nats [-0.0088, +0.0108]).")
 
 
 def test_a_factorial_design_names_the_effects_that_decide():
@@ -164,8 +180,10 @@ def test_a_factorial_design_names_the_effects_that_decide():
             variants={"design": "product", "axes": {"norm": ["a", "b"], "block": ["a", "b"]}},
         )
     )
-    assert told.startswith("On average over the other factors (difference in nats): better: norm1")
-    assert "Interactions: inconclusive: norm1 with block1 (" in told
+    assert told.startswith(
+        "On average over the other factors, norm1 instead of norm0 is better by 0.3000 nats"
+    )
+    assert "; no interaction is seen." in told
 
 
 def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
@@ -211,7 +229,7 @@ def test_a_row_of_another_optimizer_at_one_rate_says_so(case):
     assert len(planned) == len(marked)
     assert all("'a' and of 'base' differ, with one rate for all" in line for line in planned)
     told = headline(made)
-    assert ("better: a (-0.100; one rate for all: not tuned)" in told) == bool(marked)
+    assert ("[0.088, 0.112] (one rate for all: not tuned);" in told) == bool(marked)
     assert told.count("one rate for all: not tuned") == 2 * len(marked)  # and in the hypothesis
 
 
@@ -226,15 +244,15 @@ def test_a_factor_and_a_step_of_another_optimizer_say_so_too():
     )
     found = framed(contrasts.factors(made.table)).set_index("factor")["rate"]
     assert [*found[found != ""].index] == ["train.optimizer", "norm x train.optimizer"]
-    assert headline(made).count("; one rate for all: not tuned)") == 2
+    assert headline(made).count(" (one rate for all: not tuned)") == 1
     path = {"base": BASE, "+muon": moved(0.1), "+b": moved(0.2)}
     made = frames({"": path}, changes={"+muon": muon(), "+b": muon()}, variants={"design": "path"})
     steps = framed(contrasts.steps(made.table)).set_index("step")["rate"]
     assert [*steps] == ["one rate for all: not tuned", ""]  # muon before and after
-    assert "+muon (+0.100, worse; one rate for all: not tuned), +b (" in headline(made)
-    assert headline(made).endswith(
-        "; all together +0.200, worse; one rate for all: not tuned." + UNBOUNDED
-    )
+    told = headline(made)
+    assert told.startswith("+muon raises the loss by 0.100 nats")
+    assert told.count(" (one rate for all: not tuned)") == 2
+    assert "(one rate for all: not tuned) above base." in told
     assert [*framed(made.table.comparison)["rate"]] == ["", *["one rate for all: not tuned"] * 2]
 
 

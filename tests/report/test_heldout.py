@@ -238,9 +238,9 @@ def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split():
     """e15 states hypotheses on the test loss, in percent: they stay what they were."""
     frames = opened("claims/e15-kv-heads-quality")
     table = frames.table
-    entry = next(e for e in frames.plan.experiment.hypotheses if e.measure == "test_loss_nats")
+    entry = next(e for e in frames.plan.hypotheses if e.measure == "test_loss_nats")
     found = estimands.interval(entry, frames.named, 1)
     ids = {variant.label: variant.id for variant in table.plan.variants}
     error = table.text_errors(split="test")[ids[entry.variant]]
-    base = table.runs[(table.runs["label"] == "baseline") & table.runs["chosen"]]
+    base = table.runs[(table.runs["variant"] == table.plan.baseline.id) & table.runs["chosen"]]
     assert found.text_se == pytest.approx(error.se / base["test_loss_nats"].mean())

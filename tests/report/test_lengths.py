@@ -81,9 +81,9 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
     by_hand = simultaneous(
         {
             label: [
-                loss - losses[ids["baseline"]][seed]
+                loss - losses[table.plan.baseline.id][seed]
                 for seed, loss in losses[ids[label]].items()
-                if seed in losses[ids["baseline"]]
+                if seed in losses[table.plan.baseline.id]
             ]
             for label in ranked
         },
@@ -91,8 +91,10 @@ def test_intervals_of_branches_hold_at_once_over_rows_and_lengths(opened):
     )["linear"]
     assert (row["low"], row["high"]) == pytest.approx((by_hand.low, by_hand.high))
     stored = table.reported[table.branches()[tokens]]
-    assert losses[ids["baseline"]][0] == pytest.approx(
-        stored[(table.reported["label"] == "baseline") & (table.reported["seed"] == 0)].iloc[0]
+    assert losses[table.plan.baseline.id][0] == pytest.approx(
+        stored[
+            (table.reported["variant"] == table.plan.baseline.id) & (table.reported["seed"] == 0)
+        ].iloc[0]
     )
 
 

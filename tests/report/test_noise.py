@@ -164,7 +164,7 @@ def test_what_a_variant_changes_is_named_without_what_matching_changed(packs):
         v.label: of["e15-kv-heads-quality"].kind(v) for v in of["e15-kv-heads-quality"].variants
     }
     assert kinds == {
-        "baseline": "other",
+        "mha (baseline)": "other",
         "gqa-kv_heads=4": "attention",
         "gqa": "attention",
         "mqa": "attention",

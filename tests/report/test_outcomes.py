@@ -211,7 +211,7 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
     assert rows.loc["better", "difference"] == pytest.approx(-0.07)
     assert (rows["lost"] == 0).all()
     assert rows["outcome"].to_dict()["short"] == "2 too short"
-    assert "too short: learns (-0.1700), better (-0.0700), short (+0.0300)" in headline(frames)
+    assert "Too short to compare: learns, better and short against base." in headline(frames)
     cells = next(part for part in sections(frames) if part.key == "comparison").cells
     assert list(cells["runs"]) == ["2 too short", "", "", "2 too short"]
     assert cells[DIFFERENCE][1] == "-0.0700 [-0.0700, -0.0700]"

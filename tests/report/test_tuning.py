@@ -96,6 +96,9 @@ def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
     assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
 
 
+BASE = "swiglu (baseline)"
+
+
 @pytest.fixture(scope="module")
 def rich(tmp_path_factory):
     """A tuned grid over two texts with controls and hypotheses, trained once."""
@@ -175,7 +178,7 @@ def test_hypotheses_reach_any_number_and_any_table(rich, monkeypatch):
     assert frame["result"][1] == "supported"
     near, far = (framed(t.comparison).set_index("label")["difference"] for t in frames.tables)
     assert frame["difference"][3] == pytest.approx(far["relu"] - near["relu"])
-    relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", "baseline"))
+    relu, base = (samples(frames.table, label, "test_perplexity") for label in ("relu", BASE))
     ratio = [relu[seed] / base[seed] for seed in (0, 1)]
     by_hand = 100 * (math.sqrt(ratio[0] * ratio[1]) - 1)
     assert frame["difference"][2] == pytest.approx(by_hand)
@@ -283,7 +286,7 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     planned = first.planned.assign(too_short=first.planned["id"] == first.planned["id"].iloc[0])
     short = replace(frames, tables=(replace(first, planned=planned), *others))
     assert len(short.ladder) == len(points) - 3
-    planned = first.planned.assign(too_short=first.planned["label"] == "baseline")
+    planned = first.planned.assign(too_short=first.planned["variant"] == first.plan.baseline.id)
     short = replace(frames, tables=(replace(first, planned=planned),))
     assert speed_up.speed_ups(short) == []
     compared, records = Counter(), Counter()
@@ -314,7 +317,7 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
     table = read(store).table
     found = framed(contrasts.steps(table)).set_index("step")
     loss = framed(table.comparison).set_index("label")["loss"]
-    start, first, second = loss["baseline"], loss["+layernorm"], loss["+relu"]
+    start, first, second = loss[table.plan.baseline.label], loss["+layernorm"], loss["+relu"]
     assert found.loc["+relu", "marginal"] == pytest.approx(second - first)
     assert found.loc["+relu", "cumulative"] == pytest.approx(second - start)
     assert found.loc["+layernorm", "marginal"] == pytest.approx(first - start)

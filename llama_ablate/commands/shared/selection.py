@@ -2,22 +2,30 @@
 
 from collections.abc import Mapping
 
+from llama_ablate.config.baselines import UNCHANGED
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.results.plan_document import PlannedTable, PlannedVariant, Table, named
+from llama_ablate.results.plan_document import (
+    PlanDocument,
+    PlannedTable,
+    PlannedVariant,
+    Table,
+    of_name,
+)
 
 
 def table(tables: Mapping[str, Table], name: str | None) -> Table:
     """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
     try:
-        return named(tables, name)
+        return of_name(tables, name)
     except ConfigError as error:
         raise ConfigError(f"--table {name}: {error}") from None
 
 
-def variant(table: PlannedTable, name: str, root: object, what: str = "variant") -> PlannedVariant:
-    """Return the variant of a label or an id. Raises ConfigError, saying `what` was looked for."""
-    for planned in table.variants:
-        if name in (planned.label, planned.id):
-            return planned
-    hint = nearest(name, [planned.label for planned in table.variants])
+def variant(
+    plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
+) -> PlannedVariant:
+    """Return the variant that a name stands for. Raises ConfigError, saying what was looked for."""
+    if found := plan.variant(name, table):
+        return found
+    hint = nearest(name, {*(planned.label for planned in table.variants), UNCHANGED})
     raise ConfigError(f"'{name}' is not a {what} of {root}{hint}")

@@ -60,6 +60,20 @@ def _comparison_section(frames: Frames) -> Section | None:
             above rest on all of them, and are what is tested. {costs}""",
             cells=cells(compared).drop(columns=[*_TESTED], errors="ignore"),
         )
+    if frames.plan.experiment.variants.design == "path":
+        shown = cells(compared)
+        shown["variant"] = [
+            row.label if row.baseline or row.role else f"up to {row.label}" for row in compared
+        ]
+        return section(
+            "All steps so far",
+            compared,
+            f"""{of_split.capitalize()} loss in {frames.table.unit.full}, mean over seeds, of the
+            model with a step and all before it: the difference is from where the path starts, over
+            the n seeds that both finished; what a step alone does stands above. Intervals and
+            verdicts are as in a comparison: of all rows at once. {_ends(compared)} {costs}""",
+            cells=shown,
+        )
     margin = frames.plan.experiment.margin
     equivalent = f" equivalent where it lies within {margin} of 0," if margin else ""
     return section(
@@ -125,10 +139,11 @@ def effects_picture(frames: Frames) -> Picture | None:
     """Show each variant's paired difference in loss from the baseline; left of the line is better.
 
     The shape is the verdict, the bar the interval that it is read from; thin strokes are seeds.
-    Variants with a run that was lost say so. A factorial design has its factors drawn instead.
+    Variants with a run that was lost say so. A factorial design has its factors drawn instead, a
+    path its steps.
     """
     table = frames.table
-    if contrasts.factors(table):
+    if contrasts.factors(table) or contrasts.steps(table):
         return None
     compared = [row for row in table.comparison if not row.baseline and row.role != "positive"]
     compared.sort(key=lambda row: (math.isnan(row.difference), row.difference))
