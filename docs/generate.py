@@ -8,7 +8,7 @@ A test fails while a page holds anything else.
 from pathlib import Path
 
 from analysis.claims import pages as audit
-from docs import at_scale, battery, believed_files, reference_pages
+from docs import at_scale, battery, believed_files, reference_pages, schema
 from llama_ablate.commands import summary
 from llama_ablate.design.summary import resolve_preset, summarize
 from llama_ablate.findings.frames import Frames
@@ -38,7 +38,7 @@ def pages() -> dict[Path, str]:
         docs / "python.md": {"columns": columns()},
     }
     filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
-    return {**reference_pages.pages(), **filled}
+    return {**reference_pages.pages(), **filled, schema.FILE: schema.text()}
 
 
 def columns() -> str:
@@ -79,7 +79,8 @@ class _First:
 
     def file(self) -> str:
         text = (ROOT / "experiments" / "first.yaml").read_text("utf-8")
-        return f"```yaml\n{text}```\n"
+        own = text.partition("\n")[2]  # below the line for editors
+        return f"```yaml\n{own}```\n"
 
     def table(self) -> str:
         """Return the comparison's leading columns, and the headline."""

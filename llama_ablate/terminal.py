@@ -108,9 +108,11 @@ def shortened(text: str, most: int) -> str:
 def coloured(text: str) -> str:
     """Return text with the verdicts and outcomes that are cells of a table in colours.
 
-    Not where standard output is no terminal or a dumb one, nor where NO_COLOR is set.
+    Not where standard output is no terminal or a dumb one, unless FORCE_COLOR is set, and never
+    where NO_COLOR is.
     """
-    if os.environ.get("NO_COLOR") or dumb() or not sys.stdout.isatty():
+    is_able = os.environ.get("FORCE_COLOR") or (sys.stdout.isatty() and not dumb())
+    if os.environ.get("NO_COLOR") or not is_able:
         return text
     return _CELL.sub(lambda match: f"\x1b[{_SGR[match[0]]}m{match[0]}\x1b[0m", text)
 
@@ -155,7 +157,7 @@ class Bar:
             self._bar = tqdm(
                 total=total,
                 desc=self._name,
-                delay=1,  # what is quickly done needs no bar
+                delay=0.4,  # what is quickly done needs no bar
                 mininterval=0.1 if sys.stderr.isatty() else 10,
                 unit=self._unit or "it",
                 unit_scale=bool(self._unit),

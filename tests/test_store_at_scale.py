@@ -96,8 +96,8 @@ def test_the_report_of_ten_thousand_runs_takes_less_than_400_mebibytes_and_a_min
     assert took < 60, took
 
 
-def reads(root, monkeypatch, capsys):
-    """Report; return how often each file of the results was opened, and names in it listed."""
+def reads(words, root, monkeypatch, capsys):
+    """Run a command; return how often each file of the results was opened, and names listed."""
     opened, listed = Counter(), Counter()
     real = {"open": disk.opened, "listdir": os.listdir}
 
@@ -112,7 +112,7 @@ def reads(root, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         patched.setattr(disk, "opened", count_open)
         patched.setattr(os, "listdir", lambda path: count_names(path, real["listdir"](path)))
-        assert main(["report", str(root)]) == 0
+        assert main([*words[:1], str(root), *words[1:]]) == 0
     capsys.readouterr()
     return opened, listed
 
@@ -121,11 +121,36 @@ def reads(root, monkeypatch, capsys):
 def test_a_report_reads_records_once_and_four_times_the_runs_take_four_times_the_work(
     made, monkeypatch, capsys
 ):
-    found = [reads(made(variants, 2), monkeypatch, capsys) for variants in (15, 60)]
+    roots = (made(variants, 2) for variants in (15, 60))
+    found = [reads(["report"], root, monkeypatch, capsys) for root in roots]
     (few, few_names), (many, many_names) = found
     assert max(n for file, n in many.items() if file.name == "record.json") <= 2  # a hash, a read
     assert many.total() < 5 * few.total()
     assert many_names.total() < 5 * few_names.total()
+
+
+@pytest.mark.row("R17", "show of one variant reads its own runs")
+def test_to_show_a_variant_its_own_runs_are_read_and_no_more_than_that(made, monkeypatch, capsys):
+    for variants in (15, 60):
+        root = made(variants, 3)
+        opened, listed = reads(["show", "variant 7"], root, monkeypatch, capsys)
+        runs = {file.relative_to(root).parts[1] for file in opened if "runs" in file.parts}
+        assert {run.partition("--")[0] for run in runs} == {"variant-7"}
+        assert len(runs) == 3
+        of_variants = {file.parent.parent.name for file in opened if "variants" in file.parts}
+        assert of_variants == {"rope--v0", "variant-7--v7"}
+        assert opened.total() < 30
+        assert listed.total() < 4 * variants * 3 + 30  # the names of all, once or twice
+
+
+def test_beside_a_lost_run_those_of_its_seed_are_read(made, monkeypatch, capsys):
+    root = made(6, 9)  # each run of seed 7 diverged
+    opened, _ = reads(["show", "variant 3"], root, monkeypatch, capsys)
+    runs = {file.relative_to(root).parts[1] for file in opened if file.name == "record.json"}
+    own = {run for run in runs if run.startswith("variant-3--")}
+    assert len(own) == 9
+    assert {run.split("--")[1] for run in runs - own} == {"s7"}
+    assert len(runs - own) == 5
 
 
 def test_figures_of_many_variants_show_the_ends_and_say_how_many_are_left_out(made):

@@ -204,6 +204,11 @@ def test_verdicts_are_coloured_as_cells_and_words_are_kept():
         with on_terminal(**plain):
             assert terminal.coloured(text) == text
     assert terminal.coloured(text) == text  # no terminal
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FORCE_COLOR", "1")
+        assert terminal.coloured(text) == coloured
+        patched.setenv("NO_COLOR", "1")
+        assert terminal.coloured(text) == text
 
 
 def test_what_is_being_done_is_said_on_a_terminal_alone(capsys):
@@ -212,6 +217,15 @@ def test_what_is_being_done_is_said_on_a_terminal_alone(capsys):
     assert shown.getvalue() == "planning\\x1b[31m\n"
     terminal.say("planning")
     assert not capsys.readouterr().err
+
+
+def test_a_bar_is_shown_within_half_a_second_and_not_for_what_is_done_at_once():
+    with on_terminal() as shown, terminal.Bar("tokenising", "B") as bar:
+        bar.update(1, 10)
+        assert not shown.getvalue()
+        time.sleep(0.45)
+        bar.update(2, 10)
+        assert "tokenising:  20%" in shown.getvalue()
 
 
 def test_a_bar_does_not_show_the_loss_of_the_run_before():

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 class Command(Protocol):
     """What a command's module holds."""
 
+    __name__: str
     HELP: str
     EXAMPLE: str
 
@@ -57,45 +58,17 @@ class Command(Protocol):
         """Do what the command is for. Raises ConfigError."""
 
 
-#: In two groups, in the order of `--help`.
-GROUPS: dict[str, dict[str, Command]] = {
-    "experiments": {
-        "init": init,
-        "plan": plan,
-        "run": run,
-        "status": status,
-        "show": show,
-        "compare": compare,
-        "report": report,
-        "measure": measure,
-        "pack": pack,
-    },
-    "models and trackers": {
-        "components": components,
-        "summary": summary,
-        "generate": generate,
-        "trace": trace,
-        "attention": attention,
-        "export": export,
-        "track": track,
-    },
+#: In two groups, in the order of `--help`: the main job first.
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "experiments": (init, plan, run, status, show, compare, report, measure, pack),
+    "models and trackers": (components, summary, generate, trace, attention, export, track),
 }
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c in group}
 #: The dataclass with which each `run` is called.
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
-_EPILOG = """\
-examples:
-  llama-ablate init
-  llama-ablate plan first.yaml
-  llama-ablate run first.yaml --set seeds=5
-  llama-ablate components norm
-  llama-ablate compare results/one_at_a_time baseline swiglu
-  llama-ablate report results/quickstart
-  llama-ablate generate "results/quickstart/rmsnorm rope mha swiglu pre" --prompt "def "
-  llama-ablate summary llama3-8b --batch 16
-
+_CODES = """\
 exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (repeat to resume)
 """
 
@@ -116,18 +89,19 @@ class _Parser(ArgumentParser):
 
 
 def _listed(group: str) -> str:
-    lines = [f"  {name:12s}{command.HELP}" for name, command in GROUPS[group].items()]
-    return "\n".join([f"{group}:", *lines])
+    named = [(name, command.HELP) for name, command in COMMANDS.items() if command in GROUPS[group]]
+    return "\n".join([f"{group}:", *(f"  {name:12s}{about}" for name, about in named)])
 
 
 def parser() -> ArgumentParser:
     """Return the parser of all commands."""
     from llama_ablate import __version__
 
+    examples = [f"  llama-ablate {command.EXAMPLE}" for command in GROUPS["experiments"]]
     top = _Parser(
         prog="llama-ablate",
         description="Architecture ablations of Llama-style models: paired runs, intervals, cost.",
-        epilog="\n\n".join([*map(_listed, GROUPS), _EPILOG]),
+        epilog="\n\n".join([*map(_listed, GROUPS), "\n".join(["examples:", *examples]), _CODES]),
         formatter_class=RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"llama-ablate {__version__}")
@@ -147,6 +121,10 @@ def parser() -> ArgumentParser:
 def _parsed(arguments: Sequence[str] | None) -> Namespace:
     """Parse a command line; an option that the command lacks is told with the nearest it has."""
     top = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may come next
+        import argcomplete
+
+        argcomplete.autocomplete(top)
     options, unknown = top.parse_known_args(arguments)
     if unknown:
         own: _Parser = options.parser

@@ -56,8 +56,9 @@ def run(options: CompareOptions) -> Answer:
     from llama_ablate.results import Results
 
     frames = Frames.of(Results.open(options.folder))
-    frames = frames.only(selection.table(frames, options.table))
-    named = [frames.plan.variant(name, frames.table.plan) for name in options.others]
+    frames = frames.only(selection.table(frames.by_name, options.table))
+    planned = frames.table.plan
+    named = [frames.plan.variant(name, planned) for name in options.others]
     if options.others and not any(named) and all(Path(name).exists() for name in options.others):
         return _experiments(frames, options.others)
     if len(options.others) != 2:
@@ -65,7 +66,7 @@ def run(options: CompareOptions) -> Answer:
             f"after '{options.folder}' come two of its variants, as in `{EXAMPLE}`, or other "
             f"results, as in `{_FOLDERS}`"
         )
-    a, b = (selection.variant(frames, name) for name in options.others)
+    a, b = (selection.variant(frames.plan, planned, name, frames.root) for name in options.others)
     if a.id == b.id:
         first, second = options.others
         raise ConfigError(f"'{first}' and '{second}' are the same variant: name two")
@@ -125,7 +126,7 @@ def _agreement(options: CompareOptions) -> Answer:
     for name, folder in zip(names, folders, strict=True):
         frames = Frames.of(Results.open(folder))
         try:
-            table = selection.table(frames, options.table)
+            table = selection.table(frames.by_name, options.table)
         except ConfigError as error:
             raise ConfigError(f"'{folder}': {error}") from None
         found = agreement.settings(frames, table, by_length=options.lengths, by_size=options.sizes)

@@ -92,7 +92,9 @@ def run(options: PlanOptions) -> Answer:
     expected = noise.stated(source)
     document = noise.expecting(plan.document(compute, Settings()), expected)
     predicted = forecast.forecast(document, compute, workers, need)
-    shown, values = forecast_tables.shown(predicted), predicted.to_dict(warnings.planned)
+    of_margin, needed = _margin(predicted, expected)
+    shown = forecast_tables.shown(predicted, needed)
+    values = predicted.to_dict(warnings.planned) | of_margin
     resets = [
         str(source.locate(error))
         for error in specs.resets(plan.experiment.model, source.base_model, REGISTRIES)
@@ -100,13 +102,10 @@ def run(options: PlanOptions) -> Answer:
     values["resets"] = resets
     if resets:
         shown.append("\n".join(f"note: {line}" for line in resets))
-    of_power, said = (
-        _power(options.power, options.pilot, predicted, expected)
-        if options.power
-        else _margin(predicted, expected)
-    )
-    values |= of_power
-    shown += said
+    if options.power:
+        of_power, said = _power(options.power, options.pilot, predicted, expected)
+        values |= of_power
+        shown += said
     return Answer(shown, values)
 
 
@@ -141,23 +140,24 @@ def _power(
     return values, shown
 
 
-def _margin(
-    predicted: "Forecast", expected: "NoiseMemory | None"
-) -> "tuple[dict[str, Any], list[str | pd.DataFrame]]":
+def _margin(predicted: "Forecast", expected: "NoiseMemory | None") -> tuple[dict[str, Any], str]:
     """Say how wide intervals will be beside the stated margin, where the noise is known."""
     from llama_ablate.commands.shared import forecast_tables
     from llama_ablate.config import margins
     from llama_ablate.findings import power
 
-    table, margin = predicted.plan.tables[0], margins.of_loss(predicted.plan.experiment.margin)
-    if margin is None or predicted.seeds < 2 or len(table.variants) > _MOST_ARMS:
-        return {}, []
+    stated = predicted.plan.experiment.margin
+    margin = margins.of_loss(stated)
+    if margin is None:
+        return {}, "none is stated, so no row can be equivalent"
+    if predicted.seeds < 2 or len(predicted.plan.tables[0].variants) > _MOST_ARMS:
+        return {}, f"{stated}; --power '{stated}' says what it takes"
     try:
         known, whose = _noise(None, predicted, expected)
     except ConfigError:
-        return {}, []  # nothing is asked for, and nothing is known
+        return {}, f"{stated}; no noise is known by which to say what it takes (see --pilot)"
     found = {**power.glance(predicted.plan, known, margin), "noise": whose}
-    return {"expected": found}, [forecast_tables.expected(found, predicted)]
+    return {"expected": found}, forecast_tables.expected(found, predicted)
 
 
 def _noise(

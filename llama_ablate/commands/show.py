@@ -9,6 +9,9 @@ from llama_ablate.commands.shared.options import TABLE, WIDE, ResultsOptions, ar
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from llama_ablate.results import Results
+    from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
+
 HELP = "show the comparison, one variant, or one run"
 EXAMPLE = 'show results/quickstart "rmsnorm rope mha swiglu pre"'
 
@@ -19,6 +22,7 @@ class ShowOptions(ResultsOptions):
 
     what: str | None = argument("VARIANT|RUN", "a label or an id", None, "?")
     table: str | None = option(None, TABLE, "NAME")
+    all: bool = option(False, "of a variant: every number, run and option, not the first lines")
     wide: bool = option(False, WIDE)
 
 
@@ -33,11 +37,15 @@ def run(options: ShowOptions) -> Answer:
     results = Results.open(options.folder)
     if options.what in results.plan.runs:
         return Answer(*details.run(results, options.what))
-    frames = Frames.of(results)
-    frames = frames.only(selection.table(frames, options.table))
+    table = selection.table({table.name: table for table in results.plan.tables}, options.table)
     if options.what is not None:
-        variant = selection.variant(frames, options.what, "variant or run")
-        return Answer(*details.variant(frames.table, variant))
+        variant = selection.variant(
+            results.plan, table, options.what, results.root, "variant or run"
+        )
+        alone = Frames.of(_alone(results, table, variant)).named(table.name)
+        return Answer(*details.variant(alone, variant, everything=options.all))
+    frames = Frames.of(results)
+    frames = frames.only(frames.named(table.name))
     shown: list[str | DataFrame] = []
     for name in ("factors", "comparison", "steps", "stability", "metrics"):
         section = sections.SECTIONS[name](frames)
@@ -45,3 +53,21 @@ def run(options: ShowOptions) -> Answer:
             shown += [section.title] * (section.title != "Comparison")
             shown.append(section.cells)
     return Answer(shown, frame(frames.table.comparison).to_dict("records"))
+
+
+def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":
+    """Return no more of the results than tells of a variant: of thousands of runs a few are read.
+
+    Those are its own, and where one was lost all of that seed, beside which it counts. Where stages
+    decide which runs are reported, everything is needed.
+    """
+    from llama_ablate.findings.outcomes import UNSTABLE
+
+    if results.plan.experiment.is_staged:
+        return results
+    same = (variant.id, table.repeated.get(variant.id))  # which has the point of that one
+    own = [run for run in table.runs if run.variant in same]
+    ended = [run for run in own if run.id in results.finished]
+    lost = {run.seed for run in ended if results.finished[run.id].outcome()[0] in UNSTABLE}
+    beside = [run for run in results.plan.runs.values() if run.seed in lost]
+    return results.only({run.id for run in (*own, *beside)})

@@ -11,6 +11,8 @@ from pathlib import Path
 from llama_ablate.config.marked_yaml import parse
 from llama_ablate.errors import ConfigError, nearest
 
+#: By which editors complete the keys of an experiment file, and mark mistakes in it.
+SCHEMA = Path(__file__).with_name("experiment.schema.json")
 #: In the order in which they are listed.
 NAMES = (
     "first",
@@ -31,11 +33,13 @@ NAMES = (
 def text(name: str) -> str:
     """Return a template's YAML text, without a name: a copy has that of its file.
 
-    Raises ConfigError for a name that there is not.
+    Its line for editors says where the schema is on this machine. Raises ConfigError for a name
+    that there is not.
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
-    return re.sub(r"^name: .*\n", "", _file(name).read_text("utf-8"), flags=re.MULTILINE)
+    nameless = re.sub(r"^name: .*\n", "", _file(name).read_text("utf-8"), flags=re.MULTILINE)
+    return re.sub(r"(?<=\$schema=)\S+", SCHEMA.as_uri(), nameless)
 
 
 def _file(name: str) -> Traversable:

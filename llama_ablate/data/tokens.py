@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -310,7 +311,8 @@ def load(folder: Path) -> Tokens:
 
 def cache_folder() -> Path:
     """Return where tokens are kept: LLAMA_ABLATE_CACHE, or the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama_ablate"
+    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    default = Path(os.environ.get("XDG_CACHE_HOME") or usual) / "llama_ablate"
     return Path(os.environ.get("LLAMA_ABLATE_CACHE") or default)
 
 

@@ -149,10 +149,10 @@ def make(folder: Path, tries: int = 3) -> None:
     """
     try:
         os.mkdir(folder)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
         # The working directory was removed, or it is no place for folders, as in /proc.
         if folder.parent == folder or not tries:
-            raise
+            raise FileNotFoundError(error.errno, "no folder can be made there", folder) from None
         make(folder.parent)
         make(folder, tries - 1)
     except FileExistsError:

@@ -15,7 +15,6 @@ import pandas as pd
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.schema import Looks
-from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.findings import (
     comparison,
@@ -37,6 +36,7 @@ from llama_ablate.results.plan_document import (
     PlannedTable,
     PlannedText,
     Unit,
+    of_name,
 )
 from llama_ablate.results.protocol import Version
 from llama_ablate.results.record import TRAINING, Measurement, Record, Value
@@ -423,16 +423,14 @@ class Frames:
         """Return the frames as they were at a look."""
         return replace(self, tables=tuple(table.views[look] for table in self.tables))
 
+    @property
+    def by_name(self) -> dict[str, TableFrames]:
+        """The tables by their names."""
+        return {table.plan.name: table for table in self.tables}
+
     def named(self, name: str | None) -> TableFrames:
         """Return the table of a name, the first for None. Raises ConfigError for no table's."""
-        if name is None:
-            return self.table
-        named = {table.plan.name: table for table in self.tables}
-        if name not in named:
-            if len(named) == 1:
-                raise ConfigError("the experiment has one table, which needs no name")
-            raise ConfigError(f"there is none of that name{nearest(name, named)}")
-        return named[name]
+        return of_name(self.by_name, name)
 
     @property
     def stage(self) -> stages.Stage:

@@ -9,52 +9,71 @@ from typing import Any
 import pandas as pd
 
 from llama_ablate.config.registry import entry_text
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.evidence import judged, paired_effect, simultaneous, summary, written
 from llama_ablate.findings.comparison import outcomes
 from llama_ablate.findings.frames import TableFrames, rows, spread
-from llama_ablate.findings.outcomes import UNSTABLE, sides
+from llama_ablate.findings.outcomes import UNSTABLE, sides, words
 from llama_ablate.report import tables
 from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.results.record import TRAINING
 from llama_ablate.results.snapshot import Results
 
+_SHORT = 25  # lines of a variant
 #: Text for a terminal, and the values behind it.
 Shown = tuple[str, dict[str, Any]]
 
 
-def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
-    """Show a variant: its architecture, its runs, and everything measured of it."""
+def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = True) -> Shown:
+    """Show a variant: its architecture, its runs, and everything measured of it.
+
+    Without `everything` the text has at most 25 lines; the values are the same.
+    """
     runs = table.runs[table.runs["variant"] == chosen.id]
     reported = runs[runs["chosen"]]
     metrics, attempts = (
         frame[(frame["run"] == "") & (frame["variant"] == chosen.id)]
         for frame in (table.metrics, table.attempts)
     )
-    values = chosen.model_dump(mode="json")
-    sizes = ("parameters", "non_embedding", "flops_per_token", "kv_bytes_per_token")
-    numbers = [c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()]
-    trained = {f"train.{key}": value for key, value in chosen.train.items()}
-    lines = [f"{chosen.label} ({chosen.id})", "", _architecture(chosen.model | trained), ""]
-    lines += [f"{key}: {values[key]:,}" for key in sizes]
-    lines += [f"active_parameters: {chosen.active:,}"] if chosen.active < chosen.parameters else []
-    lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
-    lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
     of_runs = table.attempts[
         (table.attempts["error"] != "") & table.attempts["run"].isin(runs["id"])
     ]
-    lines += [
-        f"{metric}: not measured of {n} of {len(runs)} runs: {error}"
-        for (metric, error), n in Counter(
-            zip(of_runs["metric"], of_runs["error"], strict=True)
-        ).items()
+    failed = Counter(zip(of_runs["metric"], of_runs["error"], strict=True))
+    changed = changes(table, table.plan.baseline, chosen)
+    same = {} if changed else {slot: chosen.model[slot] for slot in SLOTS if slot in chosen.model}
+    lines = [
+        f"{chosen.label} ({chosen.id})",
+        *(f"{key}: {_changed(both)}" for key, both in changed.items()),
+        *([_architecture(same)] if same else []),
+        f"{chosen.parameters:,} parameters: {chosen.active:,} active, {chosen.non_embedding:,} "
+        "without embeddings",
+        f"{chosen.flops_per_token:,} FLOPs and {chosen.kv_bytes_per_token:,} KV bytes a token",
+        f"{len(runs)} runs: {outcomes(words(runs))}",
+        *(
+            f"{metric}: not measured of {n} of {len(runs)}: {why}"
+            for (metric, why), n in failed.items()
+        ),
+        *(f"seed {run.seed}: {run.reason}" for run in rows(runs) if run.reason),
+        *(f"{a.metric}: not measured: {a.error}" for a in rows(attempts) if a.error),
     ]
-    for attempt in rows(attempts):
-        own = metrics[metrics["metric"] == attempt.metric]
-        lines += ["", f"{attempt.metric}:"]
-        lines += [
-            f"  {k}: {written.plain(v, 4)}" for k, v in zip(own["name"], own["value"], strict=True)
+    if everything:
+        numbers = [
+            c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()
         ]
-        lines += [f"  not measured: {attempt.error}"] if attempt.error else []
-    values |= {
+        trained = {f"train.{key}": value for key, value in chosen.train.items()}
+        lines += ["", _architecture(chosen.model | trained), ""]
+        lines += [tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
+        lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
+        for metric, own in metrics.groupby("metric", sort=False):
+            named = zip(own["name"], own["value"], strict=True)
+            lines += ["", f"{metric}:", *(f"  {k}: {written.plain(v, 4)}" for k, v in named)]
+    else:
+        told = table.metrics[table.metrics["run"].isin(reported["id"])]
+        lines = "\n".join(
+            [*lines, "", *_quantities(pd.concat([told, metrics]), table.split)]
+        ).split("\n")
+        lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
+    values = chosen.model_dump(mode="json") | {
         "runs": runs.to_dict("records"),
         "metrics": spread(metrics).to_dict("records"),
         "not_measured": pd.concat([of_runs, attempts[attempts["error"] != ""]])[
@@ -62,6 +81,24 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
         ].to_dict("records"),
     }
     return "\n".join(lines), values
+
+
+def _quantities(measured: pd.DataFrame, split: str) -> list[str]:
+    """Write a line for each quantity, of the reported split alone, what training notes last."""
+    is_told = measured["coordinates"].map(
+        lambda at: at.get("split", split) == split and "cluster" not in at
+    )
+    lines = []
+    last = measured[is_told].assign(last=measured["metric"] == TRAINING)
+    for _, own in last.sort_values("last", kind="stable").groupby(
+        ["metric", "quantity"], sort=False
+    ):
+        means = own.groupby("name", sort=False)["value"].mean()
+        low, high = (written.plain(end, 4) for end in (means.min(), means.max()))
+        several = f"{own['quantity'].iloc[0]}: {low} to {high} ({len(means)} numbers)"
+        one = f"{means.index[0]}: {_over_seeds(list(own['value']))}"
+        lines.append(several if len(means) > 1 else one)
+    return lines
 
 
 def run(results: Results, run_id: str) -> Shown:
@@ -105,10 +142,7 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     )
     speeds = pd.DataFrame(_speeds(table, a, b), columns=[*names, "ratio"])
     lines = [f"{a.label} -> {b.label}", ""]
-    lines += [
-        f"{key}: {' -> '.join(map(entry_text, without_shared(*both)))}"
-        for key, both in changed.items()
-    ]
+    lines += [f"{key}: {_changed(both)}" for key, both in changed.items()]
     lines += ["", tables.text(cells) if len(cells) else "no seed that both finished", ""]
     lines += [_sentence(table, a, b, numbers), *_left_out(table, a, b)]
     lines += ["", tables.text(speeds)] if len(speeds) else []
@@ -210,6 +244,10 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
         for label, ended in by_variant.items()
         if len(ended)
     ]
+
+
+def _changed(both: Sequence[Any]) -> str:
+    return " -> ".join(map(entry_text, without_shared(*both)))
 
 
 def _over_seeds(values: Sequence[float]) -> str:

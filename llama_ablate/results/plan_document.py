@@ -3,11 +3,11 @@
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,7 +15,7 @@ from llama_ablate import __version__
 from llama_ablate.config import baselines, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
 from llama_ablate.files.fields import Count, Fingerprint, Id, Number, Options, Positive, Text
 from llama_ablate.files.strict_json import parse, sealed
@@ -31,6 +31,7 @@ READ = (3, FORMAT)
 HELD_OUT = "heldout"
 #: Lengths of the context at which the growth of a state is drawn.
 CONTEXTS = tuple(2**n for n in range(7, 18))
+Table = TypeVar("Table")
 
 
 class _Part(BaseModel):
@@ -297,6 +298,17 @@ class PlanDocument(_Part):
         """Every run of all tables once, by id: tables may share some."""
         return {run.id: run for table in self.tables for run in table.runs}
 
+    def only(self, runs: Collection[str]) -> "PlanDocument":
+        """Return the plan of some runs: their tables, with their variants and the baseline."""
+        tables = []
+        for table in self.tables:
+            own = [run for run in table.runs if run.id in runs]
+            ids = {run.variant for run in own}
+            of = {"runs": own, "variants": [v for v in table.variants if v.baseline or v.id in ids]}
+            # No copy, which would take along what was computed of all.
+            tables += [PlannedTable.model_construct(**{**dict(table), **of})] * bool(own)
+        return PlanDocument.model_construct(**{**dict(self), "tables": tables})
+
     def identity(self) -> dict[str, Any]:
         """Return what makes it another plan: not what a new default would add to either.
 
@@ -388,6 +400,17 @@ class PlanDocument(_Part):
     @cached_property
     def _table_of(self) -> dict[str, PlannedTable]:
         return {run.id: table for table in reversed(self.tables) for run in table.runs}
+
+
+def of_name(tables: Mapping[str, Table], name: str | None) -> Table:
+    """Return the table of a name, or the first for None. Raises ConfigError for no table's."""
+    if name is None:
+        return next(iter(tables.values()))
+    if name not in tables:
+        if len(tables) == 1:
+            raise ConfigError("the experiment has one table, which needs no name")
+        raise ConfigError(f"there is none of that name{nearest(name, tables)}")
+    return tables[name]
 
 
 class FormatError(ConfigError):

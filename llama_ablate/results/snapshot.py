@@ -4,7 +4,7 @@ Files are read when they are asked for. What is small is kept; records and curve
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -108,6 +108,12 @@ class Results:
         Finished runs that this one has read are not read again, unless they are another attempt.
         """
         return Results(self._store, vars(self).get("finished", self._known))
+
+    def only(self, runs: Collection[str]) -> "Results":
+        """Return a snapshot that knows, and so reads, some of the planned runs alone."""
+        some = Results(self._store, self._known)
+        some.plan = self.plan.only(runs)
+        return some
 
     @cached_property
     def plan(self) -> PlanDocument:

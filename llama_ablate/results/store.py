@@ -399,12 +399,12 @@ class Documents:
 
         Raises ConfigError for a damaged one.
         """
-        files = self._metrics()
+        files = self._metrics(variants := [*variants])
         try:
             return {
                 variant: {
                     file.stem: Measurement.from_dict(self._read(file), file)
-                    for file in files.get(variant, [])
+                    for file in files[variant]
                 }
                 for variant in variants
             }
@@ -426,14 +426,20 @@ class Documents:
         yield from (file for file in documents if file.is_file())
         yield from chain.from_iterable(self._metrics().values())
 
-    def _metrics(self) -> dict[str, list[Path]]:
-        """Return the files of metrics, by variant."""
+    def _metrics(self, variants: Iterable[str] | None = None) -> dict[str, list[Path]]:
+        """Return the files of metrics, by variant: of some variants, or of all."""
         files: dict[str, list[Path]] = {}
         for name in sorted(disk.names(self._layout.variants)):
-            folder = self._layout.variants / name / METRICS
-            # What begins with a dot is a file manager's.
-            files.setdefault(name.rpartition("--")[2], []).extend(sorted(folder.glob("[!.]*.json")))
-        return files
+            files.setdefault(name.rpartition("--")[2], []).append(self._layout.variants / name)
+        # What begins with a dot is a file manager's.
+        return {
+            id_: [
+                file
+                for folder in files.get(id_, [])
+                for file in sorted((folder / METRICS).glob("[!.]*.json"))
+            ]
+            for id_ in (files if variants is None else variants)
+        }
 
     def _read(self, file: Path) -> Any:
         return read_json(file, self._layout.place(file))

@@ -219,6 +219,26 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(book, tmp_path):
         prepared(book, cache=tmp_path / "file")
 
 
+@pytest.mark.parametrize(
+    ("system", "variables", "folder"),
+    [
+        ("linux", {}, "~/.cache/llama_ablate"),
+        ("darwin", {}, "~/Library/Caches/llama_ablate"),
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/llama_ablate"),
+        ("darwin", {"XDG_CACHE_HOME": "/x", "LLAMA_ABLATE_CACHE": "/y"}, "/y"),
+    ],
+)
+def test_the_cache_is_where_a_system_keeps_caches_or_where_a_variable_says(
+    system, variables, folder, monkeypatch
+):
+    monkeypatch.setattr("sys.platform", system)
+    for name in ("XDG_CACHE_HOME", "LLAMA_ABLATE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert store.cache_folder() == Path(folder).expanduser()
+
+
 def test_a_batch_depends_on_seed_and_number_alone(book):
     tokens = prepared(book)
     again = store.load(tokens.folder)

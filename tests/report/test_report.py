@@ -822,8 +822,8 @@ def test_a_metric_that_failed_is_an_empty_cell_with_its_reason(store):
     table = read(store).table
     assert "not measured: " in details.run(Results(store), "bb1")[0]
     text, values = details.variant(table, table.plan.variants[1])
-    assert "decode_speed:\n  not measured: OutOfMemoryError: 8 GiB" in text
-    assert "calibration: not measured of 1 of 3 runs: ValueError: too few" in text
+    assert "decode_speed: not measured: OutOfMemoryError: 8 GiB" in text
+    assert "calibration: not measured of 1 of 3: ValueError: too few" in text
     assert [row["run"] for row in values["not_measured"]] == ["bb1", ""]
 
 

@@ -1,6 +1,6 @@
 """A forecast for a terminal: what would be trained, how large it is, how long it would take."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -8,22 +8,23 @@ import pandas as pd
 from llama_ablate.design.forecast import Cost, Forecast
 from llama_ablate.evidence import written
 from llama_ablate.report import tables, warnings
-from llama_ablate.results.plan_document import PlannedTable, PlannedText, PlannedVariant
+from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText, PlannedVariant
 
 _KEPT = {"none": "no weights kept", "best": "those of the best", "all": "all"}
 
 
-def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
-    """Return a forecast for a terminal: paragraphs and tables in turn."""
+def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
+    """Return a forecast for a terminal: paragraphs and tables in turn.
+
+    `margin` says what the experiment's margin takes.
+    """
     experiment, compute = forecast.plan.experiment, forecast.compute
-    parts: list[str | pd.DataFrame] = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
+    parts: list[str | pd.DataFrame] = [_opening(forecast, margin)]
     for table in forecast.plan.tables:
         parts += [f"{table.name}:"] * bool(table.name)
-        share = written.plain(table.tokens_per_run / table.baseline.parameters, 2)
         lines = [
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
-            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps), {share} a parameter with "
-            "embeddings",
+            f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
             *warnings.planned(table, experiment),
         ]
@@ -43,6 +44,29 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         f"memory: {_memory(forecast)}",
     ]
     return [*parts, "\n".join(lines)]
+
+
+def _opening(forecast: Forecast, margin: str) -> str:
+    """Say in five lines what is asked, of how much training, over how much text, held to what."""
+    experiment, planned = forecast.plan.experiment, forecast.plan.tables
+
+    def over(values: Iterable[float], digits: int = 2) -> str:
+        """Write the least and the most of the tables' values; once, where that is the same."""
+        ends = [written.plain(end, digits) for end in sorted(values)]
+        return " to ".join(dict.fromkeys((ends[0], ends[-1])))
+
+    held = [table.text.size(HELD_OUT) for table in planned]
+    per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)
+    passes = over(table.tokens_per_run / table.text.tokens["train"] for table in planned)
+    tokens, _, documents = (over(of, 9) for of in zip(*held, strict=True))
+    lines = [
+        f"{experiment.name}: {experiment.question}".rstrip(": "),
+        f"tokens a parameter: {per_parameter}, with embeddings, of the baseline",
+        f"passes over the text: {passes}",
+        f"held out: {documents} documents, {tokens} tokens",
+        f"margin: {margin}",
+    ]
+    return "\n".join(lines)
 
 
 def _memory(forecast: Forecast) -> str:
@@ -92,15 +116,11 @@ def expected(found: Mapping[str, Any], forecast: Forecast) -> str:
     """Say how wide intervals will be, and how many documents the margin needs."""
     ends = dict.fromkeys(written.plain(found[end], 2) for end in ("half_low", "half_high"))
     margin = forecast.plan.experiment.margin
-    line = (
-        f"expected from {found['noise']}: intervals of ±{' to ±'.join(ends)} with "
-        f"{forecast.seeds} seeds, for a margin of {margin}"
-    )
-    if not found["documents"]:
-        return line
+    line = f"{margin}; intervals of ±{' to ±'.join(ends)} with {forecast.seeds} seeds are expected"
     need = found["documents_needed"]
-    what = f"takes {need:,}" if need else "takes more seeds, whatever the documents"
-    return f"{line}; {found['documents']:,} held-out documents, and to see the margin {what}"
+    what = f"{need:,} documents" if need else "more seeds, whatever the documents"
+    takes = f"; to see it takes {what}" if found["documents"] else ""
+    return f"{line} from {found['noise']}{takes}"
 
 
 def _or_documents(row: Mapping[str, Any]) -> str:

@@ -101,7 +101,8 @@ def add_to(parser: ArgumentParser, cls: type) -> None:
         if own.reader is bool:
             keywords["action"] = "store_true"
         else:
-            keywords |= {"metavar": own.metavar, "type": own.read}
+            choices = own.choices or None
+            keywords |= {"metavar": own.metavar, "type": own.read, "choices": choices}
             if own.is_repeated and own.flag:
                 keywords["action"] = "append"
         action = parser.add_argument(own.flag or own.name, help=own.help, **keywords)

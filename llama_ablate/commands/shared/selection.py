@@ -1,23 +1,31 @@
 """The table and the variant of an experiment's results that a command line names."""
 
+from collections.abc import Mapping
+
 from llama_ablate.config.baselines import UNCHANGED
 from llama_ablate.errors import ConfigError, nearest
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.results.plan_document import (
+    PlanDocument,
+    PlannedTable,
+    PlannedVariant,
+    Table,
+    of_name,
+)
 
 
-def table(frames: Frames, name: str | None) -> TableFrames:
+def table(tables: Mapping[str, Table], name: str | None) -> Table:
     """Return the table of `--table`, the first without it. Raises ConfigError for another name."""
     try:
-        return frames.named(name)
+        return of_name(tables, name)
     except ConfigError as error:
         raise ConfigError(f"--table {name}: {error}") from None
 
 
-def variant(frames: Frames, name: str, what: str = "variant") -> PlannedVariant:
+def variant(
+    plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
+) -> PlannedVariant:
     """Return the variant that a name stands for. Raises ConfigError, saying what was looked for."""
-    table = frames.table.plan
-    if found := frames.plan.variant(name, table):
+    if found := plan.variant(name, table):
         return found
-    hint = nearest(name, [*(planned.label for planned in table.variants), UNCHANGED])
-    raise ConfigError(f"'{name}' is not a {what} of {frames.root}{hint}")
+    hint = nearest(name, {*(planned.label for planned in table.variants), UNCHANGED})
+    raise ConfigError(f"'{name}' is not a {what} of {root}{hint}")

@@ -1,0 +1,156 @@
+"""The JSON Schema for editors: it accepts every file that is right, and refuses mistakes."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import jsonschema
+import pytest
+import yaml
+
+from docs import reference_pages
+from docs import schema as made
+from llama_ablate.commands.cli import main
+from llama_ablate.config import experiment, marked_yaml
+from llama_ablate.config.templates import NAMES
+from llama_ablate.errors import ConfigError
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(ROOT.glob("experiments/**/*.yaml"))
+PACKED = sorted(ROOT.glob("results/reference/**/experiment.yaml"))
+SCHEMA = json.loads(made.FILE.read_text("utf-8"))
+#: What a section needs beside a key that is tried.
+LEAST = {
+    "Experiment": {"name": "x", "train": {"steps": 1}},
+    "Guard": {"metric": "cloze", "worse_by": "5%"},
+    "Hypothesis": {"variant": "a", "direction": "better"},
+    "Looks": {"looks": [3, 6]},
+    "Pair": {"variant": "a"},
+    "Size": {"dim": 8},
+    "Sizes": {"models": [{"dim": 8}, {"dim": 16}]},
+    "Train": {"steps": 1},
+}
+TRIED = (True, -1, 0, 1, 3, 0.5, 2.5, 1e40, "", "words", "none", "0.01 nats", None)
+TRIED += ([], [1, 2], ["words"], [[]], [0.9, 0.95, 0.5], {}, {"words": 1}, {"name": "words"})
+MODELS = {model.__name__: model for model in reference_pages.SECTIONS.values()}
+
+
+def section(name):
+    """Return the validator of a section."""
+    own = SCHEMA if name == "Experiment" else SCHEMA["definitions"][name]
+    return jsonschema.Draft7Validator({**own, "definitions": SCHEMA["definitions"]})
+
+
+def accepted(values, name="Experiment"):
+    return section(name).is_valid(values)
+
+
+def as_an_editor_reads(text):
+    """Read YAML by the core schema of version 1.2, in which `300_000` is a text."""
+
+    def value(node):
+        if isinstance(node, dict):
+            return {key: value(own) for key, own in node.items()}
+        if isinstance(node, list):
+            return [*map(value, node)]
+        is_number = re.fullmatch(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?", node)
+        return json.loads(node.lower()) if is_number or node in ("true", "false", "null") else node
+
+    return value(yaml.load(text, yaml.BaseLoader))  # noqa: S506  texts alone
+
+
+def test_the_schema_is_fresh_and_one_of_draft_7():
+    assert made.FILE.read_text("utf-8") == made.text(), "run make docs"
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == jsonschema.Draft7Validator.META_SCHEMA["$id"]
+
+
+@pytest.mark.parametrize("file", FILES + PACKED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_experiment_is_accepted_as_we_read_it_and_as_an_editor_does(file):
+    text = file.read_text("utf-8")
+    for values in (marked_yaml.parse(text, file.name).values, as_an_editor_reads(text)):
+        assert not [error.message for error in section("Experiment").iter_errors(values)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("train: {steps: 1}", True),
+        ("trian: {steps: 1}", False),
+        ("train: {step: 1}", False),
+        ("train: {steps: many}", False),
+        ("train: {steps: 1.5}", False),
+        ("train: {steps: 1_000}", True),
+        ("train: {steps: 0}", False),
+        ("train: [1]", False),
+        ("model: {dim: big}", False),
+        ("model: {tie: 1}", False),
+        ("model: {init_std: 1/sqrt(dim)}", True),
+        ("model: {init_std: 1/sqrt(din)}", False),
+        ("model: {norm: {pattern: [rmsnorm]}}", True),
+        ("model: {norm: 3}", False),
+        ("seeds: {looks: [3, 6]}", True),
+        ("seeds: {look: [3, 6]}", False),
+        ("seeds: three", False),
+        ("budget: flops", True),
+        ("budget: [flops, seconds]", True),
+        ("budget: flop", False),
+        ("guard: {metric: cloze, worse_by: 5%}", True),
+        ("guard: [{metric: cloze}]", False),
+        ("train: {betas: [0.9, 0.95]}", True),
+        ("train: {betas: [0.9]}", False),
+        ("train: {betas: [0.9, 2]}", False),
+        ("hypotheses: [{variant: a, direction: good}]", False),
+        ("variants: {design: products}", False),
+    ],
+)
+def test_a_misspelt_key_and_a_wrong_type_are_refused(text, is_right):
+    values = marked_yaml.parse(text, "x.yaml").values
+    assert accepted(values) == is_right
+    assert accepted(as_an_editor_reads(text)) == is_right
+    if is_right:
+        base = {"name": "x", "train": {"steps": 1}}
+        experiment.from_mapping(
+            {**base, **values, "train": {**base["train"], **values.get("train", {})}}
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_schema_refuses_is_refused_by_the_program_and_no_key_takes_everything(name):
+    model, least = MODELS[name], LEAST.get(name, {})
+    assert accepted(least, name)
+    for key in model.model_fields:
+        refused = [value for value in TRIED if not accepted({**least, key: value}, name)]
+        assert len(refused) > 3, key
+        for value in refused:
+            with pytest.raises(ConfigError):
+                model.check({**least, key: value})
+        misspelt = {**least, f"{key}_": LEAST.get(key, 1)}
+        assert not accepted(misspelt, name)
+        with pytest.raises(ConfigError):
+            model.check(misspelt)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_names_the_schema_where_it_lies_and_where_it_is_copied_to(
+    name, tmp_path, monkeypatch
+):
+    folder = ROOT / "experiments"
+    file = next(f for f in (folder / "templates", folder) if (f / f"{name}.yaml").exists())
+    line = (file / f"{name}.yaml").read_text("utf-8").split("\n")[0]
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)[1]
+    assert (file / named).resolve() == made.FILE
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", name]) == 0
+    line = Path(f"{name}.yaml").read_text("utf-8").split("\n")[0]
+    named = re.fullmatch(r"# yaml-language-server: \$schema=file://(\S+)", line)[1]
+    assert Path(unquote(named)) == made.FILE
+
+
+def test_every_key_is_described_without_a_link_of_a_page():
+    for name, model in MODELS.items():
+        own = SCHEMA if name == "Experiment" else SCHEMA["definitions"][name]
+        assert {*own["properties"]} == {*model.model_fields}
+        assert all(field["description"] for field in own["properties"].values())
+        assert "](" not in json.dumps(own)
