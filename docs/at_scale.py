@@ -1,6 +1,6 @@
 """What a hundred runs of larger models cost: from measured figures and stated assumptions.
 
-The tables of docs/at-scale.md; tests/test_at_scale.py repeats them by hand.
+The tables of results/reference/at-scale.md; tests/test_at_scale.py repeats them by hand.
 """
 
 import gzip
@@ -22,7 +22,7 @@ PEAK_FLOPS_PER_S = 989e12
 #: An assumption, not measured here: what large runs report (Llama 3 2024, arXiv:2407.21783, 38 to
 #: 43% of models of 405B parameters).
 ASSUMED_MFU = 0.40
-#: From start to report, and how many runs at a time: docs/gpu.md.
+#: From start to report, and how many runs at a time: results/reference/gpu.md.
 GRID_S, GRID_WORKERS = 345, 4
 #: Bytes of a parameter: weight, gradient and AdamW's two moments, in float32.
 STATE_BYTES = 16

@@ -1,4 +1,4 @@
-"""What the reliability battery found, and on which version: the table of docs/reliability.md."""
+"""What the reliability battery found, on which version: for results/reference/reliability.md."""
 
 from collections import Counter, defaultdict
 
@@ -23,7 +23,7 @@ def table() -> str:
         high = share(failures, trials)[1] if failures else 1 - 0.05 ** (1 / trials)
         commits = ", ".join(sorted({f"`{line['commit'][:7]}`" for line in same}))
         lines.append(
-            f"| [{row}](../{test.partition('::')[0]}) | {what} | {trials:,} | {failures} | "
+            f"| [{row}](../../{test.partition('::')[0]}) | {what} | {trials:,} | {failures} | "
             f"< {100 * high:.2g}% | {commits} |"
         )
     lines += ["", "| version | date | `llama_ablate/` (git's hash of its content) | results |"]

@@ -1,7 +1,8 @@
 """The files that a later step believes: what tells a changed one, and what happens then.
 
-The table of docs/reliability.md. tests/reliability/test_believed_files.py watches which files are
-read by commands, changes one of each kind, and fails where this list says otherwise.
+The table of results/reference/reliability.md. tests/reliability/test_believed_files.py watches
+which files are read by commands, changes one of each kind, and fails where this list says
+otherwise.
 """
 
 from collections.abc import Iterable
@@ -193,7 +194,7 @@ def unlisted(names: Iterable[str], kinds: Iterable[Believed]) -> set[str]:
 
 
 def table() -> str:
-    """Return the table of docs/reliability.md."""
+    """Return the table of results/reference/reliability.md."""
     lines = ["| file | checksum | where it does not match |", "|---|---|---|"]
     for head, kinds in _HEADS.items():
         lines.append(f"| **{head}** | | |")

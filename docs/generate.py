@@ -5,8 +5,10 @@
 A test fails while a page holds anything else.
 """
 
+from collections import defaultdict
 from pathlib import Path
 
+import llama_ablate as la
 from analysis.claims import pages as audit
 from docs import at_scale, battery, believed_files, reference_pages, schema
 from llama_ablate.commands import summary
@@ -26,15 +28,19 @@ REFERENCE = ROOT / "results" / "reference"
 def pages() -> dict[Path, str]:
     """Return every page that is generated or has generated parts, as it should be now."""
     docs = ROOT / "docs"
-    first = _First()
+    first, claims = _First(), audit.claims_parts(REFERENCE)
     parts = {
-        ROOT / "README.md": {"file": first.file(), "table": first.table()},
+        ROOT / "README.md": {"file": first.file(), "table": first.table(), "rope": _rope()},
         docs / "models.md": {"summary": _summary()},
         docs / "reading-a-report.md": {"example": first.example()},
-        docs / "systems.md": audit.systems_parts(REFERENCE),
-        docs / "claims.md": audit.claims_parts(REFERENCE),
-        docs / "reliability.md": {"torture": battery.table(), "believed": believed_files.table()},
-        docs / "at-scale.md": at_scale.parts(REFERENCE),
+        docs / "claims.md": {"counts": claims["counts"]},
+        REFERENCE / "claims.md": claims,
+        REFERENCE / "systems.md": audit.systems_parts(REFERENCE),
+        REFERENCE / "reliability.md": {
+            "torture": battery.table(),
+            "believed": believed_files.table(),
+        },
+        REFERENCE / "at-scale.md": at_scale.parts(REFERENCE),
         docs / "python.md": {"columns": columns()},
     }
     filled = {page: _filled(page.read_text("utf-8"), found) for page, found in parts.items()}
@@ -42,7 +48,7 @@ def pages() -> dict[Path, str]:
 
 
 def columns() -> str:
-    """Return the columns of the frames that `llama_ablate.open` gives."""
+    """Return the columns of the frames that `llama_ablate.open` gives; what several have, once."""
     frames = {
         "tables": described.TABLES,
         "runs": described.RUNS,
@@ -50,17 +56,26 @@ def columns() -> str:
         "metrics": described.METRICS,
         "comparison()": described.COMPARISON,
     }
-    rows = {
-        name: [f"| `{column}` | {what} |" for column, what in frame.items()]
-        for name, frame in frames.items()
-    }
-    return (
-        "\n\n".join(
-            "\n".join([f"### `{name}`", "", "| column | what it holds |", "|---|---|", *lines])
-            for name, lines in rows.items()
-        )
-        + "\n"
-    )
+    places = defaultdict(list)
+    for name, frame in frames.items():
+        for row in frame.items():
+            places[row].append(name)
+    several = [
+        f"| `{column}` | {what} | {', '.join(f'`{name}`' for name in found)} |"
+        for (column, what), found in places.items()
+        if len(found) > 1
+    ]
+    parts = [
+        "### In several frames",
+        "",
+        "| column | what it holds | in |",
+        "|---|---|---|",
+        *several,
+    ]
+    for name, frame in frames.items():
+        own = [f"| `{row[0]}` | {row[1]} |" for row in frame.items() if places[row] == [name]]
+        parts += ["", f"### `{name}`", "", "| column | what it holds |", "|---|---|", *own]
+    return "\n".join(parts) + "\n"
 
 
 def _filled(text: str, parts: dict[str, str]) -> str:
@@ -113,6 +128,33 @@ class _First:
         plots.draw(picture).savefig(
             ROOT / "docs" / "images" / "first-effects.png", dpi=80, bbox_inches="tight"
         )
+
+
+#: Packs that ask what RoPE is worth beside sinusoidal positions: section, row, and what turns its
+#: sign where the row is about sinusoidal positions.
+_ROPE = {
+    "first": ("comparison", "rope", 1),
+    "prose": ("comparison", "sinusoidal", -1),
+    "gpu-10m": ("comparison", "sinusoidal", -1),
+    "claims/e12-positions": ("comparison", "sinusoidal", -1),
+    "claims/e16-leave-one-out-stack": ("factors", "rope instead of sinusoidal", 1),
+}
+
+
+def _rope() -> str:
+    """Return what RoPE is worth in each of its packs, by size and length."""
+    found = {}
+    for pack, (section, label, sign) in _ROPE.items():
+        results = la.open(REFERENCE / pack)
+        frame, rows = results.section(section), results.comparison()
+        (difference,) = sign * frame["difference"][frame.eq(label).any(axis=1)]
+        parameters = rows["parameters"][rows["baseline"]].iloc[0] / 1e6
+        tokens = results.tables["tokens_per_run"].iloc[0] / 1e6
+        found[difference] = (
+            f"[{difference:+.3f}](results/reference/{pack}/report.md) "
+            f"({parameters:.1f}M parameters, {tokens:.1f}M tokens)"
+        )
+    return f"{'; '.join(found[difference] for difference in sorted(found))}.\n"
 
 
 #: What a verdict of the example says.

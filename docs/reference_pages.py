@@ -1,6 +1,7 @@
 """The generated pages: what registries, the schema, the commands and the glossary declare."""
 
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -269,18 +270,13 @@ def _sentence(text: str) -> str:
 
 
 def _glossary() -> str:
-    """Return the words of a report and those of the program, each explained in one place."""
+    """Return the words of a report; those of the program stand in docs/architecture.md."""
     report = [[word, meaning] for word, meaning in GLOSSARY.items()]
-    architecture = (DOCS / "architecture.md").read_text("utf-8")
-    words = architecture.split("## Words")[1].split("\n## ")[0]
-    program = words.partition("| word |")[2]
     return (
-        "# Glossary\n\n## In a report\n\nIn the order in which a reader meets them; "
-        "[reading a report](reading-a-report.md) uses them.\n\n"
+        "# Glossary\n\nThe words of a report, in the order in which a reader meets them; "
+        "[reading a report](reading-a-report.md) uses them. Those of code, experiment files and "
+        "messages (slot, spec, lease, race ...) are in [architecture](architecture.md#words).\n\n"
         + _table(["word", "meaning"], report)
-        + "\n## In the program\n\nIn code, experiment files and messages; "
-        "[architecture](architecture.md) keeps this list.\n\n"
-        f"| word |{program.rstrip()}\n"
     )
 
 
@@ -298,12 +294,16 @@ def _presets() -> str:
 
 
 def _experiments() -> str:
-    rows = []
+    files, designs = defaultdict(list), defaultdict(list)
     for path in sorted(EXPERIMENTS.glob("**/*.yaml")):
         values = yaml.safe_load(path.read_text("utf-8"))
-        where = path.relative_to(EXPERIMENTS.parent).as_posix()
         question = values.get("question", "")
-        rows.append([f"`{where}`", question, values.get("variants", {}).get("design", "")])
+        files[question].append(f"`{path.relative_to(EXPERIMENTS.parent).as_posix()}`")
+        designs[question] += filter(None, [values.get("variants", {}).get("design")])
+    rows = [
+        [", ".join(same), question, ", ".join(dict.fromkeys(designs[question]))]
+        for question, same in files.items()
+    ]
     return (
         "# Experiments to start from\n\nFiles in `experiments/`, to run or to copy. Those of "
         "`experiments/small` have about 0.1M parameters, for two cores. What was found with some "

@@ -83,6 +83,27 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 900
 
 
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_readme_and_documentation_have_at_most_32_000_words():
+    """As `cat README.md docs/*.md docs/*/*.md | wc -w` counts them: records go to results/."""
+    words = {page.name: len(page.read_text("utf-8").split()) for page in DOCS}
+    assert sum(words.values()) <= 32_000, words
+
+
+def paragraphs(page):
+    """Return the paragraphs and items of lists of a page, without code, tables and headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = re.sub(r"^(    |\||#|<!--).*$", "", text, flags=re.MULTILINE)
+    return re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", lines)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_paragraph_has_more_than_80_words(page):
+    assert [part for part in paragraphs(page) if len(part.split()) > 80] == []
+
+
 def test_the_commands_that_the_pages_show_are_commands():
     """Every line of a page that runs the program is accepted by its parser."""
     parser = cli.parser()
@@ -112,7 +133,9 @@ def test_the_experiment_in_the_readme_is_the_one_of_its_table():
     assert packed == shown
 
 
-@pytest.mark.parametrize("page", ["howto", "evidence"])
+@pytest.mark.parametrize(
+    "page", ["howto", "evidence", "tutorial", "contexts-and-tokenizers", "tasks"]
+)
 def test_the_experiments_of_the_pages_are_valid(page, tmp_path):
     from llama_ablate.config import experiment
 

@@ -1,4 +1,4 @@
-"""docs/systems.md: its commands print what it says, and what no command prints is tested here."""
+"""The page of systems: its commands print what it says, and what none prints is tested here."""
 
 import math
 import re
@@ -26,7 +26,7 @@ from llama_ablate.model.rope import RoPE
 from .interop.checkpoints import meta_logits, meta_tensors, write_llama3
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "systems.md").read_text("utf-8")
+PAGE = (ROOT / "results" / "reference" / "systems.md").read_text("utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()

@@ -2,6 +2,6 @@
 
 `ledger.yaml` states every claim. Claims that need training are tested by `experiments/claims`, to
 whose hypotheses `hypotheses.yaml` maps them; those that need none by the files in `audits`, which
-`python -m analysis.claims` runs. `pages` writes what was found into docs/claims.md and
-docs/systems.md.
+`python -m analysis.claims` runs. `pages` writes what was found into claims.md and systems.md of
+results/reference.
 """

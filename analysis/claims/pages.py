@@ -1,4 +1,4 @@
-"""The generated parts of docs/claims.md and docs/systems.md, from the reference results."""
+"""The generated parts of results/reference/claims.md and systems.md, from the packs there."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import DIFFERENCE, cells
 from llama_ablate.report import tables
 
-_LINK = "../results/reference/claims"
+_LINK = "claims"
 #: Columns as the report has them; speeds only where they were measured.
 _MEASURED = ("verdict", "train speed", "decode speed", "parameters", "KV bytes/token")
 

@@ -32,7 +32,7 @@ def test_a_claim_shows_its_verdict_first_and_what_made_it():
     lines = shown({}, finding(ours=True, by_length="1.2M tokens +3% (refuted)"))
     assert lines == [
         "- **supported** · 000-15 (000 L249, E): it keeps most",
-        "  - [e15](../results/reference/claims/e15-kv-heads/report.md), supported: "
+        "  - [e15](claims/e15-kv-heads/report.md), supported: "
         "gqa is not higher: +0.4% [-0.2, +1.0] (the bound is ours)",
         "    - by length of training: 1.2M tokens +3% (refuted)",
         "  - scale of e15: 0.6M parameters",

@@ -2,7 +2,7 @@
 
 python -m tests.interop.checkpoints checkpoint
 
-writes one in Meta's layout with a tokenizer in Llama 3's format, for docs/systems.md.
+writes one in Meta's layout with a tokenizer in Llama 3's format, for results/reference/systems.md.
 """
 
 import base64
