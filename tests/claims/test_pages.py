@@ -91,7 +91,7 @@ def test_a_hypothesis_on_the_loss_is_told_at_every_branch_of_the_runs(frames):
     runs = frames.table.runs.pivot_table(
         index="seed", columns="label", values="heldout_loss_at_640_tokens_nats"
     )
-    by_hand = statistics.mean(runs["layernorm"] - runs["baseline"])
+    by_hand = statistics.mean(runs["layernorm"] - runs["rmsnorm (baseline)"])
     assert lengths[640].difference == pytest.approx(by_hand)
     assert lengths[640].low < by_hand < lengths[640].high
 
@@ -112,7 +112,7 @@ def test_a_claim_may_be_the_contrary_of_a_hypothesis(frames):
     assert (plain.claims, denied.claims) == (("000-15",), ("000-20",))
     assert denied.statement == f"it is not so that {plain.statement}"
     assert plain.finding == denied.finding == "undecidable"
-    assert plain.why.startswith("too short: baseline, seed 0")
+    assert plain.why.startswith("too short: rmsnorm (baseline), seed 0")
     flipped = {"supported": "refuted", "refuted": "supported"}
     words = [one.by_length.rpartition("(")[2].strip(")") for one in (plain, denied)]
     assert words[1] == flipped.get(words[0], words[0])
