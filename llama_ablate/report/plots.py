@@ -11,6 +11,7 @@ from typing import Literal
 import matplotlib as mpl
 import numpy as np
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as Ruler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -50,12 +51,15 @@ _LINE = 72  # letters of a remark
 _LETTER = 0.08  # inches of a label
 _BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
 _NAME, _TITLE = 48, 44  # letters of a line in a legend, and of an axis
+#: Of a figure in a paper: points of its letters, how many letters an inch has room for, and inches
+#: of a panel's height, of a row of marks, and of a page.
+_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 8.0
 #: Inches of a panel that has the figure to itself, one of two, and one of many.
 _SIZES = ((8.0, 4.8), (5.4, 4.6), (4.2, 3.4))
 
 
-def draw(picture: Picture) -> Figure:
-    """Return a picture as a figure."""
+def draw(picture: Picture, columns: int = 0) -> Figure:
+    """Return a picture as a figure; `columns` of panels a row, unless given as it states."""
     alone = len(picture.panels) == 1
     drawn = [(panel, view) for panel in picture.panels for view in _views(panel, alone=alone)]
     first = picture.panels[0]
@@ -63,7 +67,8 @@ def draw(picture: Picture) -> Figure:
     width, height = _SIZES[min(len(drawn), 3) - 1]
     if rows:
         width, height = (6.0 if len(drawn) == 1 else 4.3), 1.4 + 0.34 * len(rows)
-    columns = picture.columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
+    columns = columns or picture.columns
+    columns = columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
     figure, panels = grid(len(drawn), width, height, columns=columns, rows=rows)
     for axes, (panel, view) in zip(panels, drawn, strict=True):
         _draw(panel, axes, view)
@@ -313,15 +318,15 @@ def _ruled(ruler: Ruler, axis: Axis, places: Sequence[float]) -> None:
     if axis.form == "bytes":
         ruler.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
     elif axis.form == "count" or axis.log:
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if 1 < len(places) <= _TICKS:
-        ruler.set_ticks(places, [_short(place) for place in places])
+        ruler.set_ticks(places, [short(place) for place in places])
         ruler.set_ticks([], minor=True)
     elif not axis.log:
         ruler.axes.locator_params(axis=which, nbins=3 if axis.form == "bytes" else 5)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Write a number in a few letters: 0.003, 64, 1.2M."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if value >= size:
@@ -431,6 +436,56 @@ def save(figure: Figure, path: Path) -> list[Path]:
         disk.replace(target, content.getvalue())
         written.append(target)
     return written
+
+
+def for_paper(picture: Picture, width: float) -> bytes:
+    """Return a picture as PDF of a paper's width, in inches: its letters have 7 points.
+
+    Its legend stands below; fonts are embedded as outlines of TrueType, which publishers ask for.
+    """
+    columns = max(1, int(width / 3))
+    figure = draw(picture, columns)
+    panels, letters = figure.axes, int(width / columns * _PER_INCH)
+    rows = 0
+    for panel in panels:
+        panel.tick_params(labelsize=_POINTS, pad=1)
+        panel.set_xlabel(textwrap.fill(panel.get_xlabel(), letters))
+        panel.set_ylabel(textwrap.fill(panel.get_ylabel(), int(_PANEL * _PER_INCH)))
+        for at in ("left", "center"):
+            panel.set_title(textwrap.fill(panel.get_title(at), letters), loc=at)
+        if isinstance(picture.panels[0], Dots):
+            names = [textwrap.fill(at.get_text(), letters // 2) for at in panel.get_yticklabels()]
+            panel.set_yticks(panel.get_yticks(), names)
+            rows = max(rows, sum(1 + name.count("\n") for name in names))
+    lines = math.ceil(len(panels) / columns)
+    below = _legend_below(figure, int(width * _PER_INCH))
+    height = _MARK * rows + 0.7 if rows else _PANEL
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_fontsize(_POINTS)
+    _without_formulas(figure)
+    figure.set_size_inches(width, min(height * lines, _PAGE) + 0.13 * below)
+    drawn = BytesIO()
+    with mpl.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(drawn, format="pdf", metadata={"CreationDate": None})
+    figure.clear()
+    return drawn.getvalue()
+
+
+def _legend_below(figure: Figure, letters: int) -> int:
+    """Put a figure's legend below its panels; return how many lines it takes."""
+    named: dict[str, Artist] = {}
+    for panel in figure.axes:
+        if old := panel.get_legend():
+            texts = (textwrap.fill(text.get_text(), letters - 8) for text in old.get_texts())
+            named |= zip(texts, old.legend_handles, strict=True)
+            old.remove()
+    if not named:
+        return 0
+    longest = max(len(line) for name in named for line in name.split("\n"))
+    beside = max(1, min(len(named), letters // (longest + 8)))
+    figure.legend([*named.values()], [*named], ncols=beside, frameon=False, loc="outside lower center")
+    return math.ceil(len(named) / beside) * max(1 + name.count("\n") for name in named)
 
 
 def _without_formulas(figure: Figure) -> None:
