@@ -26,8 +26,8 @@ class ReportOptions(ResultsOptions):
     others: tuple[Path, ...] = argument("DIR", "with --paper, further results", (), nargs="*")
     paper: bool = option(
         False,
-        "write what a paper takes, to a folder: PDF figures of 3.25 and 6.75 inches, LaTeX tables "
-        "(one over all results), a paragraph of methods, a .bib of the components and this tool",
+        "write what a paper takes to a new folder: figures as PDF, 3.25 and 6.75 inches wide, "
+        "tables (one over all results), methods, and a .bib of the components and this tool",
     )
     out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
     wide: bool = option(False, WIDE)
@@ -51,15 +51,12 @@ def _paper(options: ReportOptions) -> Answer:
     from llama_ablate.report import paper
     from llama_ablate.results import Results
 
-    roots = [options.folder, *options.others]
-    every = [Results.open(root) for root in roots]
-    for place, root in enumerate(roots):
-        if any(root.samefile(other) for other in roots[:place]):
-            raise ConfigError(f"'{root}' is given twice: its rows would stand twice")
+    roots = [root.resolve() for root in (options.folder, *options.others)]
+    if twice := [root for root in {*roots} if roots.count(root) > 1]:
+        raise ConfigError(f"'{twice[0]}' is given twice: its rows would stand twice")
     say("writing the paper")
-    first = options.folder.resolve()
-    target = options.out or first.with_name(f"{first.name}-paper")
-    names = paper.write([Frames.of(results) for results in every], target)
+    target = options.out or roots[0].with_name(f"{roots[0].name}-paper")
+    names = paper.write([Frames.of(Results.open(root)) for root in roots], target)
     text = f"{target}: {len(names)} files; pdflatex and bibtex make a document of paper.tex"
     return Answer(text, {"paper": str(target), "files": names})
 

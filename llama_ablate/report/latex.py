@@ -19,10 +19,12 @@ _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    **{"±": r"$\pm$", "·": r"$\cdot$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$"},
+    "±": r"$\pm$",
+    "·": r"$\cdot$",
+    "\N{MINUS SIGN}": "$-$",
 }
 #: What pdflatex has no glyph for, even in the encoding T1.
-_LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž‐–—‘’“”„†‡•…€™←→]")
+_LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž\u2010-\u201e\u2026€←→]")
 
 
 def table(
@@ -45,7 +47,7 @@ def table(
     rows = [[_label(row[0]), *map(escaped, row[1:])] for row in shown.to_numpy().tolist()]
     environment = "table*" if wide else "table"
     lines = [
-        "% needs the packages booktabs, array and adjustbox; of letters with accents fontenc with T1",
+        "% needs the packages booktabs, array and adjustbox; for accents also fontenc with T1",
         *(f"% {line}" for line in textwrap.wrap(note, 98)),
         rf"\begin{{{environment}}}",
         r"\centering",

@@ -2,11 +2,11 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -24,6 +24,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
+from llama_ablate.report import tables
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
     BASELINE,
@@ -53,13 +54,21 @@ _BESIDE = 9.0  # points over which the marks of neighbours at one place are spre
 _NAME, _TITLE = 48, 44  # letters of a line in a legend, and of an axis
 #: Of a figure in a paper: points of its letters, how many letters an inch has room for, and inches
 #: of a panel's height, of a row of marks, and of a page.
-_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 8.0
+_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 7.5
 #: Inches of a panel that has the figure to itself, one of two, and one of many.
 _SIZES = ((8.0, 4.8), (5.4, 4.6), (4.2, 3.4))
 
 
-def draw(picture: Picture, columns: int = 0) -> Figure:
-    """Return a picture as a figure; `columns` of panels a row, unless given as it states."""
+def draw(picture: Picture) -> Figure:
+    """Return a picture as a figure."""
+    figure, panels, named = _drawn(picture, picture.columns)
+    corner = max(panels, key=lambda panel: panel.get_position().p1.tolist()[::-1])
+    _beside(corner, named)
+    return figure
+
+
+def _drawn(picture: Picture, columns: int) -> tuple[Figure, list[Axes], dict[str, Artist]]:
+    """Draw a picture, so many panels a row (0: as fits); return what its legend is to name, too."""
     alone = len(picture.panels) == 1
     drawn = [(panel, view) for panel in picture.panels for view in _views(panel, alone=alone)]
     first = picture.panels[0]
@@ -67,18 +76,12 @@ def draw(picture: Picture, columns: int = 0) -> Figure:
     width, height = _SIZES[min(len(drawn), 3) - 1]
     if rows:
         width, height = (6.0 if len(drawn) == 1 else 4.3), 1.4 + 0.34 * len(rows)
-    columns = columns or picture.columns
     columns = columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
     figure, panels = grid(len(drawn), width, height, columns=columns, rows=rows)
     for axes, (panel, view) in zip(panels, drawn, strict=True):
         _draw(panel, axes, view)
     _remark(panels[0], first)
-    last = min(columns, len(panels)) - 1
-    if isinstance(first, Dots):
-        _legend_of_verdicts(panels[last], first.marks)
-    else:
-        legend(*panels[:last], *panels[last + 1 :], panels[last])
-    return figure
+    return figure, panels, _verdicts(first.marks) if isinstance(first, Dots) else _named(panels)
 
 
 #: How a panel is shown: whole, or as far from 0 as the small effects reach; and which cost.
@@ -316,7 +319,7 @@ def _ruled(ruler: Ruler, axis: Axis, places: Sequence[float]) -> None:
     if axis.log:
         (ruler.axes.set_xscale if which == "x" else ruler.axes.set_yscale)("log", base=2)
     if axis.form == "bytes":
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: tables.size(value)))
     elif axis.form == "count" or axis.log:
         ruler.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if 1 < len(places) <= _TICKS:
@@ -334,14 +337,6 @@ def short(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def binary(value: float) -> str:
-    """Write bytes along an axis."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(value) >= 1 << power:
-            return f"{value / (1 << power):.3g} {unit}"
-    return f"{value:g} B"
-
-
 def _remark(axes: Axes, panel: Panel) -> None:
     """Write above the axes what is not drawn, or not named."""
     if isinstance(panel, Dots):
@@ -356,31 +351,31 @@ def _remark(axes: Axes, panel: Panel) -> None:
 
 def legend(*panels: Axes) -> None:
     """Put one legend beside the last of some panels, of all that they name, each once."""
+    _beside(panels[-1], _named(panels))
+
+
+def _named(panels: Sequence[Axes]) -> dict[str, Artist]:
+    """Return what panels name, each once."""
     found = [axes.get_legend_handles_labels() for axes in panels]
-    named = {
+    return {
         label: handle
         for handles, labels in found
         for handle, label in zip(handles, labels, strict=True)
     }
-    if named:
-        panels[-1].legend(
-            [*named.values()],
-            [*named],
-            frameon=False,
-            fontsize=8,
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1),
-        )
 
 
-def _legend_of_verdicts(last: Axes, marks: Sequence[Dot]) -> None:
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, label=verdict)
+def _verdicts(marks: Sequence[Dot]) -> dict[str, Artist]:
+    return {
+        verdict: Line2D([], [], color=look.colour, marker=look.marker)
         for verdict, look in VERDICTS.items()
         if verdict and verdict in {mark.verdict for mark in marks}
-    ]
-    if handles:
-        last.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    }
+
+
+def _beside(panel: Axes, named: Mapping[str, Artist]) -> None:
+    if named:
+        look: Any = {"frameon": False, "fontsize": 8, "bbox_to_anchor": (1.01, 1)}
+        panel.legend([*named.values()], [*named], loc="upper left", **look)
 
 
 def blank(width: float, height: float) -> Figure:
@@ -444,48 +439,30 @@ def for_paper(picture: Picture, width: float) -> bytes:
     Its legend stands below; fonts are embedded as outlines of TrueType, which publishers ask for.
     """
     columns = max(1, int(width / 3))
-    figure = draw(picture, columns)
-    panels, letters = figure.axes, int(width / columns * _PER_INCH)
-    rows = 0
+    figure, panels, named = _drawn(picture, columns)
+    letters, height, legend = int(width / columns * _PER_INCH), _PANEL, 0
+    if isinstance(picture.panels[0], Dots):
+        names = [textwrap.fill(at.get_text(), letters // 2) for at in panels[0].get_yticklabels()]
+        panels[0].set_yticks(panels[0].get_yticks(), names)
+        height = 0.7 + _MARK * len(names) * max(1 + name.count("\n") for name in names)
+    if named:
+        longest = min(max(map(len, named)), letters) + 8
+        look: Any = {"ncols": max(1, columns * letters // longest), "frameon": False}
+        figure.legend([*named.values()], [*named], loc="outside lower center", **look)
+        legend = math.ceil(len(named) / look["ncols"]) * math.ceil(max(map(len, named)) / letters)
     for panel in panels:
         panel.tick_params(labelsize=_POINTS, pad=1)
-        panel.set_xlabel(textwrap.fill(panel.get_xlabel(), letters))
-        panel.set_ylabel(textwrap.fill(panel.get_ylabel(), int(_PANEL * _PER_INCH)))
-        for at in ("left", "center"):
-            panel.set_title(textwrap.fill(panel.get_title(at), letters), loc=at)
-        if isinstance(picture.panels[0], Dots):
-            names = [textwrap.fill(at.get_text(), letters // 2) for at in panel.get_yticklabels()]
-            panel.set_yticks(panel.get_yticks(), names)
-            rows = max(rows, sum(1 + name.count("\n") for name in names))
-    lines = math.ceil(len(panels) / columns)
-    below = _legend_below(figure, int(width * _PER_INCH))
-    height = _MARK * rows + 0.7 if rows else _PANEL
-    for text in figure.findobj(Text):
-        if isinstance(text, Text):
-            text.set_fontsize(_POINTS)
+    for text in (one for one in figure.findobj(Text) if isinstance(one, Text)):
+        text.set_text(textwrap.fill(text.get_text(), letters // (2 if text.get_rotation() else 1)))
+        text.set_fontsize(_POINTS)
     _without_formulas(figure)
-    figure.set_size_inches(width, min(height * lines, _PAGE) + 0.13 * below)
+    height = height * math.ceil(len(panels) / columns) + _MARK * legend
+    figure.set_size_inches(width, min(height, _PAGE))
     drawn = BytesIO()
     with mpl.rc_context({"pdf.fonttype": 42}):
         figure.savefig(drawn, format="pdf", metadata={"CreationDate": None})
     figure.clear()
     return drawn.getvalue()
-
-
-def _legend_below(figure: Figure, letters: int) -> int:
-    """Put a figure's legend below its panels; return how many lines it takes."""
-    named: dict[str, Artist] = {}
-    for panel in figure.axes:
-        if old := panel.get_legend():
-            texts = (textwrap.fill(text.get_text(), letters - 8) for text in old.get_texts())
-            named |= zip(texts, old.legend_handles, strict=True)
-            old.remove()
-    if not named:
-        return 0
-    longest = max(len(line) for name in named for line in name.split("\n"))
-    beside = max(1, min(len(named), letters // (longest + 8)))
-    figure.legend([*named.values()], [*named], ncols=beside, frameon=False, loc="outside lower center")
-    return math.ceil(len(named) / beside) * max(1 + name.count("\n") for name in named)
 
 
 def _without_formulas(figure: Figure) -> None:
