@@ -23,7 +23,7 @@ EXAMPLE = "report results/quickstart"
 class ReportOptions(ResultsOptions):
     """The results, and whether a paper is written of them."""
 
-    others: tuple[Path, ...] = argument("DIR", "with --paper, further results", (), nargs="*")
+    others: tuple[Path, ...] = argument("MORE", "with --paper, further results", (), nargs="*")
     paper: bool = option(
         False,
         "write what a paper takes to a new folder: figures as PDF, 3.25 and 6.75 inches wide, "

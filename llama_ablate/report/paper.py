@@ -60,27 +60,27 @@ def write(experiments: Sequence[Frames], folder: Path) -> list[str]:
 def files(experiments: Sequence[Frames]) -> dict[str, bytes]:
     """Return the files of a paper by name, in the order in which `paper.tex` shows them."""
     made = _of_all(experiments) if len(experiments) > 1 else {}
-    keys, references = _references(experiments)
     names, captions = ["all"], dict[str, str]()
     for frames in experiments:
         name = ascii_name(frames.plan.experiment.name)
-        name += f"--{len(names)}" * (name in names)  # as no other name ends
+        name += f"-N{len(names)}" * (name in names)  # slugs have no capitals
         names.append(name)
         printed = [part for part in sections(frames) if part.printed]
-        about = {"printed": printed, "computed": computed(frames), "warnings": warnings(frames)}
-        made[f"{name}-methods.tex"] = _rendered("methods.tex", frames=frames, keys=keys, **about)
+        keys, _ = _references([frames])
+        told = _rendered("methods.tex", frames=frames, printed=printed, keys=keys)
+        made[f"{name}-methods.tex"] = told
         for part in printed:
             base = f"{name}-{ascii_name(part.title)}"
             made |= _table(base, part.cells, caption(frames, part), part.short, part.note)
         for one in FIGURES.make(frames):
             if one.part.section in {part.key for part in printed}:
-                base = ascii_name("-".join([name, one.name, *[one.table] * bool(one.table)]))
-                told = f"{one.about.partition('. ')[0].rstrip('.')}. {one.part.note}"
+                base = f"{name}-{ascii_name(f'{one.name} {one.table}')}"
+                about = f"{one.about.partition('. ')[0].rstrip('.')}. {one.part.note}"
                 for end, width in WIDTHS.items():
-                    captions[base + end] = f"{told} {scope(frames, one.table)}"
+                    captions[base + end] = f"{about} {scope(frames, one.table)}"
                     made[f"{base}{end}.pdf"] = plots.for_paper(one.part, width)
     document = _rendered("paper.tex", files=[*made], captions=captions)
-    return {**made, "references.bib": references, "paper.tex": document}
+    return {**made, "references.bib": _references(experiments)[1], "paper.tex": document}
 
 
 def caption(frames: Frames, section: Section) -> str:
@@ -114,7 +114,8 @@ def _of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
     each = []
     for table in (table for part in parts for table in part.tables):
         shown = cells(table.comparison)
-        shown.insert(1, "experiment", [*table.experiments.values()])
+        of = [f"{one} {table.plan.name}".strip() for one in table.experiments.values()]
+        shown.insert(1, "experiment", of)
         shown.insert(5, "n", shown.pop("n"))
         each.append(shown)
     scopes = [f"{one.plan.experiment.name}: {scope(one)}" for one in experiments]
@@ -137,8 +138,8 @@ def _rendered(template: str, **values: Any) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own = {"span": _span, "text": _text, "architecture": _architecture, "component": _component}
-    environment.filters |= own
+    own = (_span, _text, _architecture, _component, computed, warnings)
+    environment.filters |= {one.__name__.strip("_"): one for one in own}
     return environment.get_template(template).render(values).encode()
 
 
@@ -150,9 +151,10 @@ def _span(numbers: Iterable[float]) -> str:
 
 def _text(plan: PlannedTable) -> str:
     """Name a table's text: its file or data set, without the folders that lead there."""
-    source, corpus = plan.text.source, plan.text.source.corpus
-    path = "" if isinstance(corpus, str) else str(corpus.get("path", ""))
-    return source.name or Path(path).name or _component(corpus)
+    source = plan.text.source
+    where = source.corpus if isinstance(source.corpus, dict) else {}
+    path = Path(str(where.get("path", ""))).name or where.get("train")
+    return source.name or path or _component(source.corpus)
 
 
 def _architecture(plan: PlannedTable) -> str:

@@ -54,7 +54,7 @@ _BESIDE = 9.0  # points over which the marks of neighbours at one place are spre
 _NAME, _TITLE = 48, 44  # letters of a line in a legend, and of an axis
 #: Of a figure in a paper: points of its letters, how many letters an inch has room for, and inches
 #: of a panel's height, of a row of marks, and of a page.
-_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 7.5
+_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 7.2
 #: Inches of a panel that has the figure to itself, one of two, and one of many.
 _SIZES = ((8.0, 4.8), (5.4, 4.6), (4.2, 3.4))
 
