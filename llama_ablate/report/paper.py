@@ -118,9 +118,11 @@ def _of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
         shown.insert(1, "experiment", of)
         shown.insert(5, "n", shown.pop("n"))
         each.append(shown)
-    scopes = [f"{one.plan.experiment.name}: {scope(one)}" for one in experiments]
-    joined = pd.concat(each, ignore_index=True).fillna("")
-    return _table("all-comparison", joined, " ".join([told, *scopes]))
+    of_scope: dict[str, list[str]] = {}
+    for one in experiments:
+        of_scope.setdefault(scope(one), []).append(one.plan.experiment.name)
+    told += "".join(f" {listed(names)}: {text}" for text, names in of_scope.items())
+    return _table("all-comparison", pd.concat(each, ignore_index=True).fillna(""), told)
 
 
 def _table(base: str, shown: pd.DataFrame, told: str, *more: Any) -> dict[str, bytes]:

@@ -78,7 +78,12 @@ def test_no_two_labels_of_a_paper_are_alike_whatever_experiments_are_called(made
     found = files(*roots, made("e", HOSTILE, ("base", HOSTILE)))
     labels = labels_of(found)
     assert len(labels) == len({*labels})
-    assert {"tab:same-comparison", "tab:same-N2-comparison-wide", "fig:same-effects", "fig:same-N2-effects"} <= {*labels}
+    assert {
+        "tab:same-comparison",
+        "tab:same-N2-comparison-wide",
+        "fig:same-effects",
+        "fig:same-N2-effects",
+    } <= {*labels}
     assert {"tab:all-comparison", "tab:all-N4-comparison"} <= {*labels}
     assert all(re.fullmatch("[a-zN0-9:-]+", label) for label in labels)
     assert all(re.fullmatch("[a-zN0-9.-]+", name) for name in found)
@@ -220,6 +225,14 @@ def test_text_that_pdflatex_lacks_stands_as_its_number_and_no_row_begins_with_an
     cells = pd.DataFrame({"variant": ["a", "[2]", "*"], "n": ["1", "2", "3"]})
     rows = latex.table(cells, "c", "tab:x").split("\\midrule\n")[1].splitlines()
     assert [row[:3] for row in rows[:3]] == ["a &", "{}[", "{}*"]
+
+
+def test_a_document_of_many_figures_has_no_more_floats_at_once_than_latex_takes():
+    names = [f"x{at}.pdf" for at in range(200)]
+    captions = {name.removesuffix(".pdf"): "A figure." for name in names}
+    document = paper._rendered("paper.tex", files=names, captions=captions).decode()
+    assert document.count(r"\begin{figure}") == 200
+    assert max(part.count(r"\begin{figure}") for part in document.split(r"\clearpage")) <= 40
 
 
 @pytest.mark.full
