@@ -1,11 +1,13 @@
-"""The command `report`: tables, figures and the page, from what has finished."""
+"""The command `report`: tables, figures and the page, from what has finished; or a paper's."""
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llama_ablate.commands.shared.answer import Answer
-from llama_ablate.commands.shared.options import WIDE, ResultsOptions, option
+from llama_ablate.commands.shared.options import WIDE, ResultsOptions, argument, folder, option
+from llama_ablate.errors import ConfigError
 from llama_ablate.terminal import in_one_line, say
 
 if TYPE_CHECKING:
@@ -13,14 +15,21 @@ if TYPE_CHECKING:
 
     from llama_ablate.results import Results
 
-HELP = "write tables, figures and the page again"
+HELP = "write tables, figures and the page again, or what a paper takes"
 EXAMPLE = "report results/quickstart"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ResultsOptions):
-    """The results."""
+    """The results, and whether a paper is written of them."""
 
+    others: tuple[Path, ...] = argument("MORE", "with --paper, further results", (), nargs="*")
+    paper: bool = option(
+        False,
+        "write what a paper takes to a new folder: figures as PDF, 3.25 and 6.75 inches wide, "
+        "tables (one over all results), methods, and a .bib of the components and this tool",
+    )
+    out: Path | None = option(None, "the paper's folder (default: DIR-paper)", "DIR", folder)
     wide: bool = option(False, WIDE)
 
 
@@ -28,7 +37,28 @@ def run(options: ReportOptions) -> Answer:
     """Write the report of what has finished so far."""
     from llama_ablate.results import Results
 
+    if options.paper:
+        return _paper(options)
+    if options.others or options.out:
+        given = f"'{options.others[0]}'" if options.others else "--out"
+        raise ConfigError(f"{given}: allowed with --paper alone; a report is of one DIR, in it")
     return write(Results.open(options.folder))
+
+
+def _paper(options: ReportOptions) -> Answer:
+    """Write what a paper takes of one experiment or several."""
+    from llama_ablate.findings.frames import Frames
+    from llama_ablate.report import paper
+    from llama_ablate.results import Results
+
+    roots = [root.resolve() for root in (options.folder, *options.others)]
+    if twice := [root for root in {*roots} if roots.count(root) > 1]:
+        raise ConfigError(f"'{twice[0]}' is given twice: its rows would stand twice")
+    say("writing the paper")
+    target = options.out or roots[0].with_name(f"{roots[0].name}-paper")
+    names = paper.write([Frames.of(Results.open(root)) for root in roots], target)
+    text = f"{target}: {len(names)} files; pdflatex and bibtex make a document of paper.tex"
+    return Answer(text, {"paper": str(target), "files": names})
 
 
 def write(results: "Results") -> Answer:

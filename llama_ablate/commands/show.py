@@ -30,8 +30,7 @@ def run(options: ShowOptions) -> Answer:
     """Show a table's comparison, or all that is known of one variant or run."""
     from llama_ablate.commands.shared import selection
     from llama_ablate.findings.frames import Frames
-    from llama_ablate.findings.rows import frame
-    from llama_ablate.report import details, sections
+    from llama_ablate.report import columns, details, sections
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
@@ -52,7 +51,7 @@ def run(options: ShowOptions) -> Answer:
         if section and (section.printed or name == "metrics"):
             shown += [section.title] * (section.title != "Comparison")
             shown.append(section.cells)
-    return Answer(shown, frame(frames.table.comparison).to_dict("records"))
+    return Answer(shown, columns.comparison(frames).to_dict("records"))
 
 
 def _alone(results: "Results", table: "PlannedTable", variant: "PlannedVariant") -> "Results":

@@ -20,6 +20,8 @@ from llama_ablate.results import CURVE
 #: What a column holds, by its name, in the order of the frame's columns.
 Columns = Mapping[str, str]
 
+#: What a variant's columns are called for users, in Python and in CSV files.
+OWN = {"variant": "variant_id", "label": "variant"}
 _OWNER: Columns = {
     "experiment": "name of the experiment",
     "table": "name of the table; empty where the experiment has one alone",
@@ -208,7 +210,7 @@ def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 def _owned(frames: Frames, frame: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
     """Return a frame whose columns say whose its rows are."""
-    named = frame.rename(columns={"variant": "variant_id", "label": "variant"})
+    named = frame.rename(columns=OWN)
     return named.assign(experiment=frames.plan.experiment.name, table=table.plan.name)
 
 

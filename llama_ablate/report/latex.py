@@ -21,7 +21,10 @@ _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {
     ">": r"\textgreater{}",
     "±": r"$\pm$",
     "·": r"$\cdot$",
+    "\N{MINUS SIGN}": "$-$",
 }
+#: What pdflatex has no glyph for, even in the encoding T1.
+_LACKING = re.compile("[^ -~\xa0-ĥĨ-ķĹ-ľŁ-ňŊ-ťŨ-ž\u2010-\u201e\u2026€←→]")
 
 
 def table(
@@ -44,7 +47,7 @@ def table(
     rows = [[_label(row[0]), *map(escaped, row[1:])] for row in shown.to_numpy().tolist()]
     environment = "table*" if wide else "table"
     lines = [
-        "% needs the packages booktabs, array and adjustbox",
+        "% needs the packages booktabs, array and adjustbox; for accents also fontenc with T1",
         *(f"% {line}" for line in textwrap.wrap(note, 98)),
         rf"\begin{{{environment}}}",
         r"\centering",
@@ -81,11 +84,19 @@ def _head(title: str, column: list[str], kind: str) -> str:
 
 
 def _label(cell: str) -> str:
-    """Write a cell of the first column, which may be broken behind signs that join its parts."""
-    return re.sub(r"(?<=[+=/,_-])(?=\S)", r"\\allowbreak{}", escaped(cell))
+    """Write a cell of the first column, which may be broken behind signs that join its parts.
+
+    One that begins like an option of the row before is none.
+    """
+    option = "{}" * cell.startswith(("[", "*"))
+    return option + re.sub(r"(?<=[+=/,_-])(?=\S)", r"\\allowbreak{}", escaped(cell))
 
 
 def escaped(text: str) -> str:
-    """Return text as LaTeX prints it: nothing of it is a command, a minus sign is one."""
-    literal = "".join(_SPECIAL.get(c, c) for c in text)
-    return _MINUS.sub("$-$", literal)
+    """Return text as LaTeX prints it: nothing of it is a command, a minus sign is one.
+
+    A character that pdflatex cannot print stands as its number, `[U+4E2D]`.
+    """
+    literal = "".join(_SPECIAL.get(c, c) for c in " ".join(text.split()))
+    printed = _LACKING.sub(lambda match: f"[U+{ord(match[0]):04X}]", literal)
+    return _MINUS.sub("$-$", printed)

@@ -23,6 +23,7 @@ from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
 from llama_ablate.report.headline import facts, headline
+from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import Picture
 from llama_ablate.report.sections import FIGURES, Section
@@ -108,12 +109,11 @@ def write(
     frames: Frames, sections: Sequence[Section], warnings: Sequence[str], folder: Path
 ) -> Path:
     """Write the report of an experiment to a folder; return the path of its page."""
-    caption = f"{frames.plan.experiment.name}: {frames.plan.experiment.question}".strip(": ")
-    measured = facts(frames)
     for section in sections:
         base = disk.below(folder, "tables", slug(section.title, 160))
-        title = f"{caption} {section.title}: {measured}"
-        tables.save(section.cells, section.frame, title, base, section.short, section.note)
+        label = ascii_name(f"{frames.plan.experiment.name} {section.title}")
+        told = (caption(frames, section), base, section.short, section.note, label)
+        tables.save(section.cells, section.frame, *told)
     for name, make in columns.FILES.items():
         tables.save_csv(make(frames), disk.below(folder, "tables", f"{name}.csv"))
     made = list(FIGURES.make(frames))

@@ -2,15 +2,16 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as Ruler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -23,6 +24,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.files import disk
+from llama_ablate.report import tables
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import (
     BASELINE,
@@ -50,12 +52,23 @@ _LINE = 72  # letters of a remark
 _LETTER = 0.08  # inches of a label
 _BESIDE = 9.0  # points over which the marks of neighbours at one place are spread
 _NAME, _TITLE = 48, 44  # letters of a line in a legend, and of an axis
+#: Of a figure in a paper: points of its letters, how many letters an inch has room for, and inches
+#: of a panel's height, of a row of marks, and of a page.
+_POINTS, _PER_INCH, _PANEL, _MARK, _PAGE = 7, 17, 1.9, 0.13, 7.2
 #: Inches of a panel that has the figure to itself, one of two, and one of many.
 _SIZES = ((8.0, 4.8), (5.4, 4.6), (4.2, 3.4))
 
 
 def draw(picture: Picture) -> Figure:
     """Return a picture as a figure."""
+    figure, panels, named = _drawn(picture, picture.columns)
+    corner = max(panels, key=lambda panel: panel.get_position().p1.tolist()[::-1])
+    _beside(corner, named)
+    return figure
+
+
+def _drawn(picture: Picture, columns: int) -> tuple[Figure, list[Axes], dict[str, Artist]]:
+    """Draw a picture, so many panels a row (0: as fits); return what its legend is to name, too."""
     alone = len(picture.panels) == 1
     drawn = [(panel, view) for panel in picture.panels for view in _views(panel, alone=alone)]
     first = picture.panels[0]
@@ -63,17 +76,12 @@ def draw(picture: Picture) -> Figure:
     width, height = _SIZES[min(len(drawn), 3) - 1]
     if rows:
         width, height = (6.0 if len(drawn) == 1 else 4.3), 1.4 + 0.34 * len(rows)
-    columns = picture.columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
+    columns = columns or (len(drawn) if len(drawn) < 4 else math.ceil(len(drawn) / 2))
     figure, panels = grid(len(drawn), width, height, columns=columns, rows=rows)
     for axes, (panel, view) in zip(panels, drawn, strict=True):
         _draw(panel, axes, view)
     _remark(panels[0], first)
-    last = min(columns, len(panels)) - 1
-    if isinstance(first, Dots):
-        _legend_of_verdicts(panels[last], first.marks)
-    else:
-        legend(*panels[:last], *panels[last + 1 :], panels[last])
-    return figure
+    return figure, panels, _verdicts(first.marks) if isinstance(first, Dots) else _named(panels)
 
 
 #: How a panel is shown: whole, or as far from 0 as the small effects reach; and which cost.
@@ -311,30 +319,22 @@ def _ruled(ruler: Ruler, axis: Axis, places: Sequence[float]) -> None:
     if axis.log:
         (ruler.axes.set_xscale if which == "x" else ruler.axes.set_yscale)("log", base=2)
     if axis.form == "bytes":
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: binary(value)))
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: tables.size(value)))
     elif axis.form == "count" or axis.log:
-        ruler.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        ruler.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if 1 < len(places) <= _TICKS:
-        ruler.set_ticks(places, [_short(place) for place in places])
+        ruler.set_ticks(places, [short(place) for place in places])
         ruler.set_ticks([], minor=True)
     elif not axis.log:
         ruler.axes.locator_params(axis=which, nbins=3 if axis.form == "bytes" else 5)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """Write a number in a few letters: 0.003, 64, 1.2M."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e4, "k")):
         if value >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
     return f"{value:,.6g}"
-
-
-def binary(value: float) -> str:
-    """Write bytes along an axis."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(value) >= 1 << power:
-            return f"{value / (1 << power):.3g} {unit}"
-    return f"{value:g} B"
 
 
 def _remark(axes: Axes, panel: Panel) -> None:
@@ -351,31 +351,31 @@ def _remark(axes: Axes, panel: Panel) -> None:
 
 def legend(*panels: Axes) -> None:
     """Put one legend beside the last of some panels, of all that they name, each once."""
+    _beside(panels[-1], _named(panels))
+
+
+def _named(panels: Sequence[Axes]) -> dict[str, Artist]:
+    """Return what panels name, each once."""
     found = [axes.get_legend_handles_labels() for axes in panels]
-    named = {
+    return {
         label: handle
         for handles, labels in found
         for handle, label in zip(handles, labels, strict=True)
     }
-    if named:
-        panels[-1].legend(
-            [*named.values()],
-            [*named],
-            frameon=False,
-            fontsize=8,
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1),
-        )
 
 
-def _legend_of_verdicts(last: Axes, marks: Sequence[Dot]) -> None:
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, label=verdict)
+def _verdicts(marks: Sequence[Dot]) -> dict[str, Artist]:
+    return {
+        verdict: Line2D([], [], color=look.colour, marker=look.marker)
         for verdict, look in VERDICTS.items()
         if verdict and verdict in {mark.verdict for mark in marks}
-    ]
-    if handles:
-        last.legend(handles=handles, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    }
+
+
+def _beside(panel: Axes, named: Mapping[str, Artist]) -> None:
+    if named:
+        look: Any = {"frameon": False, "fontsize": 8, "bbox_to_anchor": (1.01, 1)}
+        panel.legend([*named.values()], [*named], loc="upper left", **look)
 
 
 def blank(width: float, height: float) -> Figure:
@@ -431,6 +431,38 @@ def save(figure: Figure, path: Path) -> list[Path]:
         disk.replace(target, content.getvalue())
         written.append(target)
     return written
+
+
+def for_paper(picture: Picture, width: float) -> bytes:
+    """Return a picture as PDF of a paper's width, in inches: its letters have 7 points.
+
+    Its legend stands below; fonts are embedded as outlines of TrueType, which publishers ask for.
+    """
+    columns = max(1, int(width / 3))
+    figure, panels, named = _drawn(picture, columns)
+    letters, height, legend = int(width / columns * _PER_INCH), _PANEL, 0
+    if isinstance(picture.panels[0], Dots):
+        names = [textwrap.fill(at.get_text(), letters // 2) for at in panels[0].get_yticklabels()]
+        panels[0].set_yticks(panels[0].get_yticks(), names)
+        height = 0.7 + _MARK * len(names) * max(1 + name.count("\n") for name in names)
+    if named:
+        longest = min(max(map(len, named)), letters) + 8
+        look: Any = {"ncols": max(1, columns * letters // longest), "frameon": False}
+        figure.legend([*named.values()], [*named], loc="outside lower center", **look)
+        legend = math.ceil(len(named) / look["ncols"]) * math.ceil(max(map(len, named)) / letters)
+    for panel in panels:
+        panel.tick_params(labelsize=_POINTS, pad=1)
+    for text in (one for one in figure.findobj(Text) if isinstance(one, Text)):
+        text.set_text(textwrap.fill(text.get_text(), letters // (2 if text.get_rotation() else 1)))
+        text.set_fontsize(_POINTS)
+    _without_formulas(figure)
+    height = height * math.ceil(len(panels) / columns) + _MARK * legend
+    figure.set_size_inches(width, min(height, _PAGE))
+    drawn = BytesIO()
+    with mpl.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(drawn, format="pdf", metadata={"CreationDate": None})
+    figure.clear()
+    return drawn.getvalue()
 
 
 def _without_formulas(figure: Figure) -> None:

@@ -14,6 +14,7 @@ from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import ComparisonRow, Row, frame, leading
 from llama_ablate.findings.rows import cells as written
+from llama_ablate.report.columns import OWN
 from llama_ablate.report.parts import Parts
 
 
@@ -79,7 +80,7 @@ def section(
         title,
         shown,
         " ".join(note.split()),
-        frame(rows),
+        frame(rows).rename(columns=OWN),
         variants=[row.variant for row in aligned],
         baseline=[row.is_baseline for row in aligned],
         printed=printed,

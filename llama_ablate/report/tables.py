@@ -148,20 +148,29 @@ def save(
     base: Path,
     short: int = 0,
     note: str = "",
+    reference: str = "",
 ) -> None:
-    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note.
-
-    LaTeX has the leading columns: in `.tex` five for a paper's column, in `-wide.tex` nine for its
-    page; of more than `short` columns, those alone (0: all).
-    """
+    """Write `base.csv` (all numbers), `.md` (the cells people read), and `.tex`, with a note."""
     save_csv([frame], base.with_name(base.name + ".csv"))
     text = markdown(cells) + (f"\n{literal(note)}\n" if note else "")
     write_text(base.with_name(base.name + ".md"), text)
-    leading = cells.iloc[:, : short or None]
-    for ending in ("", "-wide"):
-        name = f"tab:{base.name}{ending}"
-        text = latex.table(leading, caption, name, note=note, wide=bool(ending))
+    for ending, text in in_latex(cells, caption, reference or base.name, short, note).items():
         write_text(base.with_name(f"{base.name}{ending}.tex"), text)
+
+
+def in_latex(
+    cells: pd.DataFrame, caption: str, reference: str, short: int = 0, note: str = ""
+) -> dict[str, str]:
+    """Return a table's leading columns as LaTeX, by the endings of its files and of its labels.
+
+    Without one five, for a paper's column, in `-wide` nine, for its page; of more than `short`
+    columns, those alone (0: all). The label is `tab:` and the reference.
+    """
+    leading = cells.iloc[:, : short or None]
+    return {
+        end: latex.table(leading, caption, f"tab:{reference}{end}", note=note, wide=bool(end))
+        for end in ("", "-wide")
+    }
 
 
 def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:

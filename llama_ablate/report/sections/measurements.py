@@ -14,6 +14,7 @@ from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings import comparison
 from llama_ablate.findings.frames import Frames, TableFrames, spread
 from llama_ablate.findings.tuning import first_split
+from llama_ablate.report.columns import OWN
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,
@@ -60,7 +61,7 @@ def metrics(frames: Frames) -> Section | None:
         "Metrics",
         means_of(means),
         " ".join(note.split()),
-        spread(values),
+        spread(values).rename(columns=OWN),
         printed=False,
         folded=True,
     )
