@@ -34,7 +34,7 @@ def variant(table: TableFrames, chosen: PlannedVariant) -> Shown:
     numbers = [c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()]
     trained = {f"train.{key}": value for key, value in chosen.train.items()}
     lines = [f"{chosen.label} ({chosen.id})", "", _architecture(chosen.model | trained), ""]
-    lines += [f"{key}: {values[key]:,}" for key in sizes]
+    lines += [f"{key}: {written.number(values[key], ',')}" for key in sizes]
     lines += [f"active_parameters: {chosen.active:,}"] if chosen.active < chosen.parameters else []
     lines += ["", tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
     lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
