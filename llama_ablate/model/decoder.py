@@ -116,8 +116,8 @@ class Decoder(nn.Module):
         for what in (what for what, acts in inside.items() if acts):
             raise ConfigError(
                 f"'{mixer.registered}' has forward(x) alone, and '{what}' acts inside attention: "
-                "it would be another model than the file says; allowed: position "
-                f"{', '.join(embedded)}",
+                "it would be another model than the file says; what acts on embeddings alone is "
+                f"allowed: position {', '.join(embedded)}",
                 ("attention",),
             )
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.registry import entry_text
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
@@ -39,7 +40,19 @@ def warnings(frames: Frames) -> list[str]:
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
     sentences = _covered(table) + _lossy(table.text) + few_documents(table.text)
+    sentences += _not_provided(table)
     return sentences + _one_rate(table, experiment) + _two_seeds(table, experiment)
+
+
+def _not_provided(table: PlannedTable) -> list[str]:
+    """Return which counts are missing, of a mixer of a user's that does not provide them."""
+    lacking: dict[str, list[str]] = {}
+    for v in table.variants:
+        counts = {"FLOPs": v.flops_per_token, "state bytes": v.kv_bytes_per_token}
+        if what := [name for name, count in counts.items() if count is None]:
+            named = entry_text(v.model["attention"], options=False)
+            lacking.setdefault(named, what)
+    return [f"{listed(what)}: not provided by '{name}'." for name, what in lacking.items()]
 
 
 def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:

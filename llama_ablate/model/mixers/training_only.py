@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from llama_ablate.errors import NotProvidedError
 from llama_ablate.model.context import Context
 
+_UNTOLD = "Mix tokens as a class without a description does."
 _OF_STATES = ("new_state", "state_bytes")
 
 
@@ -48,7 +49,7 @@ def whole(component: Callable[..., Any], name: str) -> Callable[..., Any]:
             raise NotProvidedError("a sequence with padding, or with a state,", name)
         return own(self, x_BTD)
 
-    about = {"__module__": component.__module__, "__doc__": component.__doc__ or ""}
+    about = {"__module__": component.__module__, "__doc__": component.__doc__ or _UNTOLD}
     bases = (component, TrainingOnly)
     return type(component.__name__, bases, {**about, "registered": name, "forward": forward})
 
