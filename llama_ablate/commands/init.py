@@ -9,7 +9,7 @@ from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument, option
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.templates import COMPONENT, NAMES
-from llama_ablate.errors import ConfigError, nearest
+from llama_ablate.errors import ConfigError
 
 HELP = "write a commented experiment to begin with, or a component of one's own"
 EXAMPLE = "init component attention --to my_heads.py"
@@ -42,40 +42,25 @@ def run(options: InitOptions) -> Answer:
         rows = [{"template": n, "question": templates.question(n)} for n in templates.NAMES]
         return Answer("\n".join(f"{row['template']:12s} {row['question']}" for row in rows), rows)
     if options.template == COMPONENT:
-        return _component(options.slot, options.to or Path("mine.py"))
-    if options.slot is not None:
-        raise ConfigError(f"one argument too many: '{options.slot}'")
-    text = templates.text(options.template)
-    file = options.to or Path(f"{options.template}.yaml")
-    if file.suffix not in (".yaml", ".yml"):
-        raise ConfigError(f"--to {file}: the name of an experiment file ends in .yaml")
-    _write({file: text})
-    then = f"next: llama-ablate plan {shlex.quote(str(file))}"
-    said = f"{file}: {templates.question(options.template)}\n{then}"
-    return Answer(said, {"file": str(file), "template": options.template})
-
-
-def _component(slot: str | None, file: Path) -> Answer:
-    from llama_ablate.config import templates
-    from llama_ablate.model.decoder import REGISTRIES
-
-    if slot not in SLOTS:
-        what = "component needs a slot" if slot is None else f"'{slot}' is not a slot"
-        raise ConfigError(f"{what}{nearest(slot or '', SLOTS)}")
-    if file.suffix != ".py":
-        raise ConfigError(f"--to {file}: the name of a component's file ends in .py")
-    if file.stem in REGISTRIES[slot]:
-        raise ConfigError(f"--to {file}: the {slot} '{file.stem}' is registered already")
-    texts = {file.with_name(n): text for n, text in templates.component(slot, file.stem).items()}
+        texts = templates.component(options.slot or "", options.to or Path("mine.py"))
+        code, _test, file = texts
+        what, then = "a class, its test and an experiment", ["--plugin", str(code)]
+    else:
+        text, file = templates.text(options.template), Path(f"{options.template}.yaml")
+        file = options.to or file
+        if options.slot is not None:
+            raise ConfigError(f"one argument too many: '{options.slot}'")
+        if file.suffix not in (".yaml", ".yml"):
+            raise ConfigError(f"--to {file}: the name of an experiment file ends in .yaml")
+        texts, what, then = {file: text}, templates.question(options.template), []
     _write(texts)
-    code, test, experiment = (shlex.quote(str(one)) for one in texts)
-    then = f"llama-ablate plan {experiment} --plugin {code}"
-    said = f"{code}: the class\n{test}: its test, for pytest\n{experiment}: an experiment"
-    return Answer(f"{said}\nnext: {then}", {"files": [*map(str, texts)], "slot": slot})
+    names = [*map(str, texts)]
+    said = f"{', '.join(names)}: {what}\nnext: llama-ablate plan {shlex.join([str(file), *then])}"
+    return Answer(said, {"file": str(file), "template": options.template, "files": names})
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Write files where none is, or none of them. Raises ConfigError where there is one."""
+    """Write files where none is: all, or none of them."""
     written: list[Path] = []
     try:
         for file, text in texts.items():
@@ -84,7 +69,7 @@ def _write(texts: Mapping[Path, str]) -> None:
                 opened.write(text)
     except OSError as error:
         for one in written:
-            one.unlink(missing_ok=True)
+            one.unlink()
         why = f"--to {file}: cannot be written: {error.strerror}"
         if isinstance(error, FileExistsError):
             why = f"'{file}' is there already: choose another name with --to"

@@ -126,9 +126,9 @@ def text(values: Mapping[str, Any]) -> str:
         f"untied {values['parameters_untied']:,}, tied {values['parameters_tied']:,} parameters; "
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"FLOPs at context {values['context']:,}: matrix products, scores dense",
-        f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-        f"{written.number(size, ',')} bytes = {tables.size(size, 5)}",
     ]
+    cache = f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
+    lines += [f"{cache}{size:,} bytes = {tables.size(size, 5)}"] * (size >= 0)  # not NaN
     lines += [f"source: {values['source']}"] if values["source"] else []
     tokens = values["training_tokens"]
     lines += [f"trained on {tokens / 1e12:g}T tokens"] if tokens else []

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from llama_ablate.config.marked_yaml import parse
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 
 #: In the order in which they are listed.
@@ -41,26 +42,32 @@ def text(name: str) -> str:
     return re.sub(r"^name: .*\n", "", text, flags=re.MULTILINE)
 
 
-def component(slot: str, name: str) -> dict[str, str]:
-    """Return the files of a new component of a slot: its class, its test and an experiment.
+def component(slot: str, code: Path) -> dict[Path, str]:
+    """Return the files of a new component of a slot: its code, its test and an experiment.
 
-    Raises ConfigError for a name that is no identifier, or that would hide a module.
+    It is called as the file of its code. Raises ConfigError for a slot that there is not, and for a
+    name that is none of Python's or hides a module.
     """
-    words = "".join(part.capitalize() for part in name.split("_"))
-    if not (name.isidentifier() and words.isidentifier()) or keyword.iskeyword(name):
-        raise ConfigError(f"'{name}' is no name of Python's; allowed: such as my_{slot}")
-    if find_spec(name):
-        raise ConfigError(f"'{name}' would hide the module of that name; allowed: my_{name}")
+    name, words = code.stem, code.stem.title().replace("_", "")
+    if slot not in SLOTS:
+        raise ConfigError(f"'{slot}' is not a slot{nearest(slot, SLOTS)}")
+    if code.suffix != ".py" or not (name.isidentifier() and words.isidentifier()):
+        raise ConfigError(
+            f"--to {code}: must be a name of Python's and end in .py, as my_{slot}.py"
+        )
+    if find_spec(name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"--to {code}: hides what is called '{name}' already; such as my_{name}.py"
+        )
     instead = {"mine": name, "Mine": words, "SLOT": slot}
-
-    def filled(file: str) -> str:
-        text = _file(f"{COMPONENT}/{file}").read_text("utf-8")
-        return re.sub("|".join(instead), lambda found: instead[found[0]], text)
-
+    files = {f"{slot}.py": f"{name}.py", "test.py": f"test_{name}.py", "plan.txt": f"{name}.yaml"}
     return {
-        f"{name}.py": filled(f"{slot}.py"),
-        f"test_{name}.py": filled("test.py"),
-        f"{name}.yaml": filled("experiment.txt"),
+        code.with_name(file): re.sub(
+            "|".join(instead),
+            lambda found: instead[found[0]],
+            _file(f"{COMPONENT}/{template}").read_text("utf-8"),
+        )
+        for template, file in files.items()
     }
 
 

@@ -267,9 +267,10 @@ def _counted(module: Any, name: str, *of: Any) -> float:
     """
     try:
         found = getattr(module, name)(*of)
-        return int(found)
     except NotProvidedError:
         return math.nan
+    try:
+        return int(found)
     except (TypeError, ValueError, OverflowError):
         what = f"{name}() of {type(module).__name__} returns {found!r}"
         raise ConfigError(f"{what}: it is to count, and return a whole number") from None

@@ -113,11 +113,11 @@ class Decoder(nn.Module):
             "dropout of attention": spec.dropout.attention > 0,
             f"parametrization: {spec.parametrization.name}": self.parametrization.scores != 1,
         }
-        for what in (what for what, acts in inside.items() if acts):
+        if what := next((what for what, acts in inside.items() if acts), ""):
             raise ConfigError(
                 f"'{mixer.registered}' has forward(x) alone, and '{what}' acts inside attention: "
-                "it would be another model than the file says; what acts on embeddings alone is "
-                f"allowed: position {', '.join(embedded)}",
+                "it would be another model than the file says; allowed: what acts on embeddings, "
+                f"as position {', '.join(embedded)}",
                 ("attention",),
             )
 
@@ -285,8 +285,7 @@ class Decoder(nn.Module):
 
 def _acts_inside(position: str) -> bool:
     """Return whether a scheme acts on queries, keys, values or scores, and not on embeddings."""
-    scheme = POSITIONS.get(position)
-    hooks = ("rotate", "rotate_values", "bias")
+    scheme, hooks = POSITIONS.get(position), ("rotate", "rotate_values", "bias")
     return any(getattr(scheme, hook, None) is not getattr(Position, hook) for hook in hooks)
 
 

@@ -46,13 +46,9 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
 
 def _not_provided(table: PlannedTable) -> list[str]:
     """Return which counts are missing, of a mixer of a user's that does not provide them."""
-    lacking: dict[str, list[str]] = {}
-    for v in table.variants:
-        counts = {"FLOPs": v.flops_per_token, "state bytes": v.kv_bytes_per_token}
-        if what := [name for name, count in counts.items() if count is None]:
-            named = entry_text(v.model["attention"], options=False)
-            lacking.setdefault(named, what)
-    return [f"{listed(what)}: not provided by '{name}'." for name, what in lacking.items()]
+    lacking = (v for v in table.variants if None in (v.flops_per_token, v.kv_bytes_per_token))
+    named = dict.fromkeys(entry_text(v.model["attention"], options=False) for v in lacking)
+    return [f"A dash in FLOPs or in bytes of a state: not provided by '{name}'." for name in named]
 
 
 def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:

@@ -30,6 +30,8 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         ]
         parts += [_cells(table), "\n".join(lines)]
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
+    unknown = math.isnan(forecast.most.training_flops)
+    by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
         "* baseline. FLOPs: forward, at the training context. Bytes: of 16-bit numbers; a state is "
         "that of one sequence of the training context.",
@@ -40,18 +42,11 @@ def shown(forecast: Forecast) -> list[str | pd.DataFrame]:
         f"{forecast.workers} "
         f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
         f"{', compiled' * compute.compiled} "
-        f"({_rate(forecast)})",
+        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
         f"disk: up to {', '.join(sizes)}",
         f"memory: {_memory(forecast)}",
     ]
     return [*parts, "\n".join(lines)]
-
-
-def _rate(forecast: Forecast) -> str:
-    """Write the rate of a worker that predictions are made with."""
-    if math.isnan(forecast.most.training_flops):
-        return "two FLOPs for each parameter where FLOPs are not provided"
-    return f"{forecast.compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured"
 
 
 def _memory(forecast: Forecast) -> str:

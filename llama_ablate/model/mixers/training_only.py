@@ -5,8 +5,7 @@ it becomes a class that is called as the model calls a mixer, and refuses the re
 """
 
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,7 +13,6 @@ from llama_ablate.errors import NotProvidedError
 from llama_ablate.model.context import Context
 
 _UNTOLD = "Mix tokens as a class without a description does."
-_OF_STATES = ("new_state", "state_bytes")
 
 
 class TrainingOnly(nn.Module):
@@ -35,30 +33,22 @@ class TrainingOnly(nn.Module):
     state_bytes = new_state
 
 
-def whole(component: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a component as the model calls it: a TrainingOnly of one that takes `x` alone.
+def whole(component: Any, name: str) -> Any:
+    """Return a component as the model calls it: a TrainingOnly of a class that takes `x` alone.
 
     Any other is returned as it is. Names of parameters, sizes and options stay what they were.
     """
-    if not _takes_x_alone(component):
+    own = getattr(component, "forward", nn.Module.forward)
+    needed = sum(p.default is p.empty for p in inspect.signature(own).parameters.values())
+    others = own is nn.Module.forward or needed != len(("self", "x"))
+    if others or hasattr(component, "new_state") or hasattr(component, "state_bytes"):
         return component
-    own = component.forward
 
     def forward(self: nn.Module, x_BTD: Tensor, ctx: Context, state: object = None) -> Any:
         if ctx.valid_BT is not None or state is not None:
-            raise NotProvidedError("a sequence with padding, or with a state,", name)
+            raise NotProvidedError("a sequence with padding or a state", name)
         return own(self, x_BTD)
 
     about = {"__module__": component.__module__, "__doc__": component.__doc__ or _UNTOLD}
     bases = (component, TrainingOnly)
     return type(component.__name__, bases, {**about, "registered": name, "forward": forward})
-
-
-def _takes_x_alone(component: Callable[..., Any]) -> TypeGuard[type[nn.Module]]:
-    if not (inspect.isclass(component) and issubclass(component, nn.Module)):
-        return False
-    needed = [
-        p for p in inspect.signature(component.forward).parameters.values() if p.default is p.empty
-    ]
-    forwards = component.forward is not nn.Module.forward and len(needed) == len(["self", "x"])
-    return forwards and not any(hasattr(component, name) for name in _OF_STATES)
