@@ -103,11 +103,10 @@ class Metrics(Registry):
             if isinstance(returned, Mapping):
                 returned = [row(str(name), value) for name, value in returned.items()]
             values.extend(_plain(value) for value in returned)  # up to where it raises
-        except NotProvidedError as error:
-            raise Unmeasured(error.message) from None
-        except Unmeasured as missing:
+        except (Unmeasured, NotProvidedError) as error:
+            missing = Unmeasured(str(error))
             missing.rows = tuple(values)
-            raise
+            raise missing from None
         if len({value.name for value in values}) < len(values):
             raise ValueError(f"{choice.name} has several values of one name")
         return values
