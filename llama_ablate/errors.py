@@ -131,6 +131,13 @@ class ConfigError(ValueError):
         return ConfigError(self.message, (*prefix, *self.where))
 
 
+class NotProvidedError(ConfigError):
+    """A component of a user's does not provide what is asked of it: that is unknown, never 0."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"not provided by '{name}': {what}")
+
+
 def dotted(where: Where) -> str:
     """Format a path: `variants.axes.norm[1]`.
 

@@ -149,6 +149,11 @@ PRODUCT = _unique(
 )
 
 
+def named(spec):
+    """Say what a model is made of, slot by slot."""
+    return ", ".join(f"{slot} {getattr(spec, slot)}" for slot in SLOTS)
+
+
 def model_of(combination, seed=0, **sizes):
     model = init_weights(build(make_spec(**combination, **sizes)), seed)
     model.kernel = "math"
@@ -214,12 +219,15 @@ def no_token_sees_the_future_and_each_sees_its_past(model):
     changed = TOKENS.clone()
     changed[:, 12] = (changed[:, 12] + 1) % SMALL["vocab"]
     before, after = model(TOKENS), model(changed)
-    assert torch.equal(before[:, :12], after[:, :12])
+    wrong = f"breaks the law of causality, of a model of {named(model.spec)}"
+    assert torch.equal(before[:, :12], after[:, :12]), f"a token sees those after it: {wrong}"
     # With a window a change travels that far a layer, and no further.
     windows = [getattr(block.attn, "window", None) or 24 for block in model.blocks]
     reached = min(24, 12 + sum(window - 1 for window in windows) + 1)
-    assert (before[:, 12:reached] - after[:, 12:reached]).abs().amax((0, 2)).min() > 0
-    assert torch.equal(before[:, reached:], after[:, reached:])
+    moved = (before[:, 12:reached] - after[:, 12:reached]).abs().amax((0, 2))
+    unseen = [12 + i for i, change in enumerate(moved.tolist()) if not change]
+    assert not unseen, f"token 12 is not seen from {unseen} in float32, and it is before: {wrong}"
+    assert torch.equal(before[:, reached:], after[:, reached:]), f"sees past its window: {wrong}"
 
 
 @torch.no_grad()

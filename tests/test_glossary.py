@@ -53,8 +53,15 @@ def test_modules_and_classes_use_the_glossarys_words():
 
 def test_modules_are_nouns():
     last = {file: words(file.stem)[-1] for file in FILES if file.stem.strip("_")}
-    wrong = [file for file, word in last.items() if word.endswith("ed") and word not in NOUNS]
-    assert not wrong
+    wrong = [
+        str(file.relative_to(PACKAGE))
+        for file, word in last.items()
+        if word.endswith("ed") and word not in NOUNS
+    ]
+    assert not wrong, (
+        f"a module is called by a noun, and {wrong} end like participles: rename them, or name "
+        "the noun in NOUNS"
+    )
 
 
 def test_a_public_class_has_a_name_of_its_own():

@@ -203,7 +203,9 @@ def test_an_attribute_that_is_missing_is_named_when_a_model_is_built(
     REGISTRIES[slot].register("theirs")(component)
     with pytest.raises(ConfigError) as caught:
         build(spec(**{slot: "theirs"}))
-    assert (caught.value.message, caught.value.where) == (said, (slot,))
+    lacks, _, hint = caught.value.message.partition("; ")
+    assert (lacks, caught.value.where) == (said, (slot,))
+    assert f"init component {slot}" in hint
 
 
 def test_a_rule_of_another_file_fills_what_waits_for_it(enter, spec):

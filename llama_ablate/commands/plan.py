@@ -79,7 +79,7 @@ def run(options: PlanOptions) -> Answer:
     say("timing a training step")
     compute = measured(spec, train, compute, Work(*plan.work))
     # A forecast: FLOPs stand in for measured seconds.
-    plan = plan.paced(lambda table: [table.counts[v.id].flops_per_token for v in table.variants])
+    plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
     workers = local.default_workers(device, plan.experiment.parallel.data)
     parallel = plan.experiment.parallel
     compute = replace(compute, ranks=parallel.data, shards=parallel.shard)

@@ -75,6 +75,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     import pandas as pd
 
     from llama_ablate.config.registry import entry_text
+    from llama_ablate.evidence import written
     from llama_ablate.report import tables
 
     def cells(row: Mapping[str, Any]) -> dict[str, str]:
@@ -91,7 +92,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             "context": f"{model['context']:,}",
             "vocabulary": f"{model['vocab']:,}",
             "training tokens": f"{tokens / 1e12:g}T" if tokens else "-",
-            "KV bytes/token": f"{row['total']['kv_bytes_per_token']:,}",
+            "KV bytes/token": written.number(row["total"]["kv_bytes_per_token"], ","),
             "cache": f"{row['batch']:,} x {row['context']:,}: "
             + tables.size(row["kv_cache_bytes"]),
         }
@@ -104,6 +105,7 @@ def text(values: Mapping[str, Any]) -> str:
     import pandas as pd
 
     from llama_ablate.config.registry import entry_text
+    from llama_ablate.evidence import written
     from llama_ablate.report import tables
 
     rows = [*values["parts"], {"part": "total", "what": "", **values["total"]}]
@@ -112,7 +114,7 @@ def text(values: Mapping[str, Any]) -> str:
     for key, head in _COLUMNS.items():
         if key == "active_parameters" and dense:
             continue
-        cells[head] = [f"{row[key]:,}" for row in rows]
+        cells[head] = [written.number(row[key], ",") for row in rows]
     model, size = values["model"], values["kv_cache_bytes"]
     block = entry_text(model["block"], options=False)
     lines = [
@@ -124,9 +126,9 @@ def text(values: Mapping[str, Any]) -> str:
         f"untied {values['parameters_untied']:,}, tied {values['parameters_tied']:,} parameters; "
         f"{values['non_embedding']:,} without embedding, positions and head",
         f"FLOPs at context {values['context']:,}: matrix products, scores dense",
-        f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
-        f"{size:,} bytes = {tables.size(size, 5)}",
     ]
+    cache = f"cache of {values['batch']} x {values['context']:,} tokens in {values['dtype']}: "
+    lines += [f"{cache}{size:,} bytes = {tables.size(size, 5)}"] * (size >= 0)  # not NaN
     lines += [f"source: {values['source']}"] if values["source"] else []
     tokens = values["training_tokens"]
     lines += [f"trained on {tokens / 1e12:g}T tokens"] if tokens else []

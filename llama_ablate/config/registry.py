@@ -33,6 +33,16 @@ _WORDS = {
 }
 
 
+#: What a component of a slot may inherit.
+_BASES = {
+    "norm": "torch.nn.Module",
+    "position": "llama_ablate.model.positions.Position",
+    "attention": "llama_ablate.model.mixers.attention.Attention",
+    "feedforward": "llama_ablate.model.feedforward.FeedForward",
+    "block": "llama_ablate.model.blocks.Block",
+}
+
+
 @dataclass(frozen=True)
 class Choice:
     """A component by name, with every option filled in. Hashable."""
@@ -96,7 +106,7 @@ class Registry:
     `sizes` are the positional parameters that the model can supply; None where any will do.
     `interface` is a Protocol: its methods are looked for when a component is registered, its
     properties and what it annotates when one is made. `options` are those that every component must
-    have.
+    have. `whole` makes of a component, given with its name, one that has all of the interface.
     """
 
     def __init__(
@@ -106,6 +116,7 @@ class Registry:
         sizes: Iterable[str] | None = None,
         interface: type | None = None,
         options: Iterable[str] = (),
+        whole: Callable[[Callable[..., Any], str], Callable[..., Any]] = lambda one, _name: one,
     ) -> None:
         self.slot = slot
         self._allowed = None if sizes is None else tuple(sizes)
@@ -113,7 +124,10 @@ class Registry:
         public = {name: member for name, member in members.items() if not name.startswith("_")}
         self._methods = {k: v for k, v in public.items() if inspect.isfunction(v)}
         self._attributes = {*public, *members.get("__annotations__", ())} - {*self._methods}
-        self._needed = tuple(options)
+        self._needed, self._whole = tuple(options), whole
+        self._hint = (base := _BASES.get(slot, "")) and (
+            f"; inherit {base}, or begin with what `llama-ablate init component {slot}` writes"
+        )
         self._one = f"{'an' if slot[0] in 'aeiou' else 'a'} {slot}"
         self._components: dict[str, Callable[..., Any]] = {}
         self._schemas: dict[str, type[Keys]] = {}
@@ -139,12 +153,13 @@ class Registry:
                     parameter.name: (hint, parameter.default)
                     for parameter, hint in _options(component)
                 }
-                self._check(component, fields)
+                whole = self._whole(component, name)
+                self._check(whole, fields)
                 self._schemas[name] = create_model(name, __base__=Keys, **fields)
             except (TypeError, PydanticUserError) as error:
                 why = str(error).splitlines()[0]
                 raise ConfigError(f"the {self.slot} '{name}' cannot be registered: {why}") from None
-            self._components[name] = component
+            self._components[name] = whole
             return component
 
         return enter
@@ -223,7 +238,8 @@ class Registry:
             raise ConfigError(f"the {self.slot} '{choice.name}' cannot be made: {why}") from error
         interface = [*self._methods, *self._attributes]
         if missing := [name for name in interface if _lacks(part, name)]:
-            raise ConfigError(f"the {self.slot} '{choice.name}' has no {_quoted(missing)}")
+            lacks = f"has no {_quoted(missing)}{self._hint}"
+            raise ConfigError(f"the {self.slot} '{choice.name}' {lacks}")
         return part
 
     def _check(self, component: Callable[..., Any], options: Iterable[str]) -> None:
@@ -240,7 +256,7 @@ class Registry:
             abstract = getattr(component, "__abstractmethods__", ())
             lacking = {name for name in self._methods if _lacks(component, name)}
             if missing := lacking | set(abstract):
-                raise TypeError(f"it has no {_quoted(missing)}")
+                raise TypeError(f"it has no {_quoted(missing)}{self._hint}")
             for name, call in self._methods.items():
                 _check_call(name, call, inspect.getattr_static(component, name))
 

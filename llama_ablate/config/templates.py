@@ -3,12 +3,15 @@
 Their one source is `experiments/` of the checkout, from which a wheel takes them along.
 """
 
+import keyword
 import re
 from importlib import resources
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 
 from llama_ablate.config.marked_yaml import parse
+from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 
 #: By which editors complete the keys of an experiment file, and mark mistakes in it.
@@ -28,6 +31,7 @@ NAMES = (
     "ladder",
     "confirm",
 )
+COMPONENT = "component"
 
 
 def text(name: str) -> str:
@@ -38,17 +42,47 @@ def text(name: str) -> str:
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
-    nameless = re.sub(r"^name: .*\n", "", _file(name).read_text("utf-8"), flags=re.MULTILINE)
+    text = _file(f"{name}.yaml").read_text("utf-8")
+    nameless = re.sub(r"^name: .*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"(?<=\$schema=)\S+", SCHEMA.as_uri(), nameless)
 
 
+def component(slot: str, code: Path) -> dict[Path, str]:
+    """Return the files of a new component of a slot: its code, its test and an experiment.
+
+    It is called as the file of its code. Raises ConfigError for a slot that there is not, and for a
+    name that is none of Python's or hides a module.
+    """
+    name, words = code.stem, code.stem.title().replace("_", "")
+    if slot not in SLOTS:
+        raise ConfigError(f"'{slot}' is not a slot{nearest(slot, SLOTS)}")
+    if code.suffix != ".py" or not (name.isidentifier() and words.isidentifier()):
+        raise ConfigError(
+            f"--to {code}: must be a name of Python's and end in .py, as my_{slot}.py"
+        )
+    if find_spec(name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"--to {code}: hides what is called '{name}' already; such as my_{name}.py"
+        )
+    instead = {"mine": name, "Mine": words, "SLOT": slot}
+    files = {f"{slot}.py": f"{name}.py", "test.py": f"test_{name}.py", "plan.txt": f"{name}.yaml"}
+    return {
+        code.with_name(file): re.sub(
+            "|".join(instead),
+            lambda found: instead[found[0]],
+            _file(f"{COMPONENT}/{template}").read_text("utf-8"),
+        )
+        for template, file in files.items()
+    }
+
+
 def _file(name: str) -> Traversable:
-    shipped = resources.files("llama_ablate") / "templates" / f"{name}.yaml"
+    shipped = resources.files("llama_ablate") / "templates" / name
     if shipped.is_file():
         return shipped
     experiments = Path(__file__).parents[2] / "experiments"
-    own = experiments / "templates" / f"{name}.yaml"
-    return own if own.is_file() else experiments / f"{name}.yaml"
+    own = experiments / "templates" / name
+    return own if own.is_file() else experiments / name
 
 
 def question(name: str) -> str:

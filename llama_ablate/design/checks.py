@@ -15,6 +15,7 @@ from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError, Where, nearest
 from llama_ablate.model import laws
+from llama_ablate.model.counts import distinct
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training import optimizer_laws
 from llama_ablate.training.optimizers import OPTIMIZERS
@@ -210,12 +211,13 @@ def check_plugins(tables: tuple[Table, ...]) -> None:
     """Check the model laws for every plug-in component, beside built-in ones."""
     checked: set[tuple[str, Choice, bool]] = set()
     own = {slot: REGISTRIES[slot].resolve(getattr(Model(), slot)) for slot in SLOTS}
-    for variant in (v for c in tables for v in c.variants):
+    variants = (variant for table in tables for variant in table.variants)
+    for variant, layer in ((v, v.spec.layer(i)) for v in variants for i in distinct(v.spec)):
         apart = variant.spec.separator is not None
-        choices = [(s, c, apart) for s in SLOTS for c in getattr(variant.spec, s).choices]
+        choices = [(s, getattr(layer, s), apart) for s in SLOTS]
         foreign = [one for one in choices if plugins.code_of(REGISTRIES[one[0]].get(one[1].name))]
         for slot, choice, _ in (one for one in foreign if one not in checked):
-            beside = {s: own[s] for s, _, _ in foreign} | {slot: choice}
+            beside = vars(layer) | {s: own[s] for s, _, _ in foreign} | {slot: choice}
             try:
                 laws.check(variant.spec.with_components(beside), slot)
             except ConfigError as error:

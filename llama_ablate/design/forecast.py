@@ -24,6 +24,7 @@ class Cost:
     """Runs, their training FLOPs, and the seconds that they are predicted to take."""
 
     runs: int
+    #: NaN where a component does not count its FLOPs.
     training_flops: float
     predicted_s: float
 
@@ -84,20 +85,21 @@ def forecast(
     """Return the forecast of a plan whose runs compute in a way that has been probed."""
     train, context = plan.experiment.train, plan.experiment.model.context
     flops: dict[str, float] = {}
+    training: dict[str, float] = {}  # in what time is predicted by
     evaluation: dict[str, float] = {}
     for table in plan.tables:
-        per_token = {variant.id: variant.flops_per_token for variant in table.variants}
+        variants = {variant.id: variant for variant in table.variants}
         read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
-            flops[run.id] = 3 * per_token[run.variant] * run.steps * train.batch * context
-            evaluation[run.id] = per_token[run.variant] * read[run.variant]
+            variant, tokens = variants[run.variant], run.steps * train.batch * context
+            flops[run.id], training[run.id] = variant.flops * tokens, variant.work * tokens
+            evaluation[run.id] = variant.work / 3 * read[run.variant]
     slower = _float32_times(compute)
 
     def cost(runs: Collection[str]) -> Cost:
-        total = sum(flops[run] for run in runs)
-        whole = total + slower * sum(evaluation[run] for run in runs)
+        whole = sum(training[run] + slower * evaluation[run] for run in runs)
         seconds = whole / compute.flops_per_s / max(1, min(workers, len(runs)))
-        return Cost(len(runs), total, seconds)
+        return Cost(len(runs), sum(flops[run] for run in runs), seconds)
 
     least, most = map(cost, stages.bounds(plan))
     return Forecast(plan, compute, workers, least, most, disk_bytes(plan, workers), memory)
@@ -171,7 +173,7 @@ def needed(plan: "Plan", compute: "Compute") -> Memory | None:
         for variant in (
             table.baseline,
             max(table.variants, key=lambda v: counts[v.id].parameters),
-            max(table.variants, key=lambda v: counts[v.id].flops_per_token),
+            max(table.variants, key=lambda v: counts[v.id].work),
         ):
             if variant.id not in likely:
                 train = plan.experiment.train.with_changes(variant.train)

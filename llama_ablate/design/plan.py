@@ -37,7 +37,7 @@ from llama_ablate.design.table import Table
 from llama_ablate.design.table_text import TableText
 from llama_ablate.design.variants import Variant, counted, variants_of
 from llama_ablate.errors import ConfigError, Where
-from llama_ablate.model.counts import count, states
+from llama_ablate.model.counts import count, exact, states
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
@@ -49,8 +49,8 @@ Pace = Callable[[Table], Sequence[float]]
 _COSTS: dict[str, Cost] = {
     "parameters": lambda spec: count(spec).non_embedding,
     "active_parameters": lambda spec: count(spec).active_non_embedding,
-    "flops": lambda spec: count(spec).flops_per_token,
-    "kv_bytes": lambda spec: count(spec).kv_bytes_per_token,
+    "flops": lambda spec: exact(spec, "flops_per_token"),
+    "kv_bytes": lambda spec: exact(spec, "kv_bytes_per_token"),
 }
 
 
@@ -58,7 +58,7 @@ def _cost(match: str, experiment: Experiment) -> Cost | None:
     """Return what counts a budget that is held equal; None for `none`."""
     if match == "state_bytes":
         context = experiment.variants.match_context or experiment.model.context
-        return lambda spec: states(spec, (context,))[0]
+        return lambda spec: exact(spec, "state_bytes") and int(states(spec, (context,))[0])
     return _COSTS.get(match)
 
 
@@ -226,7 +226,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         for variant in variants:
-            counted(variant, count)
+            counted(variant, _COSTS["flops"] if budget == "flops" else count)
             check_text(text, at, variant, budget)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 from typing import Any
 
 from llama_ablate.config import baselines, plugins
@@ -161,6 +162,7 @@ class Table:
         )
 
     def _variant(self, variant: Variant) -> PlannedVariant:
+        growth = zip(CONTEXTS, states(variant.spec, CONTEXTS), strict=True)
         return PlannedVariant(
             label=variant.label,
             id=variant.id,
@@ -175,7 +177,7 @@ class Table:
             train=dict(variant.train),
             model=variant.spec.to_dict(),
             text=variant.text.planned() if variant.text else None,
-            state_growth=dict(zip(CONTEXTS, states(variant.spec, CONTEXTS), strict=True)),
+            state_growth={context: int(size) for context, size in growth if not isnan(size)},
             **self.counts[variant.id].to_dict(),
         )
 

@@ -9,9 +9,9 @@ _LEVEL = 0.05  # of a table: p is below it just where an interval leaves out 0
 _LEAST_P, _LARGE_P = 1e-4, 0.1  # below which p is a bound; from which two decimals are enough
 
 
-def number(value: float, form: str, unit: str = "") -> str:
-    """Write a number, or a dash where it was not measured."""
-    return "-" if math.isnan(value) else f"{value:{form}}{unit}"
+def number(value: float | None, form: str, unit: str = "") -> str:
+    """Write a number, or a dash where it is not known."""
+    return "-" if value is None or math.isnan(value) else f"{value:{form}}{unit}"
 
 
 def plain(value: float, digits: int) -> str:

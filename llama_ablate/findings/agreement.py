@@ -85,7 +85,7 @@ def pairs(results: str, found: Sequence[Setting]) -> pd.DataFrame:
             here, there = arms[first].minus(arms[second]), known[-1][first].minus(known[-1][second])
             if seeds := sorted(here.keys() & there.keys()):
                 sides = (np.asarray([of[seed] for seed in seeds]) for of in (here, there))
-                flops = 3 * setting.tokens * (arms[first].flops + arms[second].flops) / 2
+                flops = setting.tokens * (arms[first].flops + arms[second].flops) / 2
                 where = (results, *setting[:3], setting is found[-1], first, second)
                 made.append((*where, *sides, (first, second) in decided, flops))
     columns = ("results", *_SETTING, "tokens", "largest", "first", "second", "small", "large")
@@ -100,8 +100,8 @@ def pairs(results: str, found: Sequence[Setting]) -> pd.DataFrame:
 class _Arm(NamedTuple):
     id: str
     losses: dict[int, float]
-    #: A token, forward.
-    flops: int
+    #: A token.
+    flops: float
 
     def minus(self, other: "_Arm") -> dict[int, float]:
         """Return the differences of losses by seed."""
@@ -111,7 +111,7 @@ class _Arm(NamedTuple):
 def _arms(table: TableFrames) -> dict[str, _Arm]:
     """Return the arms of a table by label, which is the same at every size; no controls."""
     arms = [variant for variant in table.plan.variants if not variant.role]
-    return {v.label: _Arm(v.id, table.losses[v.id], v.flops_per_token) for v in arms}
+    return {v.label: _Arm(v.id, table.losses[v.id], v.flops) for v in arms}
 
 
 def _decided(table: TableFrames) -> set[tuple[str, str]]:

@@ -112,15 +112,19 @@ def compare(
                 non_embedding=variant.non_embedding,
                 residual=variant.residual,
                 solved=variant.solved,
-                flops_per_token=variant.flops_per_token,
+                flops_per_token=_known(variant.flops_per_token),
                 **_speed(speeds[id_], speeds[base], table.text_per_token(variant)),
-                kv_bytes_per_token=variant.kv_bytes_per_token,
-                state_bytes=math.nan if variant.state_bytes is None else variant.state_bytes,
+                kv_bytes_per_token=_known(variant.kv_bytes_per_token),
+                state_bytes=_known(variant.state_bytes),
                 kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
                 **_means(ok, split),
             )
         )
     return with_decimals(with_timing_noise(rows))
+
+
+def _known(count: int | None) -> float:
+    return math.nan if count is None else count
 
 
 def with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:

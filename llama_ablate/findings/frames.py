@@ -676,7 +676,7 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
                 "seed": run.seed,
                 "parameters": variant.non_embedding,
                 "tokens": tokens,
-                "compute": 3 * variant.flops_per_token * tokens,
+                "compute": variant.flops * tokens,
                 "loss": plan.scale(variant, table.split) * row.value,
                 "branch": tokens != at_end,
                 "rung": plan.name,

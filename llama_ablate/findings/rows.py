@@ -280,7 +280,7 @@ class ComparisonRow(Row):
     non_embedding: int = column("parameters without those of tokens and learned positions")
     residual: float = column("what matching left of the budget, as a share")
     solved: str = column("what matching changed, as `feed-forward width 176`")
-    flops_per_token: int = column("forward FLOPs per token at the training context")
+    flops_per_token: float = column("forward FLOPs per token at the training context")
     train_tokens_per_s: float = column("tokens per second of training")
     train_speed_ratio: float = column("training speed over that of the baseline in the same turns")
     train_speed_low: float = column("lower end of its 95% interval")
@@ -310,8 +310,8 @@ class ComparisonRow(Row):
         """Write the ratio of decode speeds."""
         return pace(self.decode_speed_ratio, self.decode_speed_low, self.decode_speed_high)
 
-    kv_bytes_per_token: int = column(
-        "bytes that a token adds to the state, of 16-bit numbers", "KV bytes/token", ","
+    kv_bytes_per_token: float = column(
+        "bytes that a token adds to the state, of 16-bit numbers", "KV bytes/token", ",.0f"
     )
     state_bytes: float = column(
         "bytes of the state of one sequence of the training context, 16-bit",

@@ -119,7 +119,7 @@ def _of_lengths(table: TableFrames) -> list[SpeedUpRow]:
     paces = simultaneous({label: ratio for label, ratio in ratios.items() if ratio}, shares=shares)
     rows = []
     for label, of in multiples.items():
-        flops = math.log(text[label] * base.flops_per_token / variants[label].flops_per_token)
+        flops = math.log(text[label] * base.flops / variants[label].flops)
         pace = paces.get(label)
         seconds = of.times(pace.mean, (pace.high - pace.low) / 2) if pace else None
         costs = {"tokens": of, "flops": of.times(flops), "seconds": seconds}

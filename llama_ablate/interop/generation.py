@@ -117,6 +117,8 @@ class Generation:
                 "an empty prompt gives nothing to continue: this tokenizer has no "
                 "token that begins a text"
             )
+        if use_cache:
+            model.state_bytes(context, model.embedding.weight.dtype)  # or it is not provided
         if unknown := [t for row in self._rows for t in row if not 0 <= t < model.spec.vocab]:
             raise ConfigError(
                 f"token {unknown[0]} of the prompt is not among the model's {model.spec.vocab:,}"

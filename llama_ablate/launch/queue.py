@@ -128,7 +128,7 @@ class Queue:
         experiment = self._plan.experiment
         seeds = {seed: i for i, seed in enumerate(experiment.race_seeds + experiment.seed_list)}
         flops = {
-            run.id: run.steps * table.counts[run.variant.id].flops_per_token
+            run.id: run.steps * table.counts[run.variant.id].work
             for table in self._plan.tables
             for run in table.runs
         }

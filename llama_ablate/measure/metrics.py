@@ -8,7 +8,7 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice, Registry
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.results.record import Measurement, Value, row, scalar
 from llama_ablate.training.compute import Compute
@@ -97,15 +97,16 @@ class Metrics(Registry):
     def measure(self, choice: Choice, subject: Subject) -> list[Value]:
         """Measure one metric. Raises whatever the metric raises; Unmeasured keeps the rows."""
         self.check(choice, subject.model.spec, subject.tokens)
-        returned = self.get(choice.name)(subject, **dict(choice.options))
-        if isinstance(returned, Mapping):
-            returned = [row(str(name), value) for name, value in returned.items()]
         values: list[Value] = []
         try:
+            returned = self.get(choice.name)(subject, **dict(choice.options))
+            if isinstance(returned, Mapping):
+                returned = [row(str(name), value) for name, value in returned.items()]
             values.extend(_plain(value) for value in returned)  # up to where it raises
-        except Unmeasured as missing:
+        except (Unmeasured, NotProvidedError) as error:
+            missing = Unmeasured(str(error))
             missing.rows = tuple(values)
-            raise
+            raise missing from None
         if len({value.name for value in values}) < len(values):
             raise ValueError(f"{choice.name} has several values of one name")
         return values

@@ -6,6 +6,7 @@ five processes of three turns: where a process has its memory is luck that all i
 each is one observation.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
@@ -31,7 +32,7 @@ def _check_train(_spec: ModelSpec, _tokens: Tokens, *, seconds: float) -> None:
 @METRICS.add(
     "train_speed", per="variant", check=_check_train, timed=True, worse={"train_speed": "lower"}
 )
-def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
+def train_speed(subject: Subject, *, seconds: float = 0.1) -> Iterator[Value]:
     """Training tokens per second, and the FLOP/s achieved, of full optimizer steps.
 
     A turn takes at least `seconds`, and one step after one that warms up.
@@ -53,11 +54,10 @@ def train_speed(subject: Subject, *, seconds: float = 0.1) -> list[Value]:
         update(trained, optimizer, parts, train, compute, dropout=dropout)
 
     tokens_per_s = train.batch * context / _typical(step, compute.synchronize, seconds)
+    yield row("train_tokens_per_s", tokens_per_s, "tokens/s", "train_speed")
     flops = count(model.spec).train_flops_per_token
-    return [
-        row("train_tokens_per_s", tokens_per_s, "tokens/s", "train_speed"),
-        row("train_flops_per_s", tokens_per_s * flops, "FLOP/s", "train_flops"),
-    ]
+    if not math.isnan(flops):
+        yield row("train_flops_per_s", tokens_per_s * flops, "FLOP/s", "train_flops")
 
 
 def _check_decode(

@@ -1,5 +1,6 @@
 """Exact parameters, FLOPs and state bytes, counted on the distinct layers on the meta device."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from llama_ablate.config.spec import SLOTS, ModelSpec
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
 
 
@@ -21,29 +22,29 @@ class Part:
     name: str
     component: str
     parameters: int
-    #: Forward FLOPs per token of its matrix products.
-    flops_per_token: int = 0
-    #: Bytes that each token adds to the state, until a window is full.
-    kv_bytes_per_token: int = 0
-    #: Bytes of the state of one sequence of the context.
-    state_bytes: int = 0
+    #: Forward FLOPs per token of its matrix products; NaN where a component does not count them.
+    flops_per_token: float = 0
+    #: Bytes that each token adds to the state, until a window is full; NaN as above.
+    kv_bytes_per_token: float = 0
+    #: Bytes of the state of one sequence of the context; NaN as above.
+    state_bytes: float = 0
     #: Parameters that a token does not pass: of experts that it is not sent to.
     idle_parameters: int = 0
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters, FLOPs and state bytes of a spec."""
+    """Parameters, FLOPs and state bytes of a spec; NaN where a component does not count them."""
 
     parameters: int
     #: Without token embedding, output head and learned position table.
     non_embedding: int
     #: Forward FLOPs per token at the training context, dense scores; training costs three times it.
-    flops_per_token: int
+    flops_per_token: float
     #: Bytes that each token adds to the state in a 16-bit format, until a window is full.
-    kv_bytes_per_token: int
+    kv_bytes_per_token: float
     #: Bytes of the state of one sequence of the training context, in a 16-bit format.
-    state_bytes: int
+    state_bytes: float
     #: Parameters that a token passes: all but those of experts that it is not sent to.
     active_parameters: int
 
@@ -53,13 +54,22 @@ class Counts:
         return self.non_embedding - (self.parameters - self.active_parameters)
 
     @property
-    def train_flops_per_token(self) -> int:
+    def train_flops_per_token(self) -> float:
         """Forward and backward: the backward pass computes two products for each of the forward."""
         return 3 * self.flops_per_token
 
-    def to_dict(self) -> dict[str, int]:
-        """Return plain numbers."""
-        return asdict(self)
+    @property
+    def work(self) -> float:
+        """FLOPs of training on a token, for predictions of time alone.
+
+        Where they are not counted, two forward for each parameter that a token passes.
+        """
+        counted = not math.isnan(self.flops_per_token)
+        return self.train_flops_per_token if counted else 6 * self.active_parameters
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers: those that are known."""
+        return {name: count for name, count in asdict(self).items() if not math.isnan(count)}
 
 
 OUTSIDE = ("embedding", "position", "head")  # parts that are not of the blocks
@@ -80,7 +90,7 @@ def parts(
         for (layer, n), block in zip(times.items(), model.blocks, strict=True)
     ]
 
-    def over(name: str) -> int:
+    def over(name: str) -> Any:
         return sum(n * getattr(own, name) for _layer, n, own in layers)
 
     def texts(text: Callable[[int, _OfBlock], str]) -> str:
@@ -141,18 +151,30 @@ def count(spec: ModelSpec) -> Counts:
     )
 
 
+def exact(spec: ModelSpec, name: str) -> int:
+    """Return a count of a spec by its name. Raises ConfigError where it is NaN."""
+    if math.isnan(found := getattr(count(spec), name)):
+        raise ConfigError(
+            f"{name} is not provided by '{spec.attention}', so neither 'match' nor 'budget' can be "
+            "of it; allowed: parameters, active_parameters or none; tokens, bytes or seconds",
+            ("attention",),
+        )
+    return int(found)
+
+
 @lru_cache(maxsize=100_000)
 def states(
     spec: ModelSpec, contexts: tuple[int, ...], dtype: torch.dtype = torch.float16
-) -> tuple[int, ...]:
+) -> tuple[float, ...]:
     """Return the bytes of the state of one sequence, over all layers, at each of some contexts.
 
-    Raises ConfigError where the components do not fit the sizes.
+    NaN where a mixer does not count them. Raises ConfigError where the components do not fit the
+    sizes.
     """
     model, times = skeleton(spec)
     layers = [(n, block.attn) for n, block in zip(times.values(), model.blocks, strict=True)]
     return tuple(
-        sum(n * int(mixer.state_bytes(context, dtype)) for n, mixer in layers)
+        sum(n * _counted(mixer, "state_bytes", context, dtype) for n, mixer in layers)
         for context in contexts
     )
 
@@ -198,11 +220,11 @@ class _OfBlock(NamedTuple):
     """What is counted of one layer."""
 
     attention: int
-    attention_flops: int
-    growth: int
-    state_bytes: int
+    attention_flops: float
+    growth: float
+    state_bytes: float
     feedforward: int
-    feedforward_flops: int
+    feedforward_flops: float
     idle: int
     width: int
     #: How many norms it has, and the parameters of all that is neither of the two above.
@@ -227,7 +249,7 @@ def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
     )
 
 
-def _growth(mixer: Any, dtype: torch.dtype) -> int:
+def _growth(mixer: Any, dtype: torch.dtype) -> float:
     """Return the bytes that a token adds to a mixer's state; 0 for a recurrence."""
     return _counted(mixer, "state_bytes", 2, dtype) - _counted(mixer, "state_bytes", 1, dtype)
 
@@ -235,12 +257,18 @@ def _growth(mixer: Any, dtype: torch.dtype) -> int:
 def _idle(ffn: Any) -> int:
     """Return the parameters of a feed-forward network that a token does not pass."""
     has = hasattr(ffn, "active_parameters")
-    return _numel(ffn) - _counted(ffn, "active_parameters") if has else 0
+    return _numel(ffn) - int(_counted(ffn, "active_parameters")) if has else 0
 
 
-def _counted(module: Any, name: str, *of: Any) -> int:
-    """Return what a component counts of itself. Raises ConfigError where that is no number."""
-    found = getattr(module, name)(*of)
+def _counted(module: Any, name: str, *of: Any) -> float:
+    """Return what a component counts of itself, NaN where it does not.
+
+    Raises ConfigError where that is no number.
+    """
+    try:
+        found = getattr(module, name)(*of)
+    except NotProvidedError:
+        return math.nan
     try:
         return int(found)
     except (TypeError, ValueError, OverflowError):

@@ -21,6 +21,7 @@ from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.linear import Embedding, Head, Linear
 from llama_ablate.model.mixers import gated_delta, mamba2  # noqa: F401  they register
 from llama_ablate.model.mixers.attention import ATTENTIONS
+from llama_ablate.model.mixers.training_only import TrainingOnly
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.model.positions import POSITIONS, Position
@@ -85,6 +86,8 @@ class Decoder(nn.Module):
                 sizes = {"head_dim": width or usual}
                 part = self._make(spec, "position", choice, (seed, names[key]), **sizes)
                 self.add_module(names[key], part)
+            if isinstance(block.attn, TrainingOnly):
+                self._refuse_inside(choice, block.attn)
             values = getattr(self.get_submodule(names[key]), "rotates_values", False)
             if values and width and not getattr(block.attn, "rotates_values", False):
                 name = spec.attention.at(layer).name
@@ -100,6 +103,23 @@ class Decoder(nn.Module):
                         "it cannot be one of a pattern",
                         ("position",),
                     )
+
+    def _refuse_inside(self, position: Choice, mixer: TrainingOnly) -> None:
+        """Raise ConfigError where a spec has what acts inside a mixer that is given `x` alone."""
+        spec, embedded = self.spec, [name for name in POSITIONS if not _acts_inside(name)]
+        inside = {
+            f"position: {position.name}": position.name not in embedded,
+            "documents: mask": spec.separator is not None,
+            "dropout of attention": spec.dropout.attention > 0,
+            f"parametrization: {spec.parametrization.name}": self.parametrization.scores != 1,
+        }
+        if what := next((what for what, acts in inside.items() if acts), ""):
+            raise ConfigError(
+                f"'{mixer.registered}' has forward(x) alone, and '{what}' acts inside attention: "
+                "it would be another model than the file says; allowed: what acts on embeddings, "
+                f"as position {', '.join(embedded)}",
+                ("attention",),
+            )
 
     def _block(self, layer: int, seed: int) -> nn.Module:
         """Make one layer; its parts draw from (seed, their names)."""
@@ -261,6 +281,12 @@ class Decoder(nn.Module):
         length = context or self.spec.context
         layers = sum(block.attn.flops(length) + block.ffn.flops() for block in self.blocks)
         return int(layers + 2 * self.head.weight.numel())
+
+
+def _acts_inside(position: str) -> bool:
+    """Return whether a scheme acts on queries, keys, values or scores, and not on embeddings."""
+    scheme, hooks = POSITIONS.get(position), ("rotate", "rotate_values", "bias")
+    return any(getattr(scheme, hook, None) is not getattr(Position, hook) for hook in hooks)
 
 
 def _norm(spec: ModelSpec, choice: Choice, layer: int, dim: int) -> nn.Module:

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
-from llama_ablate.errors import ConfigError
+from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.counts import count
 from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
 from llama_ablate.model.dropout import Dropout
@@ -286,7 +286,7 @@ def every_parameter_learns(model: Decoder, tokens_BT: Tensor) -> str | None:
         model.zero_grad()
     # Softmax does not see what is added to all of its scores: a key's bias may rest at zero.
     if still := [name for name in waiting if not name.endswith("attn.k.bias")]:
-        return f"gives '{still[0]}' no gradient: it would never learn"
+        return f"gives '{still[0]}' no gradient: it would never learn; use it, or drop it"
     return None
 
 
@@ -403,7 +403,8 @@ def check(spec: ModelSpec, slot: str) -> None:
     generator = torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(0, _VOCAB, (2, _TOKENS), generator=generator)
     if broken := next(_broken(small, slot, tokens_BT), None):
-        raise ConfigError(f"the {slot} '{getattr(spec, slot).name}' {broken}", (slot,))
+        example = f"`llama-ablate init component {slot}` writes one that obeys"
+        raise ConfigError(f"the {slot} '{getattr(spec, slot).name}' {broken}; {example}", (slot,))
 
 
 @torch.no_grad()
@@ -411,13 +412,16 @@ def _broken(spec: ModelSpec, slot: str, tokens_BT: Tensor) -> Iterator[str]:
     for law in LAWS:
         try:
             failure = law(_model(spec), tokens_BT)
+        except NotProvidedError:
+            continue  # it is about what the component does not provide
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001  a plug-in can raise anything
             first = (str(error).splitlines() or [""])[0]
             failure = f"fails where '{law.__name__}' is checked: {type(error).__name__}: {first}"
         if failure:
-            yield failure
+            stated = (law.__doc__ or "").splitlines()[0].removeprefix("Hold that ").rstrip(".")
+            yield f"{failure}; the law '{law.__name__}': {stated}"
     yield from _twins(spec, slot, tokens_BT)
 
 

@@ -47,7 +47,8 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         *([_architecture(same)] if same else []),
         f"{chosen.parameters:,} parameters: {chosen.active:,} active, {chosen.non_embedding:,} "
         "without embeddings",
-        f"{chosen.flops_per_token:,} FLOPs and {chosen.kv_bytes_per_token:,} KV bytes a token",
+        f"{written.number(chosen.flops_per_token, ',')} FLOPs and "
+        f"{written.number(chosen.kv_bytes_per_token, ',')} KV bytes a token",
         f"{len(runs)} runs: {outcomes(words(runs))}",
         *(
             f"{metric}: not measured of {n} of {len(runs)}: {why}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.registry import entry_text
 from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
@@ -39,7 +40,15 @@ def warnings(frames: Frames) -> list[str]:
 def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     """Return what limits a table's comparison and is known before any run, in whole sentences."""
     sentences = _covered(table) + _lossy(table.text) + few_documents(table.text)
+    sentences += _not_provided(table)
     return sentences + _one_rate(table, experiment) + _two_seeds(table, experiment)
+
+
+def _not_provided(table: PlannedTable) -> list[str]:
+    """Return which counts are missing, of a mixer of a user's that does not provide them."""
+    lacking = (v for v in table.variants if None in (v.flops_per_token, v.kv_bytes_per_token))
+    named = dict.fromkeys(entry_text(v.model["attention"], options=False) for v in lacking)
+    return [f"A dash in FLOPs or in bytes of a state: not provided by '{name}'." for name in named]
 
 
 def _two_seeds(table: PlannedTable, experiment: Experiment) -> list[str]:

@@ -105,8 +105,9 @@ class PlannedVariant(_Part):
     text: PlannedText | None = None
     parameters: Positive
     non_embedding: Count
-    flops_per_token: Count
-    kv_bytes_per_token: Count
+    #: None where a mixer of a user's does not count them.
+    flops_per_token: Count | None = None
+    kv_bytes_per_token: Count | None = None
     #: Unknown in plans of older versions.
     state_bytes: Count | None = None
     active_parameters: Count | None = None
@@ -119,6 +120,16 @@ class PlannedVariant(_Part):
     def active(self) -> int:
         """Parameters that a token passes: all, but for experts that it is not sent to."""
         return self.parameters if self.active_parameters is None else self.active_parameters
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of training on a token, backward twice forward; NaN where not counted."""
+        return math.nan if self.flops_per_token is None else 3 * self.flops_per_token
+
+    @property
+    def work(self) -> float:
+        """FLOPs of training on a token; two forward a parameter where they are not counted."""
+        return 6 * self.active if self.flops_per_token is None else self.flops
 
 
 class PlannedRun(_Part):

@@ -285,7 +285,7 @@ def measured(
     for error in errors.values():
         raise error
     medians = {case: median(samples) for case, samples in seconds.items()}
-    flops = count(one).train_flops_per_token * batch * one.context
+    flops = count(one).work * batch * one.context
     compute = replace(
         compute,
         flops_per_s=flops / medians[compute],
@@ -298,7 +298,7 @@ def measured(
 
 def _batch(one: ModelSpec, train: Train, device: str) -> int:
     """Return the sequences of a step that is timed: a micro-batch, or a part of a large one."""
-    most = _TIMED_FLOPS[device] / (count(one).train_flops_per_token * one.context)
+    most = _TIMED_FLOPS[device] / (count(one).work * one.context)
     return max(1, min(train.batch // train.accumulate, int(most)))
 
 
@@ -328,7 +328,7 @@ def _compiled_if_it_pays(
     Compiling is taken to last in proportion to the layers, the first time; each later run of a
     variant finds most of it in torch's cache.
     """
-    training_s = work.tokens * count(spec).train_flops_per_token / eager.flops_per_s
+    training_s = work.tokens * count(spec).work / eager.flops_per_s
     if training_s * _MOST_SAVED < _LEAST_COMPILE_S * (1 + _WARM * work.runs):
         return eager
     compiled, one = replace(eager, compiled=True), replace(spec, layers=spec.period)

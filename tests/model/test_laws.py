@@ -494,7 +494,9 @@ def test_a_mixer_that_knows_of_no_documents_is_refused_where_they_are_kept_apart
         check("attention", Mean, separator=3)
     assert caught.value.message == (
         "the attention 'theirs' lets a document see the one before it, and 'documents: mask' keeps "
-        "them apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so"
+        "them apart: what it keeps of earlier tokens is to end where ctx.begins_BT says so; the "
+        "law 'documents_apart': documents in one sequence have the logits that each has alone; "
+        "`llama-ablate init component attention` writes one that obeys"
     )
 
 

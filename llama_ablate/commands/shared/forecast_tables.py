@@ -1,5 +1,6 @@
 """A forecast for a terminal: what would be trained, how large it is, how long it would take."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,16 +31,19 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
         ]
         parts += [_cells(table), "\n".join(lines)]
     sizes = (f"{tables.size(n)} with {_KEPT[kept]}" for kept, n in forecast.disk_bytes.items())
+    unknown = math.isnan(forecast.most.training_flops)
+    by_size = "; where FLOPs are not provided, two for each parameter" * unknown
     lines = [
         "* baseline. FLOPs: forward, at the training context. Bytes: of 16-bit numbers; a state is "
         "that of one sequence of the training context.",
         f"runs: {_range(forecast, lambda cost: str(cost.runs))}; "
-        f"{_range(forecast, lambda cost: f'{cost.training_flops:.3g}')} training FLOPs",
+        f"{_range(forecast, lambda cost: written.number(cost.training_flops, '.3g'))} "
+        "training FLOPs",
         f"predicted: about {_range(forecast, lambda cost: _duration(cost.predicted_s))} with "
         f"{forecast.workers} "
         f"worker(s) on {compute.device}, {compute.precision}, {compute.kernel} kernel"
         f"{', compiled' * compute.compiled} "
-        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured)",
+        f"({compute.flops_per_s / 1e9:,.0f} GFLOP/s a worker, measured{by_size})",
         f"disk: up to {', '.join(sizes)}",
         f"memory: {_memory(forecast)}",
     ]
@@ -137,18 +141,14 @@ def _cells(table: PlannedTable) -> pd.DataFrame:
         "parameters": [f"{v.parameters:,}" for v in variants],
         **_active(variants),
         "non-embedding": [f"{v.non_embedding:,}" for v in variants],
-        "FLOPs/token": [f"{v.flops_per_token:,}" for v in variants],
-        "KV bytes/token": [f"{v.kv_bytes_per_token:,}" for v in variants],
-        "state bytes": [_known(v.state_bytes) for v in variants],
+        "FLOPs/token": [written.number(v.flops_per_token, ",") for v in variants],
+        "KV bytes/token": [written.number(v.kv_bytes_per_token, ",") for v in variants],
+        "state bytes": [written.number(v.state_bytes, ",") for v in variants],
     }
     if table.match != "none":
         columns["residual"] = [f"{v.residual:+.2%}" for v in variants]
         columns["solved"] = [v.solved or "own sizes" for v in variants]
     return pd.DataFrame(columns)
-
-
-def _known(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
 
 
 def _active(variants: Sequence[PlannedVariant]) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import attend
 from llama_ablate.model.linear import Linear, OutLinear, joined
+from llama_ablate.model.mixers.training_only import whole
 from llama_ablate.model.state import CachedShapes, KVState, State
 
 _LONGEST = 1 << 30  # tokens
@@ -43,7 +44,7 @@ class Mixer(Protocol):
         """Forward FLOPs per token at a context."""
 
 
-ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer)
+ATTENTIONS = Registry("attention", sizes=(*SIZES, "layer", "norm"), interface=Mixer, whole=whole)
 
 
 class Attention(nn.Module, ABC):

@@ -298,8 +298,10 @@ def cache_growth_picture(frames: Frames) -> Picture | None:
     """
     groups: dict[tuple[int, ...], list[str]] = {}
     for variant in frames.table.plan.variants:
+        if (added := variant.kv_bytes_per_token) is None:
+            continue
         at = variant.state_growth  # plans of older versions know what a token adds alone
-        sizes = tuple(at.get(n, n * variant.kv_bytes_per_token) for n in CONTEXTS)
+        sizes = tuple(at.get(n, n * added) for n in CONTEXTS)
         groups.setdefault(sizes, []).append(variant.label)
     if len(groups) < 2:
         return None

@@ -1,0 +1,54 @@
+"""Mixers that have `forward(x)` alone: they train, and what they do not provide is refused by name.
+
+A user's attention of twenty lines keeps no state to decode with, and counts no FLOPs. Registered,
+it becomes a class that is called as the model calls a mixer, and refuses the rest.
+"""
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+
+from llama_ablate.errors import NotProvidedError
+from llama_ablate.model.context import Context
+
+_UNTOLD = "Mix tokens as a class without a description does."
+
+
+class TrainingOnly(nn.Module):
+    """Stands behind a class of `forward(x)` alone: what that does not define, it refuses."""
+
+    #: What the class is registered as.
+    registered: str
+    rotated = 0  # it is given no positions
+
+    def flops(self, _context: int) -> int:
+        """Raise NotProvidedError."""
+        raise NotProvidedError("FLOPs", self.registered)
+
+    def new_state(self, *_sizes: object, **_kind: object) -> Any:
+        """Raise NotProvidedError."""
+        raise NotProvidedError("a state to decode with", self.registered)
+
+    state_bytes = new_state
+
+
+def whole(component: Any, name: str) -> Any:
+    """Return a component as the model calls it: a TrainingOnly of a class that takes `x` alone.
+
+    Any other is returned as it is. Names of parameters, sizes and options stay what they were.
+    """
+    own = getattr(component, "forward", nn.Module.forward)
+    needed = sum(p.default is p.empty for p in inspect.signature(own).parameters.values())
+    others = own is nn.Module.forward or needed != len(("self", "x"))
+    if others or hasattr(component, "new_state") or hasattr(component, "state_bytes"):
+        return component
+
+    def forward(self: nn.Module, x_BTD: Tensor, ctx: Context, state: object = None) -> Any:
+        if ctx.valid_BT is not None or state is not None:
+            raise NotProvidedError("a sequence with padding or a state", name)
+        return own(self, x_BTD)
+
+    about = {"__module__": component.__module__, "__doc__": component.__doc__ or _UNTOLD}
+    bases = (component, TrainingOnly)
+    return type(component.__name__, bases, {**about, "registered": name, "forward": forward})

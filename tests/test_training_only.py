@@ -1,0 +1,378 @@
+"""A mixer of `forward(x)` alone trains; what it does not provide is missing, and said to be."""
+
+import copy
+import html
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from llama_ablate.commands.cli import main
+from llama_ablate.config import plugins
+from llama_ablate.config.registry import Registry
+from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.measure import METRICS, Unmeasured
+from llama_ablate.model import counts, laws
+from llama_ablate.model.decoder import REGISTRIES, build, init_weights
+from llama_ablate.model.linear import OutLinear
+from llama_ablate.model.mixers.attention import ATTENTIONS
+from tests.conftest import LLAMA, SMALL
+from tests.in_process import in_process
+
+EMBEDDED = {"position": "sinusoidal"}
+
+
+class CausalSelfAttention(nn.Module):
+    """Attend as many a tutorial's module does, knowing nothing of this package but one layer."""
+
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.n_head = heads
+        self.c_attn = nn.Linear(dim, 3 * dim)
+        self.c_proj = OutLinear(dim, dim, bias=True)
+
+    def forward(self, x):
+        """Return what each token takes from itself and those before it."""
+        rows, length, width = x.size()
+        q, k, v = self.c_attn(x).split(width, dim=2)
+        q, k, v = (t.view(rows, length, self.n_head, -1).transpose(1, 2) for t in (q, k, v))
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        y = scores.masked_fill(future, -math.inf).softmax(dim=-1) @ v
+        return self.c_proj(y.transpose(1, 2).reshape(rows, length, width))
+
+
+class OwnProjection(CausalSelfAttention):
+    """Project with torch's own layer, as the module is found elsewhere."""
+
+    def __init__(self, dim, heads):
+        super().__init__(dim, heads)
+        self.c_proj = nn.Linear(dim, dim)
+
+
+class Counting(CausalSelfAttention):
+    """Count the FLOPs, and keep no state."""
+
+    def __init__(self, dim, heads):
+        super().__init__(dim, heads)
+        self.dim = dim
+
+    def flops(self, context):
+        """Two per multiply-add: of the two projections, and of scores and mixing."""
+        return 2 * (4 * self.dim**2 + 2 * context * self.dim)
+
+
+class Miscounting(Counting):
+    """Count half."""
+
+    def flops(self, context):
+        """Half of them."""
+        return super().flops(context) // 2
+
+
+class Ahead(CausalSelfAttention):
+    """Look at the next token."""
+
+    def forward(self, x):
+        """Return what is made of the next token."""
+        return super().forward(x) + F.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+@pytest.fixture(autouse=True)
+def _own_registries(monkeypatch):
+    """Let each test register what it likes."""
+    for registry in (*REGISTRIES.values(), METRICS):
+        for kind in ("_components", "_schemas"):
+            monkeypatch.setattr(registry, kind, dict(getattr(registry, kind)))
+    monkeypatch.setattr(plugins, "_loaded", {})
+    counts.forget()
+    yield
+    counts.forget()
+
+
+@pytest.fixture
+def mine(spec):
+    """Return a maker of specs whose attention is a class of the user's."""
+
+    def made(component=CausalSelfAttention, **changes):
+        ATTENTIONS._components.pop("mine", None)
+        assert ATTENTIONS.register("mine")(component) is component
+        return spec(**LLAMA | EMBEDDED | {"attention": "mine"} | changes)
+
+    return made
+
+
+def test_a_causal_self_attention_of_a_tutorial_obeys_the_laws_that_apply_and_trains(mine):
+    theirs = mine()
+    laws.check(theirs, "attention")
+    model = init_weights(build(theirs), 0)
+    tokens_BT = torch.randint(
+        0, SMALL["vocab"], (4, 24), generator=torch.Generator().manual_seed(0)
+    )
+    x = model.embedding(tokens_BT)
+    alone = CausalSelfAttention(SMALL["dim"], SMALL["heads"])
+    alone.load_state_dict(model.blocks[0].attn.state_dict())  # names are the class's own
+    assert alone(x).equal(model.blocks[0].attn(x, model.context(tokens_BT)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        loss = F.cross_entropy(model(tokens_BT[:, :-1]).flatten(0, 1), tokens_BT[:, 1:].flatten())
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] / 2
+    assert copy.deepcopy(model)(tokens_BT).equal(model(tokens_BT))
+
+
+@pytest.mark.parametrize(
+    ("component", "words"),
+    [
+        (Ahead, "lets a token see tokens that come after it; the law 'causal': a token changes no"),
+        (OwnProjection, "make its output projection an OutLinear of llama_ablate.model.linear"),
+        (Miscounting, "FLOPs per token in blocks.0.attn, and torch's counter"),
+    ],
+)
+def test_it_is_held_to_each_law_that_it_can_be_held_to(mine, component, words):
+    with pytest.raises(ConfigError) as caught:
+        laws.check(mine(component), "attention")
+    assert words in caught.value.message
+    assert caught.value.message.startswith("the attention 'mine' ")
+    assert "`llama-ablate init component attention` writes one that obeys" in caught.value.message
+
+
+def test_what_it_does_not_count_is_nan_and_never_0(mine):
+    counted = counts.count(mine())
+    for name in ("flops_per_token", "kv_bytes_per_token", "state_bytes"):
+        assert math.isnan(getattr(counted, name)), name
+        assert name not in counted.to_dict()
+        with pytest.raises(ConfigError, match=f"{name} is not provided by 'mine'"):
+            counts.exact(mine(), name)
+    assert counted.parameters == sum(p.numel() for p in build(mine()).parameters())
+    assert counted.work == 6 * counted.parameters
+    assert math.isnan(counts.states(mine(), (8,))[0])
+    hybrid = counts.count(mine(attention={"pattern": ["mine", "mha"]}))
+    assert math.isnan(hybrid.flops_per_token)
+
+
+def test_what_it_does_count_is_counted(mine):
+    counted = counts.count(mine(Counting))
+    laws.check(mine(Counting), "attention")
+    assert counted.flops_per_token == build(mine(Counting)).flops()
+    assert counted.work == 3 * counted.flops_per_token
+    assert math.isnan(counted.state_bytes)
+
+
+def test_a_state_or_padding_is_refused_by_name(mine):
+    model = build(mine())
+    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a state to decode with$"):
+        model.new_state(batch=1, capacity=4)
+    with pytest.raises(NotProvidedError, match=r"^not provided by 'mine': a sequence with padding"):
+        model(torch.zeros(2, 4, dtype=torch.long), pad_B=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        *(({"position": name}, f"position: {name}") for name in ("rope", "alibi", "t5")),
+        ({"separator": 3}, "documents: mask"),
+        ({"dropout": 0.1}, "dropout of attention"),
+        ({"parametrization": {"name": "mup", "base_dim": 16, "base_head_dim": 4}}, "mup"),
+    ],
+)
+def test_what_acts_inside_attention_is_refused(mine, changes, what):
+    with pytest.raises(ConfigError) as caught:
+        build(mine(**changes))
+    assert f"{what}' acts inside attention" in caught.value.message
+    assert "allowed: what acts on embeddings, as position none, sinusoidal, learned" in (
+        caught.value.message
+    )
+    assert caught.value.where == ("attention",)
+
+
+def test_a_layer_that_has_no_such_scheme_may_be_beside_one_that_has(mine):
+    pattern = {"attention": {"pattern": ["mine", "mha"]}}
+    build(mine(**pattern, position={"pattern": ["none", "rope"]}))
+    with pytest.raises(ConfigError, match="'position: rope' acts inside"):
+        build(mine(**pattern, position={"pattern": ["rope", "none"]}))
+
+
+def test_what_is_no_class_of_forward_x_is_told_what_to_inherit_and_the_command():
+    class Whole(nn.Module):
+        def forward(self, x_BTD, ctx, state):
+            return ctx.add(x_BTD, state)
+
+    class Empty(nn.Module):
+        pass
+
+    for component in (Whole, Empty):
+        with pytest.raises(ConfigError) as caught:
+            ATTENTIONS.register("theirs")(component)
+        assert "inherit llama_ablate.model.mixers.attention.Attention" in caught.value.message
+        assert "`llama-ablate init component attention` writes" in caught.value.message
+
+
+def test_the_class_to_inherit_is_there():
+    from importlib import import_module
+
+    for slot in ("norm", "position", "attention", "feedforward", "block"):
+        base = re.search("inherit (.*), or", Registry(slot)._hint)[1]
+        module, _, name = base.rpartition(".")
+        assert isinstance(getattr(import_module(module), name), type), base
+
+
+def test_a_metric_that_needs_what_is_not_provided_says_so(mine):
+    model = build(mine())
+    subject = SimpleNamespace(model=model, tokens=None)
+
+    @METRICS.register("new_metric")
+    def new_metric(subject):
+        """Give one number, then ask for a state."""
+        from llama_ablate.measure import row
+
+        yield row("first", 1.0)
+        subject.model.new_state(1, 4)
+
+    measured = METRICS.attempt(METRICS.resolve("new_metric"), subject)
+    assert [value.name for value in measured.rows] == ["first"]
+    assert measured.error == "not provided by 'mine': a state to decode with"
+    with pytest.raises(Unmeasured):
+        METRICS.measure(METRICS.resolve("new_metric"), subject)
+
+
+@pytest.fixture
+def command(capsys, tmp_path, monkeypatch):
+    """Give a command as if in a process of its own, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def given(*words):
+        with pytest.MonkeyPatch.context() as patch, in_process():
+            for registry in (*REGISTRIES.values(), METRICS):
+                for kind in ("_components", "_schemas"):
+                    patch.setattr(registry, kind, dict(getattr(registry, kind)))
+            patch.setattr(plugins, "_loaded", {})
+            counts.forget()
+            code = main([*map(str, words)])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return given
+
+
+SMALLER = ("model.dim=16", "model.layers=2", "model.heads=2", "model.context=16")
+SHORT = ("train.tokens=2048", "train.batch=8", "seeds=2", "controls.aa=[]")
+
+
+def small(book):
+    """Return the overrides with which a template's experiment takes seconds."""
+    data = f"data.corpus={{name: files, path: {book}, splits: [0.8, 0.1, 0.1]}}"
+    return [word for one in (*SMALLER, *SHORT, data) for word in ("--set", one)]
+
+
+@pytest.mark.parametrize("slot", ["norm", "position", "attention", "feedforward", "block"])
+def test_init_writes_a_component_of_each_slot_that_can_be_planned(command, book, slot):
+    written = command("init", "component", slot, "--to", f"my_{slot}.py")
+    assert written.code == 0, written.err
+    assert f"plan my_{slot}.yaml --plugin my_{slot}.py" in written.out
+    plugin = ("--plugin", f"my_{slot}.py")
+    planned = command("plan", f"my_{slot}.yaml", *plugin, *small(book))
+    assert planned.code == 0, planned.err  # so it obeys the laws
+    assert re.search(rf"^my_{slot} ", planned.out, re.MULTILINE)
+
+
+def test_an_experiment_that_init_wrote_runs_and_its_page_says_what_is_not_provided(
+    command, book, tmp_path
+):
+    assert command("init", "component", "attention").code == 0
+    sets = [*small(book), "--set", "measure=[perplexity, kv_cache]"]
+    done = command("run", "mine.yaml", "--plugin", "mine.py", *sets)
+    assert done.code in (0, 1), done.err
+    page = (tmp_path / "results" / "mine" / "report" / "report.html").read_text("utf-8")
+    page = html.unescape(page)
+    assert "kv_cache was not measured of 'mine': not provided by 'mine': a state to" in page
+    assert "A dash in FLOPs or in bytes of a state: not provided by 'mine'." in page
+    shown = command("show", "results/mine", "mine", "--json")
+    assert '"flops_per_token": null' in shown.out
+    for key, value, words in (
+        ("variants.match", "flops", "flops_per_token is not provided by 'mine'"),
+        ("variants.match", "kv_bytes", "kv_bytes_per_token is not provided by 'mine'"),
+        ("variants.match", "state_bytes", "state_bytes is not provided by 'mine'"),
+        ("budget", "flops", "flops_per_token is not provided by 'mine'"),
+        ("model.position", "rope", "'position: rope' acts inside attention"),
+    ):
+        sets = [*small(book), "--set", f"{key}={value}"]
+        refused = command("plan", "mine.yaml", "--plugin", "mine.py", *sets)
+        assert refused.code == 2
+        assert words in refused.err
+        assert refused.err.startswith("llama-ablate: mine.yaml:6:")  # where it is named
+        assert refused.err.count("\n") == 1
+
+
+def test_generation_is_refused_in_one_line_before_a_word_is_said(command, tmp_path):
+    from llama_ablate.interop.generation import Generation
+
+    command("init", "component", "attention")
+    plugins.load([tmp_path / "mine.py"])
+    from tests.conftest import make_spec
+
+    model = build(make_spec(**LLAMA | EMBEDDED | {"attention": "mine"}))
+    with pytest.raises(ConfigError, match=r"^not provided by 'mine': a state to decode with$"):
+        Generation(model, [[1, 2]], max_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("component",), "'' is not a slot; allowed: attention, block"),
+        (("component", "attenton"), "did you mean 'attention'?"),
+        (("component", "attention", "--to", "mine.txt"), "must be a name of Python's and end in"),
+        (("component", "attention", "--to", "my-heads.py"), "as my_attention.py"),
+        (("component", "attention", "--to", "1st.py"), "as my_attention.py"),
+        (("component", "attention", "--to", "_.py"), "as my_attention.py"),
+        (("component", "attention", "--to", "class.py"), "hides what is called 'class' already"),
+        (("component", "attention", "--to", "torch.py"), "hides what is called 'torch' already"),
+        (("component", "attention", "--to", "no/such/mine.py"), "cannot be written"),
+        (("norm", "attention"), "one argument too many: 'attention'"),
+    ],
+)
+def test_init_refuses_in_one_line_what_it_cannot_write(command, tmp_path, words, said):
+    refused = command("init", *words)
+    assert refused.code == 2
+    assert said in refused.err
+    assert refused.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", ["mine.py", "test_mine.py", "mine.yaml"])
+def test_init_overwrites_no_file_and_leaves_none_half_done(command, tmp_path, there):
+    (tmp_path / there).write_text("of somebody")
+    refused = command("init", "component", "block")
+    assert refused.code == 2
+    assert f"'{there}' is there already" in refused.err
+    assert [file.name for file in tmp_path.iterdir()] == [there]
+    assert (tmp_path / there).read_text() == "of somebody"
+
+
+@pytest.mark.full  # a process for each slot's own test
+@pytest.mark.parametrize("slot", ["norm", "position", "attention", "feedforward", "block"])
+def test_the_test_that_init_writes_passes_and_ruff_finds_nothing(command, tmp_path, slot):
+    import subprocess
+    import sys
+
+    assert command("init", "component", slot).code == 0
+    for words in (
+        ["pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"],
+        ["ruff", "check", "--isolated", "--no-cache", "."],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
