@@ -151,6 +151,26 @@ def test_reading_a_report_explains_every_section_and_every_figure():
     assert [name for name in (*SECTIONS, *FIGURES) if f"`{name}`" not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("pack", "rope", "sinusoidal"),
+    [
+        ("first", "rope", "baseline"),
+        ("prose", "baseline", "sinusoidal"),
+        ("gpu-10m", "baseline", "sinusoidal"),
+        ("claims/e12-positions", "baseline", "sinusoidal"),
+        ("claims/e16-leave-one-out-stack", ".* rope .*", "baseline|.* sinusoidal .*"),
+    ],
+)
+def test_readme_says_what_rope_is_worth_by_the_runs_of_each_pack(pack, rope, sinusoidal):
+    runs = la.open(ROOT / "results/reference" / pack).runs.query("reported and role == ''")
+    names = runs["variant"].mask(runs["baseline"], "baseline")
+    of_rope, of_sinusoidal = (
+        runs["loss"][names.str.fullmatch(label)].mean() for label in (rope, sinusoidal)
+    )
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert f"[{of_rope - of_sinusoidal:+.3f}](results/reference/{pack}/report.md)" in text
+
+
 def worked_examples():
     """Return the examples of CONTRIBUTING: each a component and its test."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
