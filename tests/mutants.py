@@ -443,6 +443,14 @@ WINGS = (
         (RESULTS,),
     ),
     Mutant(
+        "a lost run is shown without those beside which it counts",
+        "commands/show.py",
+        "_alone",
+        "run.seed in lost",
+        "False",
+        ("tests/test_store_at_scale.py::test_beside_a_lost_run_those_of_its_seed_are_read",),
+    ),
+    Mutant(
         "a pack may unpack to any size",
         "results/pack.py",
         "_lines",
