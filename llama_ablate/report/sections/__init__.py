@@ -8,8 +8,8 @@ from llama_ablate.report.section import SECTIONS, Section, sections
 __all__ = ["FIGURES", "SECTIONS", "Section", "sections"]
 
 for _topic in (
-    *("factors", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards", "controls"),
-    *("heldout", "steps", "tuning", "stability", "diagnostics", "speed_up", "ladder"),
+    *("factors", "steps", "comparison", "lengths", "winners", "tasks", "hypotheses", "guards"),
+    *("controls", "heldout", "tuning", "stability", "diagnostics", "speed_up", "ladder"),
     "measurements",
 ):
     import_module(f"{__name__}.{_topic}")
