@@ -118,12 +118,12 @@ class StabilityRow(Row):
     collapsed_low: float = column("lower end of its exact 95% interval")
     collapsed_high: float = column("upper end of it")
 
-    @cell("diverged [95% interval]")
+    @cell("diverged [95% interval]", when=lambda row: bool(row.diverged))
     def of_diverged(self) -> str:
         """Write the share of the runs that diverged."""
         return written.share(self.diverged_share, self.diverged_low, self.diverged_high)
 
-    @cell("collapsed [95% interval]")
+    @cell("collapsed [95% interval]", when=lambda row: bool(row.collapsed))
     def of_collapsed(self) -> str:
         """Write the share of the runs that collapsed."""
         return written.share(self.collapsed_share, self.collapsed_low, self.collapsed_high)

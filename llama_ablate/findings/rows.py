@@ -9,7 +9,7 @@ Columns stand in the order of the class, those that lead before the others.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from string import Formatter
 from typing import Any, TypeVar
 
@@ -71,11 +71,15 @@ def cell(
     optional: bool = False,
     when: Callable[..., bool] | None = None,
 ) -> Callable[[Method], Method]:
-    """Declare that a method writes a column of the table that people read (a decorator)."""
-    stated = Column(head=head, leading=leading, optional=optional, when=when)
+    """Declare that a method writes a column of the table that people read (a decorator).
+
+    What it holds is what the method's docstring says that it writes.
+    """
+    stated = Column("", head, "", leading, optional, when)
 
     def enter(method: Method) -> Method:
-        vars(method)[_KEY] = stated
+        about = " ".join((method.__doc__ or "").split()).removeprefix("Write ").rstrip(".")
+        vars(method)[_KEY] = replace(stated, about=about)
         return method
 
     return enter
@@ -140,6 +144,11 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
 def leading(rows: Sequence[Row]) -> list[str]:
     """Return the heads of the columns that lead the others."""
     return [_head(one, rows) for one in _shown(_kind(rows, Row)).values() if one.leading]
+
+
+def explained(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what the columns that people read hold, by their heads."""
+    return {_head(one, rows): one.about for one in _shown(_kind(rows, Row)).values()}
 
 
 def _kind(rows: Sequence[Row], kind: type[Row]) -> type[Row]:

@@ -47,11 +47,11 @@ def image(svg: str) -> str:
     return "data:image/svg+xml," + quote(short, safe=_PLAIN)
 
 
-def charts(made: Sequence[Made[Chart]]) -> str:
+def charts(made: Sequence[Made[Chart]], runs: Mapping[str, Any]) -> str:
     """Return data, specifications and charts as JSON for the page's script, each of them once.
 
-    `data` are columns, in which a text that repeats stands once; `charts` name by chart and by
-    table the place of a specification and those of its data.
+    `charts` name by chart and by table the place of a specification and those of its `data`; `runs`
+    stand as they are given.
     """
     data: dict[str, int] = {}
     specs: dict[str, int] = {}
@@ -59,42 +59,29 @@ def charts(made: Sequence[Made[Chart]]) -> str:
     for one in made:
         spec = dict(one.part.spec)
         named = {
-            name: data.setdefault(to_json(_columns(values)), len(data))
+            name: data.setdefault(
+                to_json([{k: plain(v) for k, v in row.items()} for row in values]), len(data)
+            )
             for name, values in spec.pop("datasets", {}).items()
         }
         at = specs.setdefault(to_json(spec), len(specs))
         place = {"spec": at, "data": named, "log": list(one.part.log)}
         places.setdefault(one.name, {})[one.table] = place
-    return f'{{"data":[{",".join(data)}],"specs":[{",".join(specs)}],"charts":{to_json(places)}}}'
+    shared = f'"data":[{",".join(data)}],"specs":[{",".join(specs)}]'
+    return f'{{{shared},"charts":{to_json(places)},"runs":{to_json(runs)}}}'
 
 
 def to_json(values: Any) -> str:
-    """Write JSON that ends no script: `<` is spelled out."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+    """Write JSON without spaces."""
+    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _columns(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    names = list(values[0]) if values else []
-    return {"n": len(values), "columns": {k: _column([row[k] for row in values]) for k in names}}
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """Return a column of plain values: each text once where any repeats, numbers rounded."""
-    values = [_plain(value) for value in values]
-    texts = list(dict.fromkeys(values))
-    if all(isinstance(text, str) for text in texts) and len(texts) < len(values):
-        places = {text: place for place, text in enumerate(texts)}
-        return {"texts": texts, "of": [places[value] for value in values]}
-    return values
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any, digits: int = _DIGITS) -> Any:
     """Return a value as JSON has it: a number rounded, and none where it is not finite."""
     value = value.item() if hasattr(value, "item") else value
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
         return None
-    rounded = float(f"{value:.{_DIGITS}g}")
+    rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() else rounded

@@ -1,9 +1,19 @@
-"""The report's files: tables, figures, Markdown, and one page that needs nothing beside itself."""
+"""The report's files: tables, figures, Markdown, and one page that needs nothing beside itself.
+
+The first screen of the page is question, answer, limits, one picture and one table in the same
+order; all else is folded below to a line. Tables are sorted, filtered and copied by the page's own
+script. Two libraries were measured for that: Tabulator 6.5 is 165 kB in a page, a sixth of it, and
+takes a page's tables, with their heads and links, for its own elements (56 rows in 0.2 s);
+simple-datatables 10.3 is under the LGPL, which binds whoever hands a page on.
+"""
 
 import math
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +37,8 @@ from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import Picture
 from llama_ablate.report.sections import FIGURES, Section
+from llama_ablate.results import FINAL
+from llama_ablate.terminal import plural
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -37,7 +49,10 @@ _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
     "peak memory": ("peak_memory_bytes", ".0f", 2**20, " MiB"),
 }
 _LONG = 44  # letters of a cell beyond which it may break
-_JUDGED = ("verdict", "test result", "result")
+_JUDGED = ("verdict", "test result", "result", "outcome")
+#: What is drawn of a run; in at most 50 points, half of them with a held-out loss, with both ends.
+_CURVE, _POINTS = ("tokens", "train_loss_nats", "grad_norm", "validation_loss_nats"), 24
+_MOST = 7  # columns of a table that has leading ones, before a reader asks for more
 
 
 @dataclass(frozen=True)
@@ -62,37 +77,65 @@ class Shown:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    title: str = ""
     note: str = ""
     table: str = ""
-    folded: bool = False
     short: int = 0
+    answer: str = ""
+    #: What columns hold, by their heads.
+    about: Mapping[str, str] = field(default_factory=dict)
     #: Of each row: whether it is the baseline's, its variant or "", and where its link leads.
     baseline: Sequence[bool] = ()
     variants: Sequence[str] = ()
     links: Sequence[str] = ()
     link_at: int = 0
-    words: Sequence[bool] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Fill in what is not said of the rows, and find the columns that are read as text."""
-        for name, empty in (("baseline", False), ("variants", "")):
-            if not getattr(self, name):
-                object.__setattr__(self, name, [empty] * len(self.rows))
+    @cached_property
+    def words(self) -> list[bool]:
+        """Whether each column is read as text: then it stands flush left."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
-        object.__setattr__(self, "words", [_in_words(column) for column in columns])
+        return [not any(re.match(r"[\d+-]", cell) for cell in column) for column in columns]
+
+    @cached_property
+    def alike(self) -> dict[int, str]:
+        """The columns that say one thing in all rows, and what; of the baseline's what is there."""
+        found = {}
+        rows = list(zip(self.rows, self.baseline, strict=True))
+        for at, head in enumerate(self.columns[1:], 1):
+            own = [row[at] for row, base in rows if row[at] or not base]
+            if len(own) > 1 and len({*own}) == 1 and head not in _JUDGED and len(own[0]) <= _LONG:
+                found[at] = own[0]
+        return found
+
+    @cached_property
+    def more(self) -> list[bool]:
+        """Whether each column is hidden until a reader asks for it."""
+        leading = range(self.short or len(self.columns))
+        first = [at for at in leading if at not in self.alike][: _MOST if self.short else None]
+        return [at not in first for at in range(len(self.columns))]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The verdicts of its rows, but for the baseline's."""
+        at = [at for at, head in enumerate(self.columns) if head in _JUDGED][:1]
+        others = [row for row, base in zip(self.rows, self.baseline, strict=True) if not base]
+        return [re.split("[,:]", row[i])[0] for row in others for i in at if row[i]]
 
     def kind(self, column: int, cell: str) -> str:
         """Return the classes of a cell: a verdict's name, and how text stands."""
         judged = cell and self.columns[column] in _JUDGED
         verdict = cell.split(maxsplit=1)[0].rstrip(":") if judged else ""
-        word = "why" if len(cell) > _LONG else "word"
+        word = "why" if len(cell) > _LONG else "word long" if len(cell) > _LONG // 2 else "word"
         return f"{verdict} {word if self.words[column] else ''}".strip()
 
     @classmethod
     def of(cls, cells: pd.DataFrame, **more: Any) -> "Shown":
-        """Return a data frame of cells."""
-        return cls(list(map(str, cells.columns)), cells.astype(str).to_numpy().tolist(), **more)
+        """Return a data frame of cells, without the columns that have nothing to show."""
+        cells = cells.astype(str)
+        cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
+        blank = [""] * len(cells)
+        known: dict[str, Any] = {"variants": list(cells.get("variant", blank)), "baseline": blank}
+        known |= {key: value for key, value in more.items() if value}
+        return cls(list(map(str, cells.columns)), cells.to_numpy().tolist(), **known)
 
 
 @dataclass(frozen=True)
@@ -103,6 +146,15 @@ class Group:
     title: str
     charts: Sequence[Mapping[str, Any]]
     sections: Sequence[Shown] = ()
+
+    @property
+    def answer(self) -> str:
+        """What its sections show, in a line: in their words, else their verdicts, counted."""
+        said = dict.fromkeys(section.answer for section in self.sections if section.answer)
+        verdicts = Counter(word for section in self.sections for word in section.verdicts)
+        counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
+        rows = sum(len(section.rows) for section in self.sections)
+        return " ".join(said) or counted or f"{rows:,} {plural(rows, 'row')}"
 
 
 def write(
@@ -183,9 +235,11 @@ def _html(
     style = _packaged("page.css")
     library, script = _packaged("vega/vega.min.js"), _packaged("page.js")
     left = [figure for figure in figures if all(figure.name != one.name for one in shown)]
-    ends = {"figures": "Figures"} if left else {}
-    ends |= {"runs": "Runs", "recipes": "Recipes", "glossary": "Words"}
+    groups.append(Group("runs", "Runs", (), [_runs(frames, folder)]))
+    if (speeds := _speeds(frames)).rows:
+        groups.append(Group("measured", "Speed and memory", (), [speeds]))
     base = frames.table.plan.baseline
+    recipe = [[key, entry_text(value)] for key, value in base.model.items()]
     return environment.get_template("page.html").generate(
         name=experiment.name,
         question=experiment.question,
@@ -196,22 +250,16 @@ def _html(
         style=style,
         library=embedding.packed(library),
         script=script,
-        contents=[{"id": group.id, "title": group.title} for group in groups]
-        + [{"id": id_, "title": title} for id_, title in ends.items()],
         tables=[table.plan.name for table in frames.tables],
         groups=groups,
         figures=left,
-        runs=_runs(frames, folder),
-        speeds=_speeds(frames),
         recipes=_recipes(frames),
         baseline=base.label,
-        recipe=Shown(
-            ["key", "value"], [[key, entry_text(value)] for key, value in base.model.items()]
-        ),
+        recipe=Shown.of(pd.DataFrame(recipe, columns=["key", "value"])),
         experiment=frames.experiment_text,
         environment=to_json({"compute": compute, "environment": frames.environment}),
         glossary=GLOSSARY,
-        data=embedding.charts(made) if made else "",
+        data=embedding.packed(embedding.charts(made, _curves(frames))) if made else "",
     )
 
 
@@ -247,19 +295,14 @@ def _shown(section: Section) -> Shown:
     """Return a section as the template needs it."""
     return Shown.of(
         section.cells,
-        title=section.title,
         note=section.note,
         table=section.table,
-        folded=section.folded,
         short=section.short,
+        answer=section.answer,
+        about=section.about,
         baseline=section.baseline,
         variants=section.variants,
     )
-
-
-def _in_words(column: Iterable[str]) -> bool:
-    """Return whether a column is read as text: then it stands flush left."""
-    return not any(cell[:1].isdigit() or cell[:1] in "+-" for cell in column if cell)
 
 
 def _runs(frames: Frames, folder: Path) -> Shown:
@@ -270,23 +313,40 @@ def _runs(frames: Frames, folder: Path) -> Shown:
     }
     cells = runs[["label", "id", "point", "seed"]].assign(outcome=words(runs)).astype(str)
     cells.columns = pd.Index(["variant", "run", "tuned to", "seed", "outcome"])
-    if len(frames.tables) > 1:
-        cells.insert(2, "table", [table_of[run] for run in runs["id"]])
-    if not runs["point"].any():
-        cells = cells.drop(columns="tuned to")
+    cells.insert(2, "table", [table_of[run] for run in runs["id"]])
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
         values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
         if values.notna().any():
             cells[head] = [written.number(value / scale, form, unit) for value in values]
-    if runs["reason"].any():
-        cells["reason"] = runs["reason"]
+    cells["reason"] = runs["reason"]
     places = [frames.folder(run) for run in runs["id"]]
     links = [
         quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
         for place in places
     ]
-    return Shown.of(cells, variants=list(map(str, runs["label"])), links=links, link_at=1)
+    return Shown.of(cells, links=links, link_at=1)
+
+
+def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
+    """Return the curve of each finished run, by its id, with the tables that have it.
+
+    Of a long curve, `of` points, some are left out: evenly, and of those with a held-out loss by
+    themselves, so that both are drawn whole.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for table in frames.tables:
+        for run in table.runs.loc[table.runs["outcome"].isin(FINAL), "id"]:
+            curve = table.curve(run)
+            every = range(len(curve))
+            read = [at for at in every if math.isfinite(curve[at][_CURVE[-1]])]
+            thin = [at for of in (every, read) for at in (*of[:: len(of) // _POINTS + 1], *of[-1:])]
+            points = [
+                [embedding.plain(curve[at].get(k), 4) for k in _CURVE] for at in sorted({*thin})
+            ]
+            found.setdefault(run, {"tables": [], "of": len(curve), "points": points})
+            found[run]["tables"].append(table.plan.name)
+    return found
 
 
 def _speeds(frames: Frames) -> Shown:
@@ -295,7 +355,6 @@ def _speeds(frames: Frames) -> Shown:
     attempts = pd.concat([table.attempts for table in frames.tables])
     measured = metrics[metrics["run"] == ""]
     failed = attempts[(attempts["run"] == "") & (attempts["error"] != "")]
-    several = len(frames.tables) > 1
     shown = [
         [row.label, row.table, row.name]
         + [f"{v:,.4g}" for v in (row.value, *ends(row.samples, row.value))]
@@ -307,21 +366,18 @@ def _speeds(frames: Frames) -> Shown:
     cells = pd.DataFrame(
         shown, columns=["variant", "table", "measure", "median", "lowest", "highest"]
     )
-    variants = list(cells["variant"])
-    return Shown.of(cells if several else cells.drop(columns="table"), variants=variants)
+    said = "Every number measured of variants, with the lowest and highest turn."
+    return Shown.of(cells, answer=said)
 
 
 def _recipes(frames: Frames) -> Shown:
     """Return what each variant of each table changes of its baseline's recipe."""
-    shown, variants = [], []
+    shown = []
     for table in frames.tables:
         for variant in table.plan.variants:
             changed = details.changes(table, table.plan.baseline, variant)
             for key, (old, new) in changed.items():
                 both = map(entry_text, details.without_shared(old, new))
                 shown.append([variant.label, table.plan.name, key, *both])
-                variants.append(variant.label)
-    cells = pd.DataFrame(shown, columns=["variant", "table", "key", "baseline", "variant's"])
-    if len(frames.tables) == 1:
-        cells = cells.drop(columns="table")
-    return Shown.of(cells, variants=variants)
+    columns = ["variant", "table", "key", "baseline", "variant's"]
+    return Shown.of(pd.DataFrame(shown, columns=columns))

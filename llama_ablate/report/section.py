@@ -3,8 +3,8 @@
 The page, Markdown, LaTeX, CSV and the terminal all show these.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pandas as pd
@@ -12,7 +12,7 @@ import pandas as pd
 from llama_ablate.findings import lengths
 from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import ComparisonRow, Row, frame, leading
+from llama_ablate.findings.rows import ComparisonRow, Row, explained, frame, leading
 from llama_ablate.findings.rows import cells as written
 from llama_ablate.report.columns import OWN
 from llama_ablate.report.parts import Parts
@@ -40,6 +40,10 @@ class Section:
     #: How many columns, from the left, the page shows before a reader chooses more; 0: all. Columns
     #: stand in order of importance: a narrow terminal prints as many as it has room for.
     short: int = 0
+    #: What it shows, in a line; where it is empty, its verdicts or its rows are counted.
+    answer: str = ""
+    #: What columns hold, by their heads.
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 SECTIONS = Parts[Section]("section")
@@ -67,6 +71,7 @@ def section(
     cells: pd.DataFrame | None = None,
     printed: bool = True,
     folded: bool = False,
+    answer: str = "",
 ) -> Section | None:
     """Return a section, or None of no rows; its `cells` are those of the rows unless given.
 
@@ -86,6 +91,8 @@ def section(
         printed=printed,
         folded=folded,
         short=sum(head in first for head in shown),
+        answer=answer,
+        about=explained(rows),
     )
 
 

@@ -42,7 +42,8 @@ _DIFFER = 0.01  # of a cost, within which matching has made it equal
 @SECTIONS.register("comparison", every_table=True)
 def _comparison_section(frames: Frames) -> Section | None:
     table = frames.table
-    compared = with_half(table.comparison, [row.label for row in table.comparison], table)
+    ordered = _in_order(table)
+    compared = with_half(ordered, [row.label for row in ordered], table)
     of_split = frames.table.split_name
     costs = """Speeds are ratios to the baseline's, above 1 faster, with 95% intervals over
         processes; state bytes are what one sequence of the training context keeps, in 16-bit
@@ -139,17 +140,27 @@ def effects_picture(frames: Frames) -> Picture | None:
     """Show each variant's paired difference in loss from the baseline; left of the line is better.
 
     The shape is the verdict, the bar the interval that it is read from; thin strokes are seeds.
-    Variants with a run that was lost say so. A factorial design has its factors drawn instead, a
-    path its steps.
+    Variants with a run that was lost say so. The positive control stands in the table alone: it
+    would set the scale. A factorial design has its factors drawn instead, a path its steps.
     """
     table = frames.table
     if contrasts.factors(table) or contrasts.steps(table):
         return None
-    compared = [row for row in table.comparison if not row.baseline and row.role != "positive"]
-    compared.sort(key=lambda row: (math.isnan(row.difference), row.difference))
+    compared = [row for row in _in_order(table) if not row.baseline and row.role != "positive"]
     title = f"{_against(table)} ({table.unit.name})"
     panel = Dots([_mark(row) for row in compared], Axis(title, at=0), _ticks(table), table.margin)
     return Picture([panel], "comparison", over((row.n for row in compared), rows=True))
+
+
+def _in_order(table: TableFrames) -> list[ComparisonRow]:
+    """Return a table's rows as they are shown: the baseline, the others by loss, then controls.
+
+    The steps of a path stay in their order.
+    """
+    if table.experiment.variants.design == "path":
+        return table.comparison
+    by_loss = sorted(table.comparison, key=lambda row: (math.isnan(row.difference), row.difference))
+    return sorted(by_loss, key=lambda row: (not row.baseline, bool(row.role)))
 
 
 def _against(table: TableFrames) -> str:

@@ -8,6 +8,10 @@ from llama_ablate.report.section import SECTIONS, Section, section
 @SECTIONS.register("stability", every_table=True)
 def _stability_section(frames: Frames) -> Section | None:
     rows = outcomes.stability(frames.table.runs)
+    lost = sum(row.diverged + row.collapsed for row in rows)
+    unseen = max((row.diverged_high for row in rows), default=0)
+    runs = sum(row.runs for row in rows)
+    none = f"None of {runs} runs diverged or collapsed: of a variant's at most {unseen:.0%} (95%)."
     return section(
         "Stability",
         rows,
@@ -17,5 +21,6 @@ def _stability_section(frames: Frames) -> Section | None:
         still fell there counts as too short, and so does one whose loss another run of its seed,
         that did not end so, never went below. Shares have exact intervals. A spike is a step
         seven deviations above the hundred before.""",
-        printed=any(row.diverged or row.collapsed for row in rows),
+        printed=lost > 0,
+        answer="" if lost else none,
     )
