@@ -214,7 +214,7 @@ def test_answers_go_from_a_file_of_items_to_every_output(experiment_file, tmp_pa
     with in_process(figures=True):
         assert main(["report", str(results), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
-    assert [(row["label"], row["items"]) for row in values["tasks"]] == [
+    assert [(row["variant"], row["items"]) for row in values["tasks"]] == [
         ("rmsnorm (baseline)", 9),
         ("layernorm", 9),
     ]
