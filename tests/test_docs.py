@@ -144,11 +144,12 @@ def test_the_experiments_of_the_pages_are_valid(page, tmp_path):
         assert experiment.load(tmp_path / "x.yaml").experiment.train.tokens
 
 
-def test_reading_a_report_explains_every_section_and_every_figure():
+def test_reading_a_report_explains_every_section_in_the_pages_order_and_every_figure():
     from llama_ablate.report.sections import FIGURES, SECTIONS
 
     text = (ROOT / "docs" / "reading-a-report.md").read_text("utf-8")
-    assert [name for name in (*SECTIONS, *FIGURES) if f"`{name}`" not in text] == []
+    assert re.findall(r"^\| [^|]+ \(`(\w+)`\) \|", text, re.MULTILINE) == [*SECTIONS]
+    assert [name for name in FIGURES if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize(
