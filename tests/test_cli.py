@@ -258,7 +258,8 @@ def test_init_writes_every_template_and_overwrites_nothing(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--list", "--json"]) == 0
     listed = [row["template"] for row in json.loads(capsys.readouterr().out)]
-    assert {"first", "quickstart", *SLOTS, "tune", "ladder", "path", "factorial"} == {*listed}
+    shipped = {*SLOTS, "first", "quickstart", "tune", "ladder", "path", "factorial", "confirm"}
+    assert shipped == {*listed}
     for name in listed:
         assert main(["init", name]) == 0
         loaded = experiment.load(tmp_path / f"{name}.yaml").experiment

@@ -126,15 +126,6 @@ def test_every_variant_is_tried_at_every_rate_and_optimizers_may_be_tuned_themse
     assert len({run.id for run in of_arms}) == 8
 
 
-def test_a_component_laid_over_another_entry_of_its_name_stays_what_it_was():
-    """Written over another base, an entry must list its defaults, or the base's options stay."""
-    base = Train(steps=1, optimizer={"name": "muon", "momentum": 0.5})
-    whole = train_config.whole("optimizer", "muon", TRAINING)
-    assert train_config.changed(base, "optimizer", whole, ("x",), TRAINING) == "muon"
-    assert train_config.changed(base, "optimizer", "muon", ("x",), TRAINING) == base.optimizer
-    assert train_config.whole("lr", 0.5, TRAINING) == 0.5
-
-
 def test_a_key_that_may_not_vary_is_refused_where_it_stands():
     with pytest.raises(ConfigError, match="'steps' is not a key of train that may vary") as error:
         train_config.changed(Train(steps=1), "steps", 5, ("tune", "steps", 0), TRAINING)

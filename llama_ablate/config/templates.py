@@ -26,6 +26,7 @@ NAMES = (
     "path",
     "tune",
     "ladder",
+    "confirm",
 )
 
 

@@ -77,13 +77,6 @@ def changed(train: Train, key: str, value: Any, where: Where, registries: Regist
     return config.model_dump(mode="json")[key]
 
 
-def whole(key: str, value: Any, registries: Registries) -> Any:
-    """Return a key's value with every option of an entry: laid over another entry, it stays so."""
-    if key not in registries or isinstance(value, list):
-        return value
-    return registries[key].resolve(value, (key,)).entry()
-
-
 def components(train: Train, registries: Registries) -> list[tuple[str, Callable[..., Any]]]:
     """Return every component that a train config names, by name."""
     names = [

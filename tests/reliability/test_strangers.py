@@ -153,7 +153,6 @@ def commands(root, out):
         "tensorboard": ["track", root, "--to", "tensorboard"],
         "a plugin's": ["track", root, "--to", "kept"],
         "measure": ["measure", root, "kv_cache"],
-        "promote": ["promote", root, ARMS[1], "--dry-run"],
     }
     of_commands = {name: partial(main, [*map(str, line)]) for name, line in words.items()}
     return {

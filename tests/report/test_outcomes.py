@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from llama_ablate.commands import promote, status
-from llama_ablate.errors import ConfigError
+from llama_ablate.commands import status
 from llama_ablate.findings import comparison, contrasts, hypotheses, outcomes, union
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.outcomes import milder_outcomes
@@ -316,14 +315,6 @@ def test_a_pair_that_is_too_short_is_not_called_better():
     table = Frames.of(results_of(curves)).table
     text, _ = details.pair(table, *table.plan.variants)
     assert "better cannot be compared, as runs were too short, with base on test loss" in text
-
-
-def test_a_variant_that_is_too_short_is_not_promoted():
-    curves = arms(base=partial(towards, 3.27), better=partial(towards, 3.2))
-    with pytest.raises(
-        ConfigError, match="'better' is too short in x: there is nothing to confirm"
-    ):
-        promote._first_gate(Frames.of(results_of(curves)).table, "better", "x", None)
 
 
 def test_experiments_that_are_joined_excuse_each_others_runs():
