@@ -101,7 +101,7 @@ def completed(line, folder):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("llama-ablate p", {"plan", "pack", "promote"}),
+        ("llama-ablate p", {"plan", "pack"}),
         ("llama-ablate plan x.yaml --device ", {"auto", "cpu", "cuda"}),
         ("llama-ablate show results --a", {"--all"}),
         ("llama-ablate show 'results/a $(touch pwned)", set()),

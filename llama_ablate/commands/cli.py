@@ -68,9 +68,7 @@ COMMANDS = {c.__name__.rpartition(".")[2]: c for group in GROUPS.values() for c 
 OPTIONS: dict[str, type[Options]] = {
     name: command.run.__annotations__["options"] for name, command in COMMANDS.items()
 }
-_CODES = """\
-exit codes: 0 done; 1 some run did not end ok; 2 wrong input; 130 interrupted (repeat to resume)
-"""
+_CODES = "exit codes: 0 done; 1 a run is not ok; 2 wrong input; 130 interrupted (repeat to resume)"
 
 
 class _Parser(ArgumentParser):

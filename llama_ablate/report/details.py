@@ -44,16 +44,13 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
     lines = [
         f"{chosen.label} ({chosen.id})",
         *(f"{key}: {_changed(both)}" for key, both in changed.items()),
-        *([_architecture(same)] if same else []),
+        *(f"{slot}: {entry_text(entry)}" for slot, entry in same.items()),
         f"{chosen.parameters:,} parameters: {chosen.active:,} active, {chosen.non_embedding:,} "
         "without embeddings",
         f"{written.number(chosen.flops_per_token, ',')} FLOPs and "
         f"{written.number(chosen.kv_bytes_per_token, ',')} KV bytes a token",
         f"{len(runs)} runs: {outcomes(words(runs))}",
-        *(
-            f"{metric}: not measured of {n} of {len(runs)}: {why}"
-            for (metric, why), n in failed.items()
-        ),
+        *(f"{one[0]}: not measured of {n} of {len(runs)}: {one[1]}" for one, n in failed.items()),
         *(f"seed {run.seed}: {run.reason}" for run in rows(runs) if run.reason),
         *(f"{a.metric}: not measured: {a.error}" for a in rows(attempts) if a.error),
     ]
@@ -70,9 +67,7 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
             lines += ["", f"{metric}:", *(f"  {k}: {written.plain(v, 4)}" for k, v in named)]
     else:
         told = table.metrics[table.metrics["run"].isin(reported["id"])]
-        lines = "\n".join(
-            [*lines, "", *_quantities(pd.concat([told, metrics]), table.split)]
-        ).split("\n")
+        lines += ["", *_quantities(pd.concat([told, metrics]), table.split)]
         lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
     values = chosen.model_dump(mode="json") | {
         "runs": runs.to_dict("records"),
@@ -91,9 +86,8 @@ def _quantities(measured: pd.DataFrame, split: str) -> list[str]:
     )
     lines = []
     last = measured[is_told].assign(last=measured["metric"] == TRAINING)
-    for _, own in last.sort_values("last", kind="stable").groupby(
-        ["metric", "quantity"], sort=False
-    ):
+    last = last.sort_values("last", kind="stable")
+    for _, own in last.groupby(["metric", "quantity"], sort=False):
         means = own.groupby("name", sort=False)["value"].mean()
         low, high = (written.plain(end, 4) for end in (means.min(), means.max()))
         several = f"{own['quantity'].iloc[0]}: {low} to {high} ({len(means)} numbers)"
