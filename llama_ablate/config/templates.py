@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from llama_ablate.config.marked_yaml import parse
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 
 #: In the order in which they are listed.
@@ -48,6 +47,8 @@ def component(slot: str, code: Path) -> dict[Path, str]:
     It is called as the file of its code. Raises ConfigError for a slot that there is not, and for a
     name that is none of Python's or hides a module.
     """
+    from llama_ablate.config.spec import SLOTS  # later: help needs none of what it imports
+
     name, words = code.stem, code.stem.title().replace("_", "")
     if slot not in SLOTS:
         raise ConfigError(f"'{slot}' is not a slot{nearest(slot, SLOTS)}")
