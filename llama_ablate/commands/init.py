@@ -7,7 +7,6 @@ from pathlib import Path
 
 from llama_ablate.commands.shared.answer import Answer
 from llama_ablate.commands.shared.options import Options, argument, option
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.templates import COMPONENT, NAMES
 from llama_ablate.errors import ConfigError
 
@@ -23,7 +22,7 @@ class InitOptions(Options):
         "TEMPLATE", f"{', '.join(NAMES)}, or {COMPONENT} with a SLOT (default: first)", "first", "?"
     )
     slot: str | None = argument(
-        "SLOT", f"{', '.join(SLOTS)}: a class, its test and an experiment are written", None, "?"
+        "SLOT", "norm, position, attention, feedforward or block: of a component", None, "?"
     )
     list: bool = option(False, "list the templates with their questions; write none")
     to: Path | None = option(

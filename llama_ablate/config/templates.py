@@ -6,12 +6,10 @@ Their one source is `experiments/` of the checkout, from which a wheel takes the
 import keyword
 import re
 from importlib import resources
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 
 from llama_ablate.config.marked_yaml import parse
-from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 
 #: By which editors complete the keys of an experiment file, and mark mistakes in it.
@@ -42,9 +40,13 @@ def text(name: str) -> str:
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
+<<<<<<< HEAD
     text = _file(f"{name}.yaml").read_text("utf-8")
     nameless = re.sub(r"^name: .*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"(?<=\$schema=)\S+", SCHEMA.as_uri(), nameless)
+=======
+    return re.sub(r"^name: .*\n", "", _read(f"{name}.yaml"), flags=re.MULTILINE)
+>>>>>>> work-d
 
 
 def component(slot: str, code: Path) -> dict[Path, str]:
@@ -53,6 +55,8 @@ def component(slot: str, code: Path) -> dict[Path, str]:
     It is called as the file of its code. Raises ConfigError for a slot that there is not, and for a
     name that is none of Python's or hides a module.
     """
+    from llama_ablate.config.spec import SLOTS  # later: help needs none of what it imports
+
     name, words = code.stem, code.stem.title().replace("_", "")
     if slot not in SLOTS:
         raise ConfigError(f"'{slot}' is not a slot{nearest(slot, SLOTS)}")
@@ -68,21 +72,17 @@ def component(slot: str, code: Path) -> dict[Path, str]:
     files = {f"{slot}.py": f"{name}.py", "test.py": f"test_{name}.py", "plan.txt": f"{name}.yaml"}
     return {
         code.with_name(file): re.sub(
-            "|".join(instead),
-            lambda found: instead[found[0]],
-            _file(f"{COMPONENT}/{template}").read_text("utf-8"),
+            "mine|Mine|SLOT", lambda found: instead[found[0]], _read(f"{COMPONENT}/{template}")
         )
         for template, file in files.items()
     }
 
 
-def _file(name: str) -> Traversable:
-    shipped = resources.files("llama_ablate") / "templates" / name
-    if shipped.is_file():
-        return shipped
+def _read(name: str) -> str:
     experiments = Path(__file__).parents[2] / "experiments"
-    own = experiments / "templates" / name
-    return own if own.is_file() else experiments / name
+    shipped = resources.files("llama_ablate") / "templates" / name
+    places = (shipped, experiments / "templates" / name, experiments / name)
+    return next(place for place in places if place.is_file()).read_text("utf-8")
 
 
 def question(name: str) -> str:
