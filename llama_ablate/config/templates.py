@@ -40,13 +40,8 @@ def text(name: str) -> str:
     """
     if name not in NAMES:
         raise ConfigError(f"'{name}' is not a template{nearest(name, NAMES)}")
-<<<<<<< HEAD
-    text = _file(f"{name}.yaml").read_text("utf-8")
-    nameless = re.sub(r"^name: .*\n", "", text, flags=re.MULTILINE)
+    nameless = re.sub(r"^name: .*\n", "", _read(f"{name}.yaml"), flags=re.MULTILINE)
     return re.sub(r"(?<=\$schema=)\S+", SCHEMA.as_uri(), nameless)
-=======
-    return re.sub(r"^name: .*\n", "", _read(f"{name}.yaml"), flags=re.MULTILINE)
->>>>>>> work-d
 
 
 def component(slot: str, code: Path) -> dict[Path, str]:
