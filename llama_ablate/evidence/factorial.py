@@ -122,7 +122,7 @@ def contrasts(
     known = {effect: own for effect, own in design.weights.items() if fit.tells(own[0])}
     rows = []
     for effect, (weight, middle) in known.items():
-        values, variance, df, pooled = fit.of_contrast(weight)
+        values, variance, df, pooled = fit.of_contrast(weight, design.spaces[effect.factors])
         text = (text_errors or {}).get(effect, EXACT)
         interval = t_interval(
             values, variance, df, pooled, text=text, alpha=alpha, times=len(known)
@@ -159,6 +159,8 @@ class _Design:
     #: does at either level of the other, of others nothing.
     weights: Mapping[Effect, tuple[NDArray[np.float64], NDArray[np.float64]]]
     aliases: Mapping[Effect, tuple[Factors, ...]]
+    #: An orthonormal basis of all contrasts of the same factors, (C, contrasts).
+    spaces: Mapping[Factors, NDArray[np.float64]]
 
     @staticmethod
     @lru_cache(maxsize=32)
@@ -186,7 +188,11 @@ class _Design:
             if np.allclose(weight @ models[order - 1], wanted, atol=_NOUGHT):
                 middle = _columns(at_either, 2, chosen[:1]) @ inverses[1] * (order - 1)
                 found[effect] = (weight[0], middle[0])
-        return _Design(found, _aliases(found, coded, factors))
+        of_factors: dict[Factors, list[NDArray[np.float64]]] = {}
+        for effect, (weight, _) in found.items():
+            of_factors.setdefault(effect.factors, []).append(weight)
+        spaces = {names: _basis(np.transpose(own)) for names, own in of_factors.items()}
+        return _Design(found, _aliases(found, coded, factors), spaces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +233,7 @@ class _Fit:
         return present * (cells[:, None] - cells @ present / present.sum(0))
 
     def of_contrast(
-        self, weight: NDArray[np.float64]
+        self, weight: NDArray[np.float64], space: NDArray[np.float64]
     ) -> tuple[list[float], float, float, bool]:
         """Return a contrast by seed, its variance, the degrees of freedom of that, and if pooled.
 
@@ -238,17 +244,34 @@ class _Fit:
         values = weight @ self.losses.mean(1) + seeds * (runs * self.rest).sum(0)
         by = seeds * (runs**2).sum(1)
         pooled, df = float(by @ self.variances), self._freedom_of(by)
-        # What the contrast itself is of the residuals that the variance is estimated from.
-        part = cells / (cells - 1) * float((by**2).sum() / by.sum() ** 2)
-        if math.isnan(pooled) or seeds < 2 or part > 1 - _NOUGHT:
-            return values.tolist(), pooled, df, False
-        own, f = float(values.var(ddof=1)), self.freedom
-        others = max(0.0, (pooled - part * own) / (1 - part))
-        of_others = max(1.0, df * (1 - part))
+        varying = [
+            self._over_seeds(by, basis, pooled, df)
+            for basis in (weight[:, None] / np.linalg.norm(weight), space)
+        ]
+        variance, freedom = max([(pooled, df), *filter(None, varying)], key=lambda one: one[0])
+        is_pooled = not any(varying) and not math.isnan(pooled) and cells > 2
+        return values.tolist(), variance, freedom, is_pooled
+
+    def _over_seeds(
+        self, by: NDArray[np.float64], basis: NDArray[np.float64], pooled: float, df: float
+    ) -> tuple[float, float] | None:
+        """Return the variance that a contrast has where all of a space of contrasts vary over seeds.
+
+        With its degrees of freedom; None where the space is no noisier than all others together.
+        """
+        cells, size = basis.shape
+        # What the space itself is of the residuals that the variance is estimated from.
+        held = (basis**2).sum(1)
+        part = cells / (cells - 1) * float(by @ held) / by.sum() / size
+        if math.isnan(pooled) or self.losses.shape[1] < 2 or size * part > 1 - _NOUGHT:
+            return None
+        f = size * self.freedom
+        own = by.sum() * float(((basis.T @ self.rest) ** 2).sum()) / f
+        others = max(0.0, (pooled - size * part * own) / (1 - size * part))
+        of_others = max(1.0, df * (1 - size * part))
         if own > others and (others == 0 or above_f(own / others, f, of_others) < _UNLIKE):
-            moderated = (f * own + PRIOR_DF * others) / (f + PRIOR_DF)
-            return values.tolist(), max(pooled, moderated), f + PRIOR_DF, False
-        return values.tolist(), pooled, df, True
+            return max(pooled, (f * own + PRIOR_DF * others) / (f + PRIOR_DF)), f + PRIOR_DF
+        return None
 
     def _freedom_of(self, by: NDArray[np.float64]) -> float:
         """Return the degrees of freedom of a sum of the cells' variances, each weighed.
@@ -319,6 +342,11 @@ def _product(parts: Sequence[NDArray[np.float64]], rows: int) -> NDArray[np.floa
     return found
 
 
+def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    basis, size, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.asarray(basis[:, size > _NOUGHT])
+
+
 def _aliases(
     found: Mapping[Effect, tuple[NDArray[np.float64], NDArray[np.float64]]],
     coded: Sequence[NDArray[np.float64]],
@@ -336,8 +364,7 @@ def _aliases(
             space = _product([signs[i] for i in chosen], rows)
             if space.shape[1] >= rows - 1:
                 continue
-            basis, size, _ = np.linalg.svd(space, full_matrices=False)
-            basis = basis[:, size > _NOUGHT]
+            basis = _basis(space)
             for effect, (weight, _) in found.items():
                 inside = float(((basis.T @ weight) ** 2).sum())
                 if names != effect.factors and math.isclose(inside, float(weight @ weight)):
