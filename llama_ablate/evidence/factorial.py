@@ -26,7 +26,7 @@ _UNLIKE = 0.05
 _NOUGHT = 1e-9  # of singular values and of weights, below which they are 0
 
 
-class Effect(NamedTuple):
+class FactorEffect(NamedTuple):
     """A change of one factor from a level to another, or of two factors together."""
 
     factors: Factors
@@ -38,7 +38,7 @@ class Effect(NamedTuple):
 class Contrast:
     """What a change of one factor does, or what two do together."""
 
-    effect: Effect
+    effect: FactorEffect
     #: Simultaneous over the design's contrasts; `pooled` unless it is noisier than the others.
     interval: Interval
     #: What it weighs each cell by.
@@ -54,7 +54,7 @@ class Contrast:
         return self.effect.factors
 
 
-def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) -> list[Effect]:
+def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) -> list[FactorEffect]:
     """Return all changes of one factor, and of two from the levels that most cells have.
 
     `levels` gives each cell's level of each factor. A factor of L levels has L (L - 1) / 2 changes,
@@ -72,13 +72,13 @@ def every_effect(levels: Mapping[str, Sequence[int]], factors: Sequence[str]) ->
                     for i, base in zip(chosen, usual, strict=True)
                 ]
             names = tuple(factors[i] for i in chosen)
-            found += [Effect(names, each) for each in itertools.product(*changes)]
+            found += [FactorEffect(names, each) for each in itertools.product(*changes)]
     return found
 
 
 def weights(
     levels: Mapping[str, Sequence[int]], factors: Sequence[str]
-) -> dict[Effect, NDArray[np.float64]]:
+) -> dict[FactorEffect, NDArray[np.float64]]:
     """Return what each effect that the cells can tell weighs each of them by, (C,).
 
     The change of one factor is that of the least squares fit of a sum of one number for each level;
@@ -96,7 +96,7 @@ def contrasts(
     factors: Sequence[str],
     losses: Mapping[str, Sequence[float]],
     *,
-    text_errors: Mapping[Effect, StandardError] | None = None,
+    text_errors: Mapping[FactorEffect, StandardError] | None = None,
     alpha: float = 0.05,
 ) -> list[Contrast]:
     """Return every effect of `weights`, with intervals that hold all at once in 1 - alpha.
@@ -119,14 +119,16 @@ def contrasts(
     """
     design = _Design.of(tuple(map(tuple, levels.values())), tuple(factors))
     fit = _Fit.of(np.array([losses[cell] for cell in levels], float))
-    known = {effect: own for effect, own in design.weights.items() if fit.tells(own[0])}
+    found = {
+        effect: fit.of_contrast(weight, design.spaces[effect.factors])
+        for effect, (weight, _) in design.weights.items()
+        if fit.tells(weight)
+    }
     rows = []
-    for effect, (weight, middle) in known.items():
-        values, variance, df, pooled = fit.of_contrast(weight, design.spaces[effect.factors])
+    for effect, estimated in found.items():
+        weight, middle = design.weights[effect]
         text = (text_errors or {}).get(effect, EXACT)
-        interval = t_interval(
-            values, variance, df, pooled, text=text, alpha=alpha, times=len(known)
-        )
+        interval = t_interval(*estimated, text=text, alpha=alpha, times=len(found))
         by = dict(zip(levels, map(float, weight), strict=True))
         about = float(middle @ fit.losses.mean(1))
         rows.append(Contrast(effect, interval, by, design.aliases[effect], about))
@@ -140,7 +142,7 @@ def completed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     that means over the whole table are those of the fit (Yates 1933, Emp. J. Exp. Agric. 1).
     """
     flat = values.reshape(*values.shape[:2], -1)
-    present = ~np.isnan(flat).any(2)
+    present = np.asarray(~np.isnan(flat).any(2))
     if present.all():
         return values
     there, runs = present[:, :, None], present.sum(0)[:, None]
@@ -157,8 +159,8 @@ class _Design:
 
     #: Of each effect that can be told; of an interaction also of the mean of what the first change
     #: does at either level of the other, of others nothing.
-    weights: Mapping[Effect, tuple[NDArray[np.float64], NDArray[np.float64]]]
-    aliases: Mapping[Effect, tuple[Factors, ...]]
+    weights: Mapping[FactorEffect, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    aliases: Mapping[FactorEffect, tuple[Factors, ...]]
     #: An orthonormal basis of all contrasts of the same factors, (C, contrasts).
     spaces: Mapping[Factors, NDArray[np.float64]]
 
@@ -230,7 +232,7 @@ class _Fit:
         """Return what the estimate of a contrast weighs each run by, (cells, seeds)."""
         present = self.present
         cells = _inverse(present.tobytes(), present.shape) @ weight
-        return present * (cells[:, None] - cells @ present / present.sum(0))
+        return np.asarray(present * (cells[:, None] - cells @ present / present.sum(0)))
 
     def of_contrast(
         self, weight: NDArray[np.float64], space: NDArray[np.float64]
@@ -255,7 +257,7 @@ class _Fit:
     def _over_seeds(
         self, by: NDArray[np.float64], basis: NDArray[np.float64], pooled: float, df: float
     ) -> tuple[float, float] | None:
-        """Return the variance that a contrast has where all of a space of contrasts vary over seeds.
+        """Return the variance that a contrast has where a space of contrasts varies over seeds.
 
         With its degrees of freedom; None where the space is no noisier than all others together.
         """
@@ -278,38 +280,20 @@ class _Fit:
 
         Where C cells have the variances v, f degrees of freedom each and the weights G, the sum of
         the cells' mean squares has f tr(G P V P)^2 / tr(G P V P G P V P) of them: V is diag(v), and
-        P takes off the mean over cells. A cell's mean square, if normal, has f + 2 over f times the
-        square of its mean for a mean square. Heavier tails make it larger, and so count as more
-        unequal variances: fewer degrees of freedom.
+        P takes off the mean over cells. The diagonal of that is taken as it is, the rest as if all
+        weights were alike, which is never more. A cell's mean square, if normal, has f + 2 over f
+        times the square of its mean for a mean square. Heavier tails make it larger, and so count
+        as more unequal variances: fewer degrees of freedom.
         """
         cells, f = len(by), self.freedom
         if math.isnan(f) or cells == 2 or not by @ self.variances > 0:
             return f
-        total, kept = float(self.variances.sum()), 1 - 2 / cells
-        mean = self.variances * (1 - 1 / cells)
-        own = (mean - total / cells**2) / kept
-        spread = 2 * kept * own * total / cells**2 + total**2 / cells**4
-        squares = (mean**2 * f / (f + 2) - spread) / kept**2
-        worth = (by @ mean) ** 2 / max(_trace(by, own, squares, total), 1e-300)
-        even = np.ones(cells)
-        most = (by.sum() * (1 - 1 / cells)) ** 2 / _trace(by, even, even, cells)
-        return max(f, _COUNTED * f * min(worth, most))
-
-
-def _trace(
-    by: NDArray[np.float64],
-    variances: NDArray[np.float64],
-    squares: NDArray[np.float64],
-    total: float,
-) -> float:
-    """Return tr(G P V P G P V P) of `_freedom_of`, of the variances, their squares and their sum."""
-    cells, every, weighed = len(by), by.sum(), by @ variances
-    return float(
-        (1 - 4 / cells) * (by**2 @ squares)
-        + 2 / cells**2 * (total * (by**2 @ variances) + every * (by @ squares) + weighed**2)
-        - 4 / cells**3 * total * every * weighed
-        + total**2 * every**2 / cells**4
-    )
+        weighed = by * self.variances
+        total, diagonal = weighed.sum(), ((weighed * (1 - 1 / cells)) ** 2).sum() * f / (f + 2)
+        squares = (diagonal - total**2 / cells**3) / (1 - 2 / cells) - (total / cells) ** 2
+        trace = (total * (1 - 1 / cells)) ** 2
+        most = (cells - 1) * by.sum() ** 2 / (cells * (by**2).sum())  # of equal variances
+        return max(f, _COUNTED * f * float(trace / max(squares, trace / most)))
 
 
 @lru_cache(maxsize=64)
@@ -331,7 +315,10 @@ def _columns(
         chosen for n in range(order + 1) for chosen in itertools.combinations(range(len(parts)), n)
     ]
     return np.hstack(
-        [_product([parts[i] for i in term], len(parts[0])) * ({*within} <= {*term}) for term in terms]
+        [
+            _product([parts[i] for i in term], len(parts[0])) * ({*within} <= {*term})
+            for term in terms
+        ]
     )
 
 
@@ -348,12 +335,12 @@ def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _aliases(
-    found: Mapping[Effect, tuple[NDArray[np.float64], NDArray[np.float64]]],
+    found: Mapping[FactorEffect, tuple[NDArray[np.float64], NDArray[np.float64]]],
     coded: Sequence[NDArray[np.float64]],
     factors: Factors,
-) -> dict[Effect, tuple[Factors, ...]]:
+) -> dict[FactorEffect, tuple[Factors, ...]]:
     """Return for each effect the other factors whose interaction could be all of it."""
-    aliases: dict[Effect, tuple[Factors, ...]] = dict.fromkeys(found, ())
+    aliases: dict[FactorEffect, tuple[Factors, ...]] = dict.fromkeys(found, ())
     rows = len(coded[0])
     if rows == math.prod(own.shape[1] for own in coded):
         return aliases

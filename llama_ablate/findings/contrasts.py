@@ -2,28 +2,35 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
-from llama_ablate.evidence.factorial import weights
+from llama_ablate.evidence import Contrast, Interval, judged, simultaneous
+from llama_ablate.evidence.factorial import FactorEffect, every_effect
 from llama_ablate.evidence.written import Estimate, decimals, number, p_value
-from llama_ablate.findings import heldout, tuning
-from llama_ablate.findings.controls import scaled
+from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
 from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
-from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.findings.stages import grid_effects
+from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 T = TypeVar("T")
 
-_ALPHA = 0.05
 _MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
+_WIDE = 2  # times the median half width, beyond which a row says why
+#: What an interaction's interval says: two changes together are neither better nor worse.
+_TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
+_UNKNOWN, _INSTEAD = "not estimable", " instead of "
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class FactorRow(Row):
         """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
+    why: str = column("why the interval is wide, or there is none", "why so wide", optional=True)
     bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)
 
     @cell("learning rate", optional=True)
@@ -62,22 +70,20 @@ class FactorRow(Row):
     text_se: float = column("standard error over held-out texts")
     pooled: bool = column("whether the variance is that left over in all cells")
     changed: str = column("of an interaction, the change whose effect varies; else empty")
-    present: str = column("the other factor at level 1")
+    present: str = column("the other factor's level that is named")
     with_present: float = column("effect of `changed` there")
-    absent: str = column("the other factor at level 0")
+    absent: str = column("the level that it is compared with")
     with_absent: float = column("effect of `changed` there")
 
-    @cell("in other words")
+    @cell("its effect", optional=True)
     def in_words(self) -> str:
-        """Write what one factor does with and without another, and what the two make together."""
-        if not self.changed:
+        """Write what one factor does at either level of another."""
+        if not self.changed or math.isnan(self.difference):
             return ""
-        extra = 2 * self.difference
-        form = f"z.{decimals(self.low, self.high)}f"
+        form = f"+z.{decimals(self.low, self.high)}f"
         return (
-            f"{self.changed} {self.with_present:+{form}} with {self.present}, "
-            f"{self.with_absent:+{form}} with {self.absent}: together {abs(extra):{form}} "
-            f"{'lower' if extra < 0 else 'higher'} than the sum of each alone"
+            f"{self.changed}: {self.with_present:{form}} with {self.present}, "
+            f"{self.with_absent:{form}} with {self.absent}"
         )
 
     @cell("p, corrected")
@@ -88,6 +94,38 @@ class FactorRow(Row):
     aliases: str = column("effects that the cells cannot tell from it")
     rate: str = column("as in the comparison")
     half: str | None = column("as in the comparison", default=None)
+
+
+@dataclass(frozen=True)
+class AxisRow(Row):
+    """How far the levels of a factor lie apart, on average over the settings of the others."""
+
+    axis: str = column("the factor", "axis", leading=True)
+    levels: int = column("how many levels it has")
+    range: float = column("loss at its highest level minus that at its lowest")
+    low: float = column("lower end of its interval, which holds with those of all effects at once")
+    high: float = column("upper end of it")
+
+    @cell("range [95%]", leading=True)
+    def of_range(self) -> str:
+        """Write the range with its interval."""
+        return f"{Estimate(self.range, self.low, self.high):.{decimals(self.low, self.high)}f}"
+
+    lowest: str = column(
+        "levels none other is surely lower than", "lowest, or may be", leading=True
+    )
+    order: str = column("levels by their loss, less that of the lowest", "levels, the lowest first")
+    more_than: str = column("axes that surely matter less", "matters more than", optional=True)
+
+
+class Told(NamedTuple):
+    """What an axis shows in one change: its only one, or from its highest level to its lowest."""
+
+    name: str
+    #: The level that is changed to, and the one it is compared with.
+    levels: tuple[str, str]
+    estimate: Estimate
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -156,26 +194,93 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 @_once_a_table
 def factors(table: TableFrames) -> list[FactorRow]:
-    """Return main effects and two-way interactions of a factorial design with two-level factors.
+    """Return what each level does against another, and two together, of a grid of factors.
 
-    Main effects first, each kind by its size. None for other designs, and until every variant has
-    finished a seed that all have.
+    Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
+    for other designs, and until every variant has finished a seed or failed.
     """
     found = effects(table)
-    cells = _cells(table)
-    main = {one.factors[0]: one.interval.mean for one in found if len(one.factors) == 1}
-    levels = {name: _levels(cells, name, table) for name in main}
+    names = level_names(table.plan, table.experiment) if found else {}
+    half = float(np.median([one.interval.high - one.interval.low for one in found] or [0]))
     rate = next((row.rate for row in table.comparison if row.rate), "") if found else ""
+    known = {one.effect: one for one in found}
+    largest: dict[tuple[str, ...], float] = {}
+    for one in found:
+        largest[one.factors] = max(largest.get(one.factors, 0.0), abs(one.interval.mean))
+
+    def place(effect: FactorEffect) -> tuple[float, ...]:
+        size = abs(known[effect].interval.mean) if effect in known else 0.0
+        order = list(names).index(effect.factors[0])
+        return len(effect.factors), -largest.get(effect.factors, 0.0), order, -size
+
     return [
         FactorRow(
-            factor=" x ".join(one.factors),
-            **_named(one, levels, main),
-            **_decided(one, cells, table),
-            aliases="; ".join(" x ".join(alias) for alias in one.aliases),
-            rate=rate if "train.optimizer" in one.factors else "",
+            factor=" x ".join(effect.factors),
+            **_named(effect, names, known.get(effect)),
+            **_decided(effect, known.get(effect), table, half),
+            rate=rate if "train.optimizer" in effect.factors else "",
         )
-        for one in sorted(found, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
+        for effect in sorted(_asked(table) if found else [], key=place)
     ]
+
+
+@_once_a_table
+def axes(table: TableFrames) -> list[AxisRow]:
+    """Return how far the levels of each factor lie apart, the largest range first.
+
+    The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
+    by for sure, at most what any pair may. Where those of two do not meet, one surely matters more.
+    None where a pair of levels cannot be told apart.
+    """
+    names = level_names(table.plan, table.experiment) if effects(table) else {}
+    rows = []
+    for name, labels in names.items():
+        pairs = [one for one in effects(table) if one.factors == (name,)]
+        if not pairs or len(pairs) < math.comb(len(labels), 2):
+            continue
+        means, beaten = dict.fromkeys(labels, 0.0), set()
+        for one in pairs:
+            ((off, on),) = one.effect.levels
+            means[on] += one.interval.mean / len(labels)
+            means[off] -= one.interval.mean / len(labels)
+            beaten |= {on} if one.interval.low > 0 else {off} if one.interval.high < 0 else set()
+        ordered = sorted(means, key=lambda level: means[level])
+        apart = means[ordered[-1]] - means[ordered[0]]
+        ends = np.array([(one.interval.low, one.interval.high) for one in pairs])
+        low, high = float(max(0, ends[:, 0].max(), -ends[:, 1].min())), float(abs(ends).max())
+        form = f"+.{decimals(low, high)}f"
+        rest = [f"{labels[level]} {means[level] - means[ordered[0]]:{form}}" for level in ordered]
+        rows.append(
+            AxisRow(
+                axis=name,
+                levels=len(labels),
+                range=apart,
+                low=low,
+                high=high,
+                lowest=", ".join(labels[level] for level in ordered if level not in beaten),
+                order=", ".join([labels[ordered[0]], *rest[1:]]),
+                more_than="",
+            )
+        )
+    less = {row.axis: [one.axis for one in rows if one.high < row.low] for row in rows}
+    rows = [replace(row, more_than=", ".join(less[row.axis])) for row in rows]
+    return sorted(rows, key=lambda row: -row.range)
+
+
+def told(table: TableFrames) -> list[Told]:
+    """Return the largest change of each factor, the largest first: what a headline needs."""
+    found: dict[str, Told] = {}
+    rows = [row for row in factors(table) if not row.changed and row.verdict != _UNKNOWN]
+    count = Counter(row.factor for row in rows)
+    for row in rows:
+        on, _, off = row.effect.partition(_INSTEAD)
+        one = Told(row.factor, (on, off), Estimate(row.difference, row.low, row.high), row.verdict)
+        if count[row.factor] > 1 and row.difference > 0:
+            word = {"worse": "better"}.get(row.verdict, row.verdict)
+            turned = Estimate(-row.difference, -row.high, -row.low)
+            one = Told(row.factor, (off, on), turned, word)
+        found.setdefault(row.factor, one)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -256,16 +361,23 @@ def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
 
 def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    found, cells = effects(table), _cells(table)
-    every = 2 ** len(cells[0].levels)
+    found, cells = effects(table), [one for one in _cells(table) if table.losses[one.id]]
+    every = math.prod(len({one.levels[name] for one in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
+    run = f"{len(cells)} of {every} combinations were run: "
+    aliased = {len(one.factors): one.aliases for one in found}
+    if not all(aliased.get(order) for order in (1, 2)):
+        return run + (
+            "an effect is that of least squares over those, an interaction that is not fitted "
+            "beside it (for a factor of any two, for two of any three) is taken to be nil."
+        )
     main, pair = (
         min(len(alias) for one in found if len(one.factors) == order for alias in one.aliases)
         for order in (1, 2)
     )
-    return (
-        f"{len(cells)} of {every} combinations were run: a main effect is confounded with an "
+    return run + (
+        f"a main effect is confounded with an "
         f"interaction of {main} factors, an interaction of two with one of {pair}; those are taken "
         "to be nil."
     )
@@ -348,74 +460,77 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 @_once_a_table
 def effects(table: TableFrames) -> list[Contrast]:
-    """Return the contrasts of a factorial design with two-level factors; of others none."""
-    cells = _cells(table)
-    names = list(cells[0].levels)
-    two = all({cell.levels[name] for cell in cells} == {0, 1} for name in names)
-    seeds = sorted(set.intersection(*(set(table.losses[cell.id]) for cell in cells)))
-    if not names or not two or not seeds:
+    """Return the contrasts of a grid of factors, at the look at which it stands; of others none.
+
+    None while a cell without a loss may still get one.
+    """
+    cells = [cell for cell in _cells(table) if cell.levels]
+    runs = table.reported
+    waiting = {*runs.loc[runs["outcome"] == "pending", "variant"]}
+    if not cells or any(cell.id in waiting and not table.losses[cell.id] for cell in cells):
         return []
-    levels = {cell.id: [cell.levels[name] for name in names] for cell in cells}
-    errors = {
-        factors: heldout.text_error_of(
-            dict(zip(levels, weight, strict=True)), table.by_document, seeds
-        )
-        for factors, weight in weights(levels, names).items()
-    }
-    found = contrasts(
-        levels,
-        names,
-        {cell.id: [table.losses[cell.id][seed] for seed in seeds] for cell in cells},
-        text_errors={factors: error for factors, error in errors.items() if error},
-        alpha=_ALPHA * (table.experiment.spend or (1.0,))[-1],
-    )
-    if not (ends := table.bias.ends):
-        return found
-    return [
-        replace(one, interval=one.interval.widened(scaled(ends, _of_others(one, cells))))
-        for one in found
-    ]
+    look = max(table.standings[cell.id].look for cell in cells if not cell.baseline)
+    return grid_effects(table.plan, table.losses, table.by_document, table.shares[max(0, look)])
 
 
-def _of_others(one: Contrast, cells: Sequence[PlannedVariant]) -> float:
+def _asked(table: TableFrames) -> list[FactorEffect]:
+    """Return all effects that a plan has, whether or not the runs can tell them."""
+    names = list(table.plan.baseline.levels)
+    return every_effect({c.id: [c.levels[name] for name in names] for c in _cells(table)}, names)
+
+
+def _of_others(one: Contrast, table: TableFrames) -> float:
     """Return what an effect weighs all cells but the baseline by: what biases those, biases it."""
-    base = next(cell for cell in cells if cell.baseline)
-    return -2 / len(cells) * math.prod(2 * base.levels[name] - 1 for name in one.factors)
+    return -one.weights.get(table.plan.baseline.id, 0.0)
 
 
 def _named(
-    one: Contrast, levels: Mapping[str, Sequence[str]], main: Mapping[str, float]
+    effect: FactorEffect, names: Mapping[str, Mapping[int, str]], found: Contrast | None
 ) -> dict[str, Any]:
     """Name an effect by what changes, and an interaction by what that does in either case."""
-    off, on = levels[one.factors[0]]
-    if len(one.factors) == 1:
-        nothing: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
-        nothing |= dict.fromkeys(("with_present", "with_absent"), math.nan)
-        return {"effect": f"{on} instead of {off}", **nothing}
-    absent, present = levels[one.factors[1]]
-    alone, more = main[one.factors[0]], one.interval.mean
-    return {
-        "effect": f"{on} with {present}",
-        "changed": on,
-        "present": present,
-        "with_present": alone + more,
-        "absent": absent,
-        "with_absent": alone - more,
-    }
+    off, on = (names[effect.factors[0]][level] for level in effect.levels[0])
+    named: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
+    named |= dict.fromkeys(("with_present", "with_absent"), math.nan)
+    named["aliases"] = "; ".join(" x ".join(alias) for alias in found.aliases) if found else ""
+    if len(effect.factors) == 1:
+        return {"effect": f"{on}{_INSTEAD}{off}", **named}
+    absent, present = (names[effect.factors[1]][level] for level in effect.levels[1])
+    named |= {"effect": f"{on} with {present}", "changed": on, "present": present, "absent": absent}
+    if found:
+        more = found.interval.mean
+        named |= {"with_present": found.middle + more, "with_absent": found.middle - more}
+    return named
 
 
-def _decided(one: Contrast, cells: Sequence[PlannedVariant], table: TableFrames) -> dict[str, Any]:
-    """Return an effect's interval and verdict: of the cells that it adds, less the others."""
-    signs = {c.id: math.prod(2 * c.levels[name] - 1 for name in one.factors) for c in cells}
-    added, taken = ([id_ for id_, own in signs.items() if own == sign] for sign in (1, -1))
-    interval = one.interval
+def _decided(
+    effect: FactorEffect, found: Contrast | None, table: TableFrames, half: float
+) -> dict[str, Any]:
+    """Return an effect's interval and verdict: of the cells that it adds, less the others.
+
+    `half` is the median width of the intervals of all effects.
+    """
+    if found is None:
+        nothing = ("difference", "low", "high", "p_corrected", "alpha", "df", "seed_se", "text_se")
+        return dict.fromkeys(nothing, math.nan) | {
+            "verdict": _UNKNOWN,
+            "bias": "",
+            "pooled": False,
+            "why": "its combinations were not run, or failed",
+        }
+    added, taken = _sides(effect, _cells(table))
+    interval = found.interval
     word = judged(interval, table.margin, *sides(table.reported, added, taken))
+    why = ""
+    if interval.high - interval.low > _WIDE * half:
+        of_text = interval.text_se > interval.seed_se
+        why = "the text" if of_text else "few runs" if interval.pooled else "varies over seeds"
     return {
         "difference": interval.mean,
         "low": interval.low,
         "high": interval.high,
-        "verdict": word,
-        "bias": table.beside(word, interval, _of_others(one, cells)),
+        "verdict": _TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
+        "why": why,
+        "bias": table.beside(word, interval, _of_others(found, table)),
         "p_corrected": interval.p,
         "alpha": interval.alpha,
         "df": interval.df,
@@ -425,30 +540,55 @@ def _decided(one: Contrast, cells: Sequence[PlannedVariant], table: TableFrames)
     }
 
 
-def _levels(cells: Sequence[PlannedVariant], name: str, table: TableFrames) -> tuple[str, str]:
-    """Write a factor's two values, that of level 0 and that of level 1: `gelu`, `lr=0.003`."""
-    values = {cell.levels[name]: _value(cell, name, table) for cell in cells}
-    labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
-    off, on = _written(name, values)
-    return labels[0] or off, labels[1] or on
+def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
+    """Return the cells, by id, that an effect adds and that it takes."""
+    by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    for one in cells:
+        at = [one.levels[name] for name in effect.factors]
+        signs = [(a == on) - (a == off) for a, (off, on) in zip(at, effect.levels, strict=True)]
+        by_sign[math.prod(signs)].append(one.id)
+    return by_sign[1], by_sign[-1]
 
 
-def _value(cell: PlannedVariant, name: str, table: TableFrames) -> Any:
+def name_of(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
+    """Write an effect by its factors, and where one has more than two levels by those, too."""
+    told = [
+        name if len(names[name]) == 2 else f"{name} {names[name][on]} for {names[name][off]}"
+        for name, (off, on) in zip(effect.factors, effect.levels, strict=True)
+    ]
+    return " x ".join(told)
+
+
+def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[int, str]]:
+    """Write the levels of each factor of a grid: `gelu`, `lr=0.003`."""
+    cells = [variant for variant in plan.variants if not variant.role]
+    names = {}
+    for name in plan.baseline.levels:
+        values = {cell.levels[name]: _value(cell, name, plan, experiment) for cell in cells}
+        labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
+        texts = _written(name, values)
+        names[name] = {level: labels[level] or texts[level] for level in sorted(values)}
+    return names
+
+
+def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> Any:
     """Return what a factor is in a cell: of a slot, a size, an option, text or `train`."""
     key, _, inner = name.partition(".")
     if key == "train":
-        return cell.train.get(inner, getattr(table.experiment.train, inner))
+        return cell.train.get(inner, getattr(experiment.train, inner))
     if key == "data":
-        return getattr(table.plan.text_of(cell).source, inner)
+        return getattr(plan.text_of(cell).source, inner)
     return cell.model[key][inner] if inner else cell.model[key]
 
 
-def _written(name: str, values: Mapping[int, Any]) -> tuple[str, str]:
+def _written(name: str, values: Mapping[int, Any]) -> dict[int, str]:
     key = name.rpartition(".")[2]
     if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
-        return f"{key}={written(values[0])}", f"{key}={written(values[1])}"
-    off, on = (entry_text(values[level], options=False) for level in (0, 1))
-    return (off, on) if off != on else (entry_text(values[0]), entry_text(values[1]))
+        return {level: f"{key}={written(value)}" for level, value in values.items()}
+    short = {level: entry_text(value, options=False) for level, value in values.items()}
+    if len({*short.values()}) == len(short):
+        return short
+    return {level: entry_text(value) for level, value in values.items()}
 
 
 def _differences(losses: Mapping[int, float], against: Mapping[int, float]) -> list[float]:

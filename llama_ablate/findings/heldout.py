@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from llama_ablate.evidence import Interval, verdict
+from llama_ablate.evidence import Interval, factorial, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
 from llama_ablate.findings.comparison import Losses
@@ -144,6 +144,29 @@ def text_error_of(
         return None
     nats = np.reshape([both[0] for both in every], (len(seeds), len(weights), len(tokens)))
     return text_error(np.einsum("v,svf->sf", list(weights.values()), nats), tokens)
+
+
+def completed(
+    documents: ByDocument, losses: Losses, variants: Sequence[str], seeds: Sequence[int]
+) -> ByDocument:
+    """Return the losses of some variants and seeds by document, runs without a loss filled in.
+
+    By least squares, as `factorial.completed` does. As they are where variants differ in documents.
+    """
+    every = {(v, s): documents.get(v, {}).get(s) for v in variants for s in seeds if s in losses[v]}
+    known = [both for both in every.values() if both is not None]
+    if len(known) == len(variants) * len(seeds) or len({both[1].tobytes() for both in known}) != 1:
+        return documents
+    nothing = np.full_like(known[0][0], math.nan)
+    pairs = [[every.get((v, s)) for s in seeds] for v in variants]
+    nats = factorial.completed(
+        np.array([[nothing if both is None else both[0] for both in own] for own in pairs])
+    )
+    tokens = known[0][1]
+    return {
+        v: {s: np.stack([nats[i, j], tokens]) for j, s in enumerate(seeds)}
+        for i, v in enumerate(variants)
+    }
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:

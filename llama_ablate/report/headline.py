@@ -20,11 +20,15 @@ from llama_ablate.terminal import listed, plural
 _VERDICTS = (
     "better",
     "worse",
+    "lower together",
+    "higher together",
     "diverged",
     "collapsed",
     "failed",
     "equivalent",
+    "add up",
     "inconclusive",
+    "not estimable",
     "too short",
     "pending",
 )
@@ -38,7 +42,7 @@ _RESULTS = (
     "pending",
 )
 #: What decides nothing, and is counted where there is more than a few of it.
-_OPEN = ("equivalent", "inconclusive", "too short", "undecided")
+_OPEN = ("equivalent", "add up", "inconclusive", "not estimable", "too short", "undecided")
 #: How a gap to the baseline goes with size, as a sentence has it.
 _TRENDS = {
     "grows": "grows for",
