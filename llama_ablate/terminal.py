@@ -16,19 +16,11 @@ _USER = re.compile(r"(?<=:/)(/?)[^/'\"]*@")
 _CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 #: How words of a table are coloured: SGR codes of ECMA-48. Every word stands for itself without.
 _COLOURS = {
-    "32": ("better", "lower together", "supported", "holds", "ok"),
-    "33": ("worse", "higher together", "refuted"),
-    "36": ("equivalent", "add up", "running"),
+    "32": ("better", "supported", "holds", "ok"),
+    "33": ("worse", "refuted"),
+    "36": ("equivalent", "running"),
     "31": ("diverged", "collapsed", "failed", "fails", "oom", "timeout", "error"),
-    "2": (
-        "inconclusive",
-        "not estimable",
-        "too short",
-        "undecided",
-        "undecidable",
-        "no verdict",
-        "pending",
-    ),
+    "2": ("inconclusive", "too short", "undecided", "undecidable", "no verdict", "pending"),
 }
 _SGR = {word: code for code, words in _COLOURS.items() for word in words}
 # A cell of its own: two spaces stand before it, and two, a bracket or the line's end behind.

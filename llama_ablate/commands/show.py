@@ -39,7 +39,7 @@ def run(options: ShowOptions) -> Answer:
         variant = selection.variant(frames, options.what, "variant or run")
         return Answer(*details.variant(frames.table, variant))
     shown: list[str | DataFrame] = []
-    for name in ("factors", "comparison", "steps", "stability", "metrics"):
+    for name in ("axes", "factors", "interactions", "comparison", "steps", "stability", "metrics"):
         section = sections.SECTIONS[name](frames)
         if section and (section.printed or name == "metrics"):
             shown += [section.title] * (section.title != "Comparison")

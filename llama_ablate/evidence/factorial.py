@@ -45,8 +45,6 @@ class Contrast:
     weights: Mapping[str, float]
     #: Effects that the design's cells cannot tell apart from this one.
     aliases: tuple[Factors, ...]
-    #: Of an interaction, the mean of what the first change does at either level of the other.
-    middle: float
 
     @property
     def factors(self) -> Factors:
@@ -87,8 +85,7 @@ def weights(
     chapter 5). Where all combinations were run, or a balanced fraction, these are differences of
     marginal means. An effect that another one can take the place of is left out.
     """
-    design = _Design.of(tuple(map(tuple, levels.values())), tuple(factors))
-    return {effect: weight for effect, (weight, _) in design.weights.items()}
+    return dict(_Design.of(tuple(map(tuple, levels.values())), tuple(factors)).weights)
 
 
 def contrasts(
@@ -119,47 +116,41 @@ def contrasts(
     """
     design = _Design.of(tuple(map(tuple, levels.values())), tuple(factors))
     fit = _Fit.of(np.array([losses[cell] for cell in levels], float))
-    found = {
-        effect: fit.of_contrast(weight, design.spaces[effect.factors])
-        for effect, (weight, _) in design.weights.items()
-        if fit.tells(weight)
-    }
+    if np.isnan(fit.losses).any():
+        return []
     rows = []
-    for effect, estimated in found.items():
-        weight, middle = design.weights[effect]
+    for effect, weight in design.weights.items():
+        estimated = fit.of_contrast(weight, design.spaces[effect.factors])
         text = (text_errors or {}).get(effect, EXACT)
-        interval = t_interval(*estimated, text=text, alpha=alpha, times=len(found))
+        interval = t_interval(*estimated, text=text, alpha=alpha, times=len(design.weights))
         by = dict(zip(levels, map(float, weight), strict=True))
-        about = float(middle @ fit.losses.mean(1))
-        rows.append(Contrast(effect, interval, by, design.aliases[effect], about))
+        rows.append(Contrast(effect, interval, by, design.aliases[effect]))
     return rows
 
 
-def completed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fill the missing runs (NaN) of an array of cells, seeds and whatever was measured of a run.
+def completed(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Fill the missing runs (NaN) of a table of cells and seeds.
 
     Each gets the sum of its cell's and its seed's number in the least squares fit to all others, so
-    that means over the whole table are those of the fit (Yates 1933, Emp. J. Exp. Agric. 1).
+    that means over the whole table are those of the fit (Yates 1933, Emp. J. Exp. Agric. 1). All
+    are NaN where the runs fall apart into parts that share neither cells nor seeds.
     """
-    flat = values.reshape(*values.shape[:2], -1)
-    present = np.asarray(~np.isnan(flat).any(2))
-    if present.all():
-        return values
-    there, runs = present[:, :, None], present.sum(0)[:, None]
-    known = np.where(there, flat, 0.0)
-    seeds = known.sum(0) / runs
-    cells = _inverse(present.tobytes(), present.shape) @ (known - there * seeds).sum(1)
-    seeds -= np.einsum("cs,cf->sf", present, cells) / runs
-    return np.where(there, flat, cells[:, None] + seeds).reshape(values.shape)
+    present = ~np.isnan(losses)
+    coded = np.hstack(
+        [np.eye(size)[at] for size, at in zip(losses.shape, np.nonzero(present), strict=True)]
+    )
+    fit, _, rank, _ = np.linalg.lstsq(coded, losses[present])
+    if rank < sum(losses.shape) - 1:
+        return np.full(losses.shape, math.nan)
+    cells, seeds = np.split(fit, [len(losses)])
+    return np.where(present, losses, cells[:, None] + seeds)
 
 
 @dataclass(frozen=True, eq=False)
 class _Design:
     """What the effects of a grid weigh its cells by."""
 
-    #: Of each effect that can be told; of an interaction also of the mean of what the first change
-    #: does at either level of the other, of others nothing.
-    weights: Mapping[FactorEffect, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    weights: Mapping[FactorEffect, NDArray[np.float64]]
     aliases: Mapping[FactorEffect, tuple[Factors, ...]]
     #: An orthonormal basis of all contrasts of the same factors, (C, contrasts).
     spaces: Mapping[Factors, NDArray[np.float64]]
@@ -167,33 +158,26 @@ class _Design:
     @staticmethod
     @lru_cache(maxsize=32)
     def of(cells: tuple[tuple[int, ...], ...], factors: Factors) -> "_Design":
-        columns = np.array(cells).T
-        values = [np.unique(column) for column in columns]
+        every = [sorted(set(column)) for column in zip(*cells, strict=True)]
         coded = [
-            np.asarray(column[:, None] == own, float)
-            for column, own in zip(columns, values, strict=True)
+            np.eye(len(own))[np.searchsorted(own, column)]
+            for own, column in zip(every, zip(*cells, strict=True), strict=True)
         ]
-        found = {}
         models = [_columns(coded, order) for order in (1, 2)]
         inverses = [np.linalg.pinv(model, rcond=_NOUGHT) for model in models]
+        found: dict[FactorEffect, NDArray[np.float64]] = {}
+        spaces: dict[Factors, NDArray[np.float64]] = {}
         for effect in every_effect(dict(zip(map(str, cells), cells, strict=True)), factors):
-            chosen = [factors.index(name) for name in effect.factors]
-            order = len(chosen)
-            even = [np.full((1, len(own)), 1 / len(own)) for own in values]
-            changed, at_either = list(even), list(even)
-            for place, i, (low, high) in zip(range(order), chosen, effect.levels, strict=True):
-                ends = [np.asarray(values[i] == level, float)[None] for level in (high, low)]
-                changed[i] = ends[0] - ends[1]
-                at_either[i] = (ends[0] + ends[1]) / 2 if place else changed[i]
-            wanted = _columns(changed, order, chosen) / 2 ** (order - 1)
+            chosen, order = [factors.index(name) for name in effect.factors], len(effect.factors)
+            changed = [np.zeros((1, len(own))) for own in every]
+            for i, (low, high) in zip(chosen, effect.levels, strict=True):
+                changed[i][0, [every[i].index(low), every[i].index(high)]] = -1, 1
+            wanted = _columns(changed, order, chosen)[0] / 2 ** (order - 1)
             weight = wanted @ inverses[order - 1]
             if np.allclose(weight @ models[order - 1], wanted, atol=_NOUGHT):
-                middle = _columns(at_either, 2, chosen[:1]) @ inverses[1] * (order - 1)
-                found[effect] = (weight[0], middle[0])
-        of_factors: dict[Factors, list[NDArray[np.float64]]] = {}
-        for effect, (weight, _) in found.items():
-            of_factors.setdefault(effect.factors, []).append(weight)
-        spaces = {names: _basis(np.transpose(own)) for names, own in of_factors.items()}
+                found[effect] = weight
+                known = spaces.get(effect.factors, np.empty((len(cells), 0)))
+                spaces[effect.factors] = _basis(np.column_stack([known, weight]))
         return _Design(found, _aliases(found, coded, factors), spaces)
 
 
@@ -224,16 +208,6 @@ class _Fit:
         variances = np.where(runs > 1, own / np.maximum(worth, _NOUGHT), own.sum() / total)
         return cls(losses, rest, present, variances, total / (cells - 1))
 
-    def tells(self, weight: NDArray[np.float64]) -> bool:
-        """Return whether the runs that there are can tell a contrast of cells."""
-        return bool(np.allclose(self._of_runs(weight).sum(1), weight, atol=_NOUGHT))
-
-    def _of_runs(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what the estimate of a contrast weighs each run by, (cells, seeds)."""
-        present = self.present
-        cells = _inverse(present.tobytes(), present.shape) @ weight
-        return np.asarray(present * (cells[:, None] - cells @ present / present.sum(0)))
-
     def of_contrast(
         self, weight: NDArray[np.float64], space: NDArray[np.float64]
     ) -> tuple[list[float], float, float, bool]:
@@ -242,9 +216,7 @@ class _Fit:
         Its mean over seeds is the estimate; the variance is that of one seed of so many.
         """
         cells, seeds = self.losses.shape
-        runs = self._of_runs(weight)
-        values = weight @ self.losses.mean(1) + seeds * (runs * self.rest).sum(0)
-        by = seeds * (runs**2).sum(1)
+        values, by = weight @ self.losses, weight**2 * seeds / self.present.sum(1)
         pooled, df = float(by @ self.variances), self._freedom_of(by)
         varying = [
             self._over_seeds(by, basis, pooled, df)
@@ -296,14 +268,6 @@ class _Fit:
         return max(f, _COUNTED * f * float(trace / max(squares, trace / most)))
 
 
-@lru_cache(maxsize=64)
-def _inverse(present: bytes, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Return the inverse of the cells' normal equations once seeds are taken off, (C, C)."""
-    there = np.frombuffer(present, bool).reshape(shape).astype(float)
-    normal = np.diag(there.sum(1)) - there / there.sum(0) @ there.T
-    return np.asarray(np.linalg.pinv(normal, rcond=_NOUGHT, hermitian=True))
-
-
 def _columns(
     parts: Sequence[NDArray[np.float64]], order: int, within: Sequence[int] = ()
 ) -> NDArray[np.float64]:
@@ -335,25 +299,19 @@ def _basis(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _aliases(
-    found: Mapping[FactorEffect, tuple[NDArray[np.float64], NDArray[np.float64]]],
+    found: Mapping[FactorEffect, NDArray[np.float64]],
     coded: Sequence[NDArray[np.float64]],
     factors: Factors,
 ) -> dict[FactorEffect, tuple[Factors, ...]]:
     """Return for each effect the other factors whose interaction could be all of it."""
     aliases: dict[FactorEffect, tuple[Factors, ...]] = dict.fromkeys(found, ())
     rows = len(coded[0])
-    if rows == math.prod(own.shape[1] for own in coded):
-        return aliases
-    signs = [own[:, 1:] - own[:, :1] for own in coded]
-    for order in range(1, len(factors) + 1):
-        for chosen in itertools.combinations(range(len(factors)), order):
-            names = tuple(factors[i] for i in chosen)
-            space = _product([signs[i] for i in chosen], rows)
-            if space.shape[1] >= rows - 1:
-                continue
-            basis = _basis(space)
-            for effect, (weight, _) in found.items():
-                inside = float(((basis.T @ weight) ** 2).sum())
-                if names != effect.factors and math.isclose(inside, float(weight @ weight)):
-                    aliases[effect] += (names,)
+    signs = dict(zip(factors, (own[:, 1:] - own[:, :1] for own in coded), strict=True))
+    sets = [c for n in range(1, len(factors) + 1) for c in itertools.combinations(factors, n)]
+    for names in sets if rows < math.prod(own.shape[1] for own in coded) else ():
+        space = _basis(_product([signs[name] for name in names], rows))
+        for effect, weight in found.items():
+            inside = math.isclose(np.linalg.norm(space.T @ weight), np.linalg.norm(weight))
+            if inside and names != effect.factors and space.shape[1] < rows - 1:
+                aliases[effect] += (names,)
     return aliases

@@ -2,11 +2,10 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,7 +29,8 @@ _MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
 _WIDE = 2  # times the median half width, beyond which a row says why
 #: What an interaction's interval says: two changes together are neither better nor worse.
 _TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
-_UNKNOWN, _INSTEAD = "not estimable", " instead of "
+_UNKNOWN = "not estimable"
+_OF_INTERVAL = ("alpha", "df", "seed_se", "text_se", "pooled")
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,9 @@ class AxisRow(Row):
         "levels none other is surely lower than", "lowest, or may be", leading=True
     )
     order: str = column("levels by their loss, less that of the lowest", "levels, the lowest first")
-    more_than: str = column("axes that surely matter less", "matters more than", optional=True)
-
-
-class Told(NamedTuple):
-    """What an axis shows in one change: its only one, or from its highest level to its lowest."""
-
-    name: str
-    #: The level that is changed to, and the one it is compared with.
-    levels: tuple[str, str]
-    estimate: Estimate
-    verdict: str
+    more_than: str = column(
+        "axes that surely matter less", "matters more than", optional=True, default=""
+    )
 
 
 @dataclass(frozen=True)
@@ -199,28 +191,28 @@ def factors(table: TableFrames) -> list[FactorRow]:
     Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
     for other designs, and until every variant has finished a seed or failed.
     """
-    found = effects(table)
-    names = level_names(table.plan, table.experiment) if found else {}
-    half = float(np.median([one.interval.high - one.interval.low for one in found] or [0]))
-    rate = next((row.rate for row in table.comparison if row.rate), "") if found else ""
-    known = {one.effect: one for one in found}
-    largest: dict[tuple[str, ...], float] = {}
-    for one in found:
-        largest[one.factors] = max(largest.get(one.factors, 0.0), abs(one.interval.mean))
+    found = {one.effect: one for one in effects(table)}
+    if not found:
+        return []
+    names = level_names(table.plan, table.experiment)
+    rate = next((row.rate for row in table.comparison if row.rate), "")
+    size = {effect: abs(one.interval.mean) for effect, one in found.items()}
+    largest = {e.factors: size[e] for e in sorted(size, key=lambda effect: size[effect])}
 
-    def place(effect: FactorEffect) -> tuple[float, ...]:
-        size = abs(known[effect].interval.mean) if effect in known else 0.0
-        order = list(names).index(effect.factors[0])
-        return len(effect.factors), -largest.get(effect.factors, 0.0), order, -size
+    def place(effect: FactorEffect) -> tuple[object, ...]:
+        own = largest.get(effect.factors, 0.0)
+        return len(effect.factors), -own, effect.factors, -size.get(effect, 0.0)
 
+    factors = list(names)
+    cells = {cell.id: [cell.levels[name] for name in factors] for cell in _cells(table)}
     return [
         FactorRow(
             factor=" x ".join(effect.factors),
-            **_named(effect, names, known.get(effect)),
-            **_decided(effect, known.get(effect), table, half),
+            **_named(effect, names, found),
+            **_decided(effect, found, table),
             rate=rate if "train.optimizer" in effect.factors else "",
         )
-        for effect in sorted(_asked(table) if found else [], key=place)
+        for effect in sorted(every_effect(cells, factors), key=place)
     ]
 
 
@@ -232,55 +224,46 @@ def axes(table: TableFrames) -> list[AxisRow]:
     by for sure, at most what any pair may. Where those of two do not meet, one surely matters more.
     None where a pair of levels cannot be told apart.
     """
-    names = level_names(table.plan, table.experiment) if effects(table) else {}
     rows = []
-    for name, labels in names.items():
-        pairs = [one for one in effects(table) if one.factors == (name,)]
+    for name, labels in level_names(table.plan, table.experiment).items():
+        pairs = {e.effect.levels[0]: e.interval for e in effects(table) if e.factors == (name,)}
         if not pairs or len(pairs) < math.comb(len(labels), 2):
             continue
-        means, beaten = dict.fromkeys(labels, 0.0), set()
-        for one in pairs:
-            ((off, on),) = one.effect.levels
-            means[on] += one.interval.mean / len(labels)
-            means[off] -= one.interval.mean / len(labels)
-            beaten |= {on} if one.interval.low > 0 else {off} if one.interval.high < 0 else set()
-        ordered = sorted(means, key=lambda level: means[level])
-        apart = means[ordered[-1]] - means[ordered[0]]
-        ends = np.array([(one.interval.low, one.interval.high) for one in pairs])
-        low, high = float(max(0, ends[:, 0].max(), -ends[:, 1].min())), float(abs(ends).max())
+        pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
+        above = {
+            level: max(i.mean for (_, on), i in pairs.items() if on == level) for level in labels
+        }
+        surely = {
+            level: max(i.low for (_, on), i in pairs.items() if on == level) for level in labels
+        }
+        first, *others = sorted(labels, key=lambda level: above[level])
+        low, high = max(0.0, *surely.values()), max(i.high for i in pairs.values())
         form = f"+.{decimals(low, high)}f"
-        rest = [f"{labels[level]} {means[level] - means[ordered[0]]:{form}}" for level in ordered]
         rows.append(
             AxisRow(
                 axis=name,
                 levels=len(labels),
-                range=apart,
+                range=max(above.values()),
                 low=low,
                 high=high,
-                lowest=", ".join(labels[level] for level in ordered if level not in beaten),
-                order=", ".join([labels[ordered[0]], *rest[1:]]),
-                more_than="",
+                lowest=", ".join(
+                    labels[level] for level in (first, *others) if not surely[level] > 0
+                ),
+                order=", ".join(
+                    [labels[first], *(f"{labels[level]} {above[level]:{form}}" for level in others)]
+                ),
             )
         )
-    less = {row.axis: [one.axis for one in rows if one.high < row.low] for row in rows}
-    rows = [replace(row, more_than=", ".join(less[row.axis])) for row in rows]
+    less = {row.axis: ", ".join(one.axis for one in rows if one.high < row.low) for row in rows}
+    rows = [replace(row, more_than=less[row.axis]) for row in rows]
     return sorted(rows, key=lambda row: -row.range)
 
 
-def told(table: TableFrames) -> list[Told]:
+def told(table: TableFrames) -> list[FactorRow]:
     """Return the largest change of each factor, the largest first: what a headline needs."""
-    found: dict[str, Told] = {}
-    rows = [row for row in factors(table) if not row.changed and row.verdict != _UNKNOWN]
-    count = Counter(row.factor for row in rows)
-    for row in rows:
-        on, _, off = row.effect.partition(_INSTEAD)
-        one = Told(row.factor, (on, off), Estimate(row.difference, row.low, row.high), row.verdict)
-        if count[row.factor] > 1 and row.difference > 0:
-            word = {"worse": "better"}.get(row.verdict, row.verdict)
-            turned = Estimate(-row.difference, -row.high, -row.low)
-            one = Told(row.factor, (off, on), turned, word)
-        found.setdefault(row.factor, one)
-    return list(found.values())
+    rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
+    first = {row.factor: row for row in reversed(rows)}
+    return [row for row in rows if row is first[row.factor]]
 
 
 @dataclass(frozen=True)
@@ -473,55 +456,56 @@ def effects(table: TableFrames) -> list[Contrast]:
     return grid_effects(table.plan, table.losses, table.by_document, table.shares[max(0, look)])
 
 
-def _asked(table: TableFrames) -> list[FactorEffect]:
-    """Return all effects that a plan has, whether or not the runs can tell them."""
-    names = list(table.plan.baseline.levels)
-    return every_effect({c.id: [c.levels[name] for name in names] for c in _cells(table)}, names)
-
-
-def _of_others(one: Contrast, table: TableFrames) -> float:
-    """Return what an effect weighs all cells but the baseline by: what biases those, biases it."""
-    return -one.weights.get(table.plan.baseline.id, 0.0)
-
-
 def _named(
-    effect: FactorEffect, names: Mapping[str, Mapping[int, str]], found: Contrast | None
+    effect: FactorEffect,
+    names: Mapping[str, Mapping[int, str]],
+    found: Mapping[FactorEffect, Contrast],
 ) -> dict[str, Any]:
     """Name an effect by what changes, and an interaction by what that does in either case."""
-    off, on = (names[effect.factors[0]][level] for level in effect.levels[0])
-    named: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
-    named |= dict.fromkeys(("with_present", "with_absent"), math.nan)
-    named["aliases"] = "; ".join(" x ".join(alias) for alias in found.aliases) if found else ""
-    if len(effect.factors) == 1:
-        return {"effect": f"{on}{_INSTEAD}{off}", **named}
-    absent, present = (names[effect.factors[1]][level] for level in effect.levels[1])
-    named |= {"effect": f"{on} with {present}", "changed": on, "present": present, "absent": absent}
-    if found:
-        more = found.interval.mean
-        named |= {"with_present": found.middle + more, "with_absent": found.middle - more}
-    return named
+    (off, on), *other = effect.levels
+    words = names[effect.factors[0]]
+    if not other:
+        nothing: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
+        nothing |= dict.fromkeys(("with_present", "with_absent"), math.nan)
+        return {"effect": f"{words[on]} instead of {words[off]}", **nothing}
+    # On average over the levels of the other the first change does what it does alone.
+    (base, level), second = other[0], names[effect.factors[1]]
+    beyond = {base: 0.0} | {
+        changes[1]: 2 * one.interval.mean
+        for (factors, (first, *more)), one in found.items()
+        for changes in more
+        if factors == effect.factors and first == (off, on)
+    }
+    alone = [
+        one.interval.mean * (1 if changes == ((off, on),) else -1)
+        for (factors, changes), one in found.items()
+        if factors == effect.factors[:1] and {*changes[0]} == {off, on}
+    ]
+    known = alone and beyond.keys() == second.keys()
+    without = alone[0] - sum(beyond.values()) / len(beyond) if known else math.nan
+    return {
+        "effect": f"{words[on]} with {second[level]}",
+        "changed": words[on],
+        "present": second[level],
+        "with_present": without + beyond.get(level, math.nan),
+        "absent": second[base],
+        "with_absent": without,
+    }
 
 
 def _decided(
-    effect: FactorEffect, found: Contrast | None, table: TableFrames, half: float
+    effect: FactorEffect, found: Mapping[FactorEffect, Contrast], table: TableFrames
 ) -> dict[str, Any]:
-    """Return an effect's interval and verdict: of the cells that it adds, less the others.
-
-    `half` is the median width of the intervals of all effects.
-    """
-    if found is None:
-        nothing = ("difference", "low", "high", "p_corrected", "alpha", "df", "seed_se", "text_se")
-        return dict.fromkeys(nothing, math.nan) | {
-            "verdict": _UNKNOWN,
-            "bias": "",
-            "pooled": False,
-            "why": "its combinations were not run, or failed",
-        }
-    added, taken = _sides(effect, _cells(table))
-    interval = found.interval
-    word = judged(interval, table.margin, *sides(table.reported, added, taken))
+    """Return an effect's interval and verdict: of the cells that it adds, less the others."""
+    if effect not in found:
+        nothing = ("difference", "low", "high", "p_corrected", *_OF_INTERVAL)
+        told = {"why": "its combinations were not run, or failed", "bias": "", "aliases": ""}
+        return {**dict.fromkeys(nothing, math.nan), "verdict": _UNKNOWN, **told, "pooled": False}
+    one, interval = found[effect], found[effect].interval
+    word = judged(interval, table.margin, *sides(table.reported, *_sides(effect, _cells(table))))
+    usual = np.median([other.interval.high - other.interval.low for other in found.values()])
     why = ""
-    if interval.high - interval.low > _WIDE * half:
+    if interval.high - interval.low > _WIDE * usual:
         of_text = interval.text_se > interval.seed_se
         why = "the text" if of_text else "few runs" if interval.pooled else "varies over seeds"
     return {
@@ -530,13 +514,10 @@ def _decided(
         "high": interval.high,
         "verdict": _TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
         "why": why,
-        "bias": table.beside(word, interval, _of_others(found, table)),
+        "bias": table.beside(word, interval, -one.weights.get(table.plan.baseline.id, 0.0)),
         "p_corrected": interval.p,
-        "alpha": interval.alpha,
-        "df": interval.df,
-        "seed_se": interval.seed_se,
-        "text_se": interval.text_se,
-        "pooled": interval.pooled,
+        "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
+        **{name: getattr(interval, name) for name in _OF_INTERVAL},
     }
 
 

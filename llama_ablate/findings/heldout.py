@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from llama_ablate.evidence import Interval, factorial, verdict
+from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
 from llama_ablate.findings.comparison import Losses
@@ -121,52 +121,30 @@ def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str
     for variant, own in losses.items():
         if variant == against or not (seeds := own.keys() & losses.get(against, {}).keys()):
             continue
-        error = text_error_of({variant: 1.0, against: -1.0}, documents, sorted(seeds))
+        error = text_error_of({seed: {variant: 1.0, against: -1.0} for seed in seeds}, documents)
         if error is not None:
             errors[variant] = error
     return errors
 
 
 def text_error_of(
-    weights: Mapping[str, float], documents: ByDocument, seeds: Sequence[int]
+    weights: Mapping[int, Mapping[str, float]], documents: ByDocument
 ) -> StandardError | None:
-    """Return the text's part of the error of a weighted sum of variants' losses over some seeds.
+    """Return the text's part of the error of a weighted sum of variants' losses, by seed.
 
     None where a variant has no losses by document for one of them, or other documents than the
     rest.
     """
-    each = [[documents.get(variant, {}).get(seed) for variant in weights] for seed in seeds]
-    every = [both for of_seed in each for both in of_seed if both is not None]
-    if len(every) < len(seeds) * len(weights) or len({both[1].tobytes() for both in every}) > 1:
+    each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
+    known = [both for of_seed in each for both in of_seed if both is not None]
+    if len(known) < sum(map(len, each)) or len({both[1].tobytes() for both in known}) != 1:
         return None
-    tokens = every[0][1]
+    tokens = known[0][1]
     if len(tokens) < 2:
         return None
-    nats = np.reshape([both[0] for both in every], (len(seeds), len(weights), len(tokens)))
-    return text_error(np.einsum("v,svf->sf", list(weights.values()), nats), tokens)
-
-
-def completed(
-    documents: ByDocument, losses: Losses, variants: Sequence[str], seeds: Sequence[int]
-) -> ByDocument:
-    """Return the losses of some variants and seeds by document, runs without a loss filled in.
-
-    By least squares, as `factorial.completed` does. As they are where variants differ in documents.
-    """
-    every = {(v, s): documents.get(v, {}).get(s) for v in variants for s in seeds if s in losses[v]}
-    known = [both for both in every.values() if both is not None]
-    if len(known) == len(variants) * len(seeds) or len({both[1].tobytes() for both in known}) != 1:
-        return documents
-    nothing = np.full_like(known[0][0], math.nan)
-    pairs = [[every.get((v, s)) for s in seeds] for v in variants]
-    nats = factorial.completed(
-        np.array([[nothing if both is None else both[0] for both in own] for own in pairs])
-    )
-    tokens = known[0][1]
-    return {
-        v: {s: np.stack([nats[i, j], tokens]) for j, s in enumerate(seeds)}
-        for i, v in enumerate(variants)
-    }
+    own = (np.array([*weights[seed].values()]) for seed in sorted(weights))
+    nats = [np.array([both[0] for both in of_seed if both is not None]) for of_seed in each]
+    return text_error([by @ of_seed for by, of_seed in zip(own, nats, strict=True)], tokens)
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:

@@ -25,7 +25,7 @@ from llama_ablate.evidence import (
     simultaneous,
     verdict,
 )
-from llama_ablate.evidence.factorial import weights
+from llama_ablate.evidence.factorial import FactorEffect, weights
 from llama_ablate.evidence.sequential import State, is_futile, spending, standings
 from llama_ablate.findings import comparison, heldout, tuning
 from llama_ablate.findings.controls import scaled
@@ -175,37 +175,31 @@ def grid_effects(
     Over the seeds that two cells or more have, and the cells that have one of those. Each is
     widened by the bias that the repeated baseline leaves possible.
     """
-    cells = [v for v in table.variants if v.levels and losses[v.id]]
-    count = Counter(seed for cell in cells for seed in losses[cell.id])
+    names, base = list(table.baseline.levels), table.baseline.id
+    every = {v.id: [v.levels[name] for name in names] for v in table.variants if v.levels}
+    count = Counter(seed for cell in every for seed in losses[cell])
     seeds = sorted(seed for seed, runs in count.items() if runs > 1)
-    names = list(table.baseline.levels)
-    levels = {
-        cell.id: [cell.levels[name] for name in names]
-        for cell in cells
-        if any(seed in losses[cell.id] for seed in seeds)
-    }
+    levels = {cell: own for cell, own in every.items() if losses[cell].keys() & {*seeds}}
     if not levels:
         return []
-    documents = heldout.completed(by_document, losses, list(levels), seeds)
-    errors = {
-        effect: heldout.text_error_of(dict(zip(levels, weight, strict=True)), documents, seeds)
-        for effect, weight in weights(levels, names).items()
+    of_effect: dict[FactorEffect, dict[int, dict[str, float]]] = {
+        e: {} for e in weights(levels, names)
     }
+    for seed in seeds:
+        there = {cell: own for cell, own in levels.items() if seed in losses[cell]}
+        for effect, weight in weights(there, names).items():
+            of_effect.get(effect, {})[seed] = dict(zip(there, weight, strict=True))
+    errors = {effect: heldout.text_error_of(own, by_document) for effect, own in of_effect.items()}
     found = contrasts(
         levels,
         names,
-        {id_: [losses[id_].get(seed, math.nan) for seed in seeds] for id_ in levels},
+        {cell: [losses[cell].get(seed, math.nan) for seed in seeds] for cell in levels},
         text_errors={effect: error for effect, error in errors.items() if error},
         alpha=_ALPHA * share,
     )
     bias = comparison.bias_of(table, comparison.pairs_by_seed(table, losses)) or comparison.NO_BIAS
-    return [
-        replace(
-            one,
-            interval=one.interval.widened(scaled(bias, -one.weights.get(table.baseline.id, 0.0))),
-        )
-        for one in found
-    ]
+    ends = {one.effect: scaled(bias, -one.weights.get(base, 0.0)) for one in found}
+    return [replace(one, interval=one.interval.widened(ends[one.effect])) for one in found]
 
 
 def mark(
