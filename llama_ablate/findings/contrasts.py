@@ -55,7 +55,9 @@ class FactorRow(Row):
         """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
-    why: str = column("why the interval is wide, or there is none", "why so wide", optional=True)
+    why: str = column(
+        "why the interval is wide, or there is none", "why so wide", leading=True, optional=True
+    )
     bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)
 
     @cell("learning rate", optional=True)
@@ -75,7 +77,7 @@ class FactorRow(Row):
     absent: str = column("the level that it is compared with")
     with_absent: float = column("effect of `changed` there")
 
-    @cell("its effect", optional=True)
+    @cell("its effect", leading=True, optional=True)
     def in_words(self) -> str:
         """Write what one factor does at either level of another."""
         if not self.changed or math.isnan(self.difference):
@@ -114,7 +116,9 @@ class AxisRow(Row):
     lowest: str = column(
         "levels none other is surely lower than", "lowest, or may be", leading=True
     )
-    order: str = column("levels by their loss, less that of the lowest", "levels, the lowest first")
+    order: str = column(
+        "levels by their loss, less that of the lowest", "levels, the lowest first", leading=True
+    )
     more_than: str = column(
         "axes that surely matter less", "matters more than", optional=True, default=""
     )
