@@ -22,14 +22,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("interactions"))
     options = parser.parse_args()
     try:
-        factors = la.open(options.results).only(options.table).section("factors")
+        factors = la.open(options.results).only(options.table).section("interactions")
     except (la.ConfigError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     if factors.empty:
         parser.exit(
             2, f"{parser.prog}: '{options.results}' is no factorial design that has ended\n"
         )
-    pairs = factors[factors["changed"] != ""].head(options.most)
+    pairs = factors.dropna(subset="difference").head(options.most)
     figure, axes = canvas(8, 1.2 + 0.45 * len(pairs))
     for y, row in enumerate(pairs.itertuples()):
         axes.plot([row.with_absent, row.with_present], [y, y], color=BASELINE, lw=1, zorder=1)

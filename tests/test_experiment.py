@@ -186,8 +186,8 @@ def test_set_overrides_keys_options_and_lists(tmp_path):
             "seeds: looks need tuned points that are fixed before the first look: give 'race'",
         ),
         (
-            "variants: {design: product, axes: {norm: [rmsnorm]}}\nseeds: {looks: [2, 3]}",
-            "x.yaml:4:1: seeds: looks stop variants one by one, and design 'product' needs all",
+            "variants: {design: path, axes: {norm: [rmsnorm]}}\nseeds: {looks: [2, 3]}",
+            "x.yaml:4:1: seeds: looks stop variants one by one, and design 'path' needs all",
         ),
         (
             "sizes: {models: [{dim: 32}, {dim: 64}]}\nseeds: {looks: [2, 3]}",

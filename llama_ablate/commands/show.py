@@ -46,7 +46,7 @@ def run(options: ShowOptions) -> Answer:
     frames = Frames.of(results)
     frames = frames.only(frames.named(table.name))
     shown: list[str | DataFrame] = []
-    for name in ("factors", "comparison", "steps", "stability", "metrics"):
+    for name in ("axes", "factors", "interactions", "comparison", "steps", "stability", "metrics"):
         section = sections.SECTIONS[name](frames)
         if section and (section.printed or name == "metrics"):
             shown += [section.title] * (section.title != "Comparison")

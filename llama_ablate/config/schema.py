@@ -457,7 +457,7 @@ class Experiment(Keys):
                     "seeds",
                 )
             whole = "a ladder of sizes" if self.sizes else f"design '{self.variants.design}'"
-            if self.sizes or self.variants.design not in ("one-at-a-time", "list"):
+            if self.sizes or self.variants.design == "path":
                 raise at(
                     f"looks stop variants one by one, and {whole} needs all of them with the same "
                     "seeds: give their number",

@@ -107,8 +107,7 @@ def variants_of(
         train = _trained(experiment, changes, registries)
         label = label_of(experiment, changes, registries)
         varied = {c.key: c.where for c in changes}
-        # Without some of its combinations a product is no factorial design any more.
-        factorial = design in ("product", "fraction") and not experiment.variants.exclude
+        factorial = design in ("product", "fraction")
         levels = {c.key: int(c.where[-1]) for c in changes} if factorial else {}
         names = {c.key: c.label for c in changes if c.label} if factorial else {}
         arm = Variant(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from llama_ablate.evidence.factorial import Factors, contrasts
+from llama_ablate.evidence.factorial import FactorEffect, contrasts
 from llama_ablate.evidence.intervals import EXACT, Interval, simultaneous
 from llama_ablate.evidence.sequential import is_futile, standings
 from llama_ablate.evidence.text_error import StandardError
@@ -119,9 +119,10 @@ def of_factors(
     levels: Mapping[str, Sequence[int]],
     factors: Sequence[str],
     residual: StandardError,
-    texts: Mapping[Factors, OfText],
+    texts: Mapping[FactorEffect, OfText],
     seeds: int,
     *,
+    alpha: float = 0.05,
     known: bool = False,
     tables: int = TABLES,
 ) -> DrawnTables:
@@ -138,10 +139,10 @@ def of_factors(
         errors = {
             names: _estimated(true[names], text.df, generator) for names, text in texts.items()
         }
-        found = contrasts(levels, factors, losses, text_errors=errors)
+        found = contrasts(levels, factors, losses, text_errors=errors, alpha=alpha)
         shifts = {names: se * generator.standard_normal() for names, se in true.items()}
         halves = [(one.interval.high - one.interval.low) / 2 for one in found]
-        means = [one.interval.mean + shifts.get(one.factors, 0.0) for one in found]
+        means = [one.interval.mean + shifts.get(one.effect, 0.0) for one in found]
         return [half - mean for half, mean in zip(halves, means, strict=True)], halves
 
     return _drawn(judged, tables)

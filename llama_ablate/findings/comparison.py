@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -143,6 +143,11 @@ def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
         for variant, seed, loss in zip(ok["variant"], ok["seed"], ok[column], strict=True):
             losses[variant][int(seed)] = float(loss)
     return losses
+
+
+def only(losses: Losses, seeds: Collection[int]) -> Losses:
+    """Return the losses of some seeds alone."""
+    return {id_: {s: own[s] for s in seeds if s in own} for id_, own in losses.items()}
 
 
 def pairs_by_seed(

@@ -8,22 +8,29 @@ from functools import wraps
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import Contrast, Interval, contrasts, judged, simultaneous
-from llama_ablate.evidence.factorial import weights
+from llama_ablate.evidence import Contrast, Interval, judged, simultaneous
+from llama_ablate.evidence.factorial import FactorEffect, every_effect
 from llama_ablate.evidence.written import Estimate, decimals, number, p_value
-from llama_ablate.findings import heldout, tuning
-from llama_ablate.findings.controls import scaled
+from llama_ablate.findings import tuning
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
 from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
-from llama_ablate.results.plan_document import PlannedVariant
+from llama_ablate.findings.stages import grid_effects
+from llama_ablate.results.plan_document import PlannedTable, PlannedVariant
 
 T = TypeVar("T")
 
-_ALPHA = 0.05
 _MOST_SAVED = 10  # times: beyond, a few seeds do not tell how many
+_WIDE = 2  # times the median half width, beyond which a row says why
+#: What an interaction's interval says: two changes together are neither better nor worse.
+_TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
+_UNKNOWN = "not estimable"
+_OF_INTERVAL = ("alpha", "df", "seed_se", "text_se", "pooled")
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class FactorRow(Row):
         """Write how the verdict at half the length of training compares."""
         return self.half or ""
 
+    why: str = column(
+        "why the interval is wide, or there is none", "why so wide", leading=True, optional=True
+    )
     bias: str = column("what is known of a bias, as in the comparison", "bias", optional=True)
 
     @cell("learning rate", optional=True)
@@ -62,22 +72,20 @@ class FactorRow(Row):
     text_se: float = column("standard error over held-out texts")
     pooled: bool = column("whether the variance is that left over in all cells")
     changed: str = column("of an interaction, the change whose effect varies; else empty")
-    present: str = column("the other factor at level 1")
+    present: str = column("the other factor's level that is named")
     with_present: float = column("effect of `changed` there")
-    absent: str = column("the other factor at level 0")
+    absent: str = column("the level that it is compared with")
     with_absent: float = column("effect of `changed` there")
 
-    @cell("in other words")
+    @cell("its effect", leading=True, optional=True)
     def in_words(self) -> str:
-        """Write what one factor does with and without another, and what the two make together."""
-        if not self.changed:
+        """Write what one factor does at either level of another."""
+        if not self.changed or math.isnan(self.difference):
             return ""
-        extra = 2 * self.difference
-        form = f"z.{decimals(self.low, self.high)}f"
+        form = f"+z.{decimals(self.low, self.high)}f"
         return (
-            f"{self.changed} {self.with_present:+{form}} with {self.present}, "
-            f"{self.with_absent:+{form}} with {self.absent}: together {abs(extra):{form}} "
-            f"{'lower' if extra < 0 else 'higher'} than the sum of each alone"
+            f"{self.changed}: {self.with_present:{form}} with {self.present}, "
+            f"{self.with_absent:{form}} with {self.absent}"
         )
 
     @cell("p, corrected")
@@ -88,6 +96,32 @@ class FactorRow(Row):
     aliases: str = column("effects that the cells cannot tell from it")
     rate: str = column("as in the comparison")
     half: str | None = column("as in the comparison", default=None)
+
+
+@dataclass(frozen=True)
+class AxisRow(Row):
+    """How far the levels of a factor lie apart, on average over the settings of the others."""
+
+    axis: str = column("the factor", "axis", leading=True)
+    levels: int = column("how many levels it has")
+    range: float = column("loss at its highest level minus that at its lowest")
+    low: float = column("lower end of its interval, which holds with those of all effects at once")
+    high: float = column("upper end of it")
+
+    @cell("range [95%]", leading=True)
+    def of_range(self) -> str:
+        """Write the range with its interval."""
+        return f"{Estimate(self.range, self.low, self.high):.{decimals(self.low, self.high)}f}"
+
+    lowest: str = column(
+        "levels none other is surely lower than", "lowest, or may be", leading=True
+    )
+    order: str = column(
+        "levels by their loss, less that of the lowest", "levels, the lowest first", leading=True
+    )
+    more_than: str = column(
+        "axes that surely matter less", "matters more than", optional=True, default=""
+    )
 
 
 @dataclass(frozen=True)
@@ -156,26 +190,84 @@ def _once_a_table(compute: Callable[[TableFrames], T]) -> Callable[[TableFrames]
 
 @_once_a_table
 def factors(table: TableFrames) -> list[FactorRow]:
-    """Return main effects and two-way interactions of a factorial design with two-level factors.
+    """Return what each level does against another, and two together, of a grid of factors.
 
-    Main effects first, each kind by its size. None for other designs, and until every variant has
-    finished a seed that all have.
+    Of each kind the factors of the largest effect first. What the runs cannot tell says so. None
+    for other designs, and until every variant has finished a seed or failed.
     """
-    found = effects(table)
-    cells = _cells(table)
-    main = {one.factors[0]: one.interval.mean for one in found if len(one.factors) == 1}
-    levels = {name: _levels(cells, name, table) for name in main}
-    rate = next((row.rate for row in table.comparison if row.rate), "") if found else ""
+    found = {one.effect: one for one in effects(table)}
+    if not found:
+        return []
+    names = level_names(table.plan, table.experiment)
+    rate = next((row.rate for row in table.comparison if row.rate), "")
+    size = {effect: abs(one.interval.mean) for effect, one in found.items()}
+    largest = {e.factors: size[e] for e in sorted(size, key=lambda effect: size[effect])}
+
+    def place(effect: FactorEffect) -> tuple[object, ...]:
+        own = largest.get(effect.factors, 0.0)
+        return len(effect.factors), -own, effect.factors, -size.get(effect, 0.0)
+
+    factors = list(names)
+    cells = {cell.id: [cell.levels[name] for name in factors] for cell in _cells(table)}
     return [
         FactorRow(
-            factor=" x ".join(one.factors),
-            **_named(one, levels, main),
-            **_decided(one, cells, table),
-            aliases="; ".join(" x ".join(alias) for alias in one.aliases),
-            rate=rate if "train.optimizer" in one.factors else "",
+            factor=" x ".join(effect.factors),
+            **_named(effect, names, found),
+            **_decided(effect, found, table),
+            rate=rate if "train.optimizer" in effect.factors else "",
         )
-        for one in sorted(found, key=lambda one: (len(one.factors), -abs(one.interval.mean)))
+        for effect in sorted(every_effect(cells, factors), key=place)
     ]
+
+
+@_once_a_table
+def axes(table: TableFrames) -> list[AxisRow]:
+    """Return how far the levels of each factor lie apart, the largest range first.
+
+    The intervals of all pairs hold at once, and so does the range's: at least what any pair differs
+    by for sure, at most what any pair may. Where those of two do not meet, one surely matters more.
+    None where a pair of levels cannot be told apart.
+    """
+    rows = []
+    for name, labels in level_names(table.plan, table.experiment).items():
+        pairs = {e.effect.levels[0]: e.interval for e in effects(table) if e.factors == (name,)}
+        if not pairs or len(pairs) < math.comb(len(labels), 2):
+            continue
+        pairs |= {(on, off): -interval for (off, on), interval in pairs.items()}
+        above = {
+            level: max(i.mean for (_, on), i in pairs.items() if on == level) for level in labels
+        }
+        surely = {
+            level: max(i.low for (_, on), i in pairs.items() if on == level) for level in labels
+        }
+        first, *others = sorted(labels, key=lambda level: above[level])
+        low, high = max(0.0, *surely.values()), max(i.high for i in pairs.values())
+        form = f"+.{decimals(low, high)}f"
+        rows.append(
+            AxisRow(
+                axis=name,
+                levels=len(labels),
+                range=max(above.values()),
+                low=low,
+                high=high,
+                lowest=", ".join(
+                    labels[level] for level in (first, *others) if not surely[level] > 0
+                ),
+                order=", ".join(
+                    [labels[first], *(f"{labels[level]} {above[level]:{form}}" for level in others)]
+                ),
+            )
+        )
+    less = {row.axis: ", ".join(one.axis for one in rows if one.high < row.low) for row in rows}
+    rows = [replace(row, more_than=less[row.axis]) for row in rows]
+    return sorted(rows, key=lambda row: -row.range)
+
+
+def told(table: TableFrames) -> list[FactorRow]:
+    """Return the largest change of each factor, the largest first: what a headline needs."""
+    rows = [row for row in factors(table) if not (row.changed or math.isnan(row.difference))]
+    first = {row.factor: row for row in reversed(rows)}
+    return [row for row in rows if row is first[row.factor]]
 
 
 @dataclass(frozen=True)
@@ -256,16 +348,23 @@ def diagnostics(table: TableFrames) -> list[DiagnosticRow]:
 
 def confounding(table: TableFrames) -> str:
     """Say which effects the cells of a factorial design cannot tell apart."""
-    found, cells = effects(table), _cells(table)
-    every = 2 ** len(cells[0].levels)
+    found, cells = effects(table), [one for one in _cells(table) if table.losses[one.id]]
+    every = math.prod(len({one.levels[name] for one in cells}) for name in cells[0].levels)
     if len(cells) == every:
         return f"All {every} combinations were run: no effect is confounded with another."
+    run = f"{len(cells)} of {every} combinations were run: "
+    aliased = {len(one.factors): one.aliases for one in found}
+    if not all(aliased.get(order) for order in (1, 2)):
+        return run + (
+            "an effect is that of least squares over those, an interaction that is not fitted "
+            "beside it (for a factor of any two, for two of any three) is taken to be nil."
+        )
     main, pair = (
         min(len(alias) for one in found if len(one.factors) == order for alias in one.aliases)
         for order in (1, 2)
     )
-    return (
-        f"{len(cells)} of {every} combinations were run: a main effect is confounded with an "
+    return run + (
+        f"a main effect is confounded with an "
         f"interaction of {main} factors, an interaction of two with one of {pair}; those are taken "
         "to be nil."
     )
@@ -348,107 +447,133 @@ def _cells(table: TableFrames) -> list[PlannedVariant]:
 
 @_once_a_table
 def effects(table: TableFrames) -> list[Contrast]:
-    """Return the contrasts of a factorial design with two-level factors; of others none."""
-    cells = _cells(table)
-    names = list(cells[0].levels)
-    two = all({cell.levels[name] for cell in cells} == {0, 1} for name in names)
-    seeds = sorted(set.intersection(*(set(table.losses[cell.id]) for cell in cells)))
-    if not names or not two or not seeds:
+    """Return the contrasts of a grid of factors, at the look at which it stands; of others none.
+
+    None while a cell without a loss may still get one.
+    """
+    cells = [cell for cell in _cells(table) if cell.levels]
+    runs = table.reported
+    waiting = {*runs.loc[runs["outcome"] == "pending", "variant"]}
+    if not cells or any(cell.id in waiting and not table.losses[cell.id] for cell in cells):
         return []
-    levels = {cell.id: [cell.levels[name] for name in names] for cell in cells}
-    errors = {
-        factors: heldout.text_error_of(
-            dict(zip(levels, weight, strict=True)), table.by_document, seeds
-        )
-        for factors, weight in weights(levels, names).items()
-    }
-    found = contrasts(
-        levels,
-        names,
-        {cell.id: [table.losses[cell.id][seed] for seed in seeds] for cell in cells},
-        text_errors={factors: error for factors, error in errors.items() if error},
-        alpha=_ALPHA * (table.experiment.spend or (1.0,))[-1],
-    )
-    if not (ends := table.bias.ends):
-        return found
-    return [
-        replace(one, interval=one.interval.widened(scaled(ends, _of_others(one, cells))))
-        for one in found
-    ]
-
-
-def _of_others(one: Contrast, cells: Sequence[PlannedVariant]) -> float:
-    """Return what an effect weighs all cells but the baseline by: what biases those, biases it."""
-    base = next(cell for cell in cells if cell.baseline)
-    return -2 / len(cells) * math.prod(2 * base.levels[name] - 1 for name in one.factors)
+    look = max(table.standings[cell.id].look for cell in cells if not cell.baseline)
+    return grid_effects(table.plan, table.losses, table.by_document, table.shares[max(0, look)])
 
 
 def _named(
-    one: Contrast, levels: Mapping[str, Sequence[str]], main: Mapping[str, float]
+    effect: FactorEffect,
+    names: Mapping[str, Mapping[int, str]],
+    found: Mapping[FactorEffect, Contrast],
 ) -> dict[str, Any]:
     """Name an effect by what changes, and an interaction by what that does in either case."""
-    off, on = levels[one.factors[0]]
-    if len(one.factors) == 1:
+    (off, on), *other = effect.levels
+    words = names[effect.factors[0]]
+    if not other:
         nothing: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
         nothing |= dict.fromkeys(("with_present", "with_absent"), math.nan)
-        return {"effect": f"{on} instead of {off}", **nothing}
-    absent, present = levels[one.factors[1]]
-    alone, more = main[one.factors[0]], one.interval.mean
+        return {"effect": f"{words[on]} instead of {words[off]}", **nothing}
+    # On average over the levels of the other the first change does what it does alone.
+    (base, level), second = other[0], names[effect.factors[1]]
+    beyond = {base: 0.0} | {
+        changes[1]: 2 * one.interval.mean
+        for (factors, (first, *more)), one in found.items()
+        for changes in more
+        if factors == effect.factors and first == (off, on)
+    }
+    alone = [
+        one.interval.mean * (1 if changes == ((off, on),) else -1)
+        for (factors, changes), one in found.items()
+        if factors == effect.factors[:1] and {*changes[0]} == {off, on}
+    ]
+    known = alone and beyond.keys() == second.keys()
+    without = alone[0] - sum(beyond.values()) / len(beyond) if known else math.nan
     return {
-        "effect": f"{on} with {present}",
-        "changed": on,
-        "present": present,
-        "with_present": alone + more,
-        "absent": absent,
-        "with_absent": alone - more,
+        "effect": f"{words[on]} with {second[level]}",
+        "changed": words[on],
+        "present": second[level],
+        "with_present": without + beyond.get(level, math.nan),
+        "absent": second[base],
+        "with_absent": without,
     }
 
 
-def _decided(one: Contrast, cells: Sequence[PlannedVariant], table: TableFrames) -> dict[str, Any]:
+def _decided(
+    effect: FactorEffect, found: Mapping[FactorEffect, Contrast], table: TableFrames
+) -> dict[str, Any]:
     """Return an effect's interval and verdict: of the cells that it adds, less the others."""
-    signs = {c.id: math.prod(2 * c.levels[name] - 1 for name in one.factors) for c in cells}
-    added, taken = ([id_ for id_, own in signs.items() if own == sign] for sign in (1, -1))
-    interval = one.interval
-    word = judged(interval, table.margin, *sides(table.reported, added, taken))
+    if effect not in found:
+        nothing = ("difference", "low", "high", "p_corrected", *_OF_INTERVAL)
+        told = {"why": "its combinations were not run, or failed", "bias": "", "aliases": ""}
+        return {**dict.fromkeys(nothing, math.nan), "verdict": _UNKNOWN, **told, "pooled": False}
+    one, interval = found[effect], found[effect].interval
+    word = judged(interval, table.margin, *sides(table.reported, *_sides(effect, _cells(table))))
+    usual = np.median([other.interval.high - other.interval.low for other in found.values()])
+    why = ""
+    if interval.high - interval.low > _WIDE * usual:
+        of_text = interval.text_se > interval.seed_se
+        why = "the text" if of_text else "few runs" if interval.pooled else "varies over seeds"
     return {
         "difference": interval.mean,
         "low": interval.low,
         "high": interval.high,
-        "verdict": word,
-        "bias": table.beside(word, interval, _of_others(one, cells)),
+        "verdict": _TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
+        "why": why,
+        "bias": table.beside(word, interval, -one.weights.get(table.plan.baseline.id, 0.0)),
         "p_corrected": interval.p,
-        "alpha": interval.alpha,
-        "df": interval.df,
-        "seed_se": interval.seed_se,
-        "text_se": interval.text_se,
-        "pooled": interval.pooled,
+        "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
+        **{name: getattr(interval, name) for name in _OF_INTERVAL},
     }
 
 
-def _levels(cells: Sequence[PlannedVariant], name: str, table: TableFrames) -> tuple[str, str]:
-    """Write a factor's two values, that of level 0 and that of level 1: `gelu`, `lr=0.003`."""
-    values = {cell.levels[name]: _value(cell, name, table) for cell in cells}
-    labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
-    off, on = _written(name, values)
-    return labels[0] or off, labels[1] or on
+def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
+    """Return the cells, by id, that an effect adds and that it takes."""
+    by_sign: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    for one in cells:
+        at = [one.levels[name] for name in effect.factors]
+        signs = [(a == on) - (a == off) for a, (off, on) in zip(at, effect.levels, strict=True)]
+        by_sign[math.prod(signs)].append(one.id)
+    return by_sign[1], by_sign[-1]
 
 
-def _value(cell: PlannedVariant, name: str, table: TableFrames) -> Any:
+def name_of(effect: FactorEffect, names: Mapping[str, Mapping[int, str]]) -> str:
+    """Write an effect by its factors, and where one has more than two levels by those, too."""
+    told = [
+        name if len(names[name]) == 2 else f"{name} {names[name][on]} for {names[name][off]}"
+        for name, (off, on) in zip(effect.factors, effect.levels, strict=True)
+    ]
+    return " x ".join(told)
+
+
+def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[int, str]]:
+    """Write the levels of each factor of a grid: `gelu`, `lr=0.003`."""
+    cells = [variant for variant in plan.variants if not variant.role]
+    names = {}
+    for name in plan.baseline.levels:
+        values = {cell.levels[name]: _value(cell, name, plan, experiment) for cell in cells}
+        labels = {cell.levels[name]: cell.level_labels.get(name) for cell in cells}
+        texts = _written(name, values)
+        names[name] = {level: labels[level] or texts[level] for level in sorted(values)}
+    return names
+
+
+def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> Any:
     """Return what a factor is in a cell: of a slot, a size, an option, text or `train`."""
     key, _, inner = name.partition(".")
     if key == "train":
-        return cell.train.get(inner, getattr(table.experiment.train, inner))
+        return cell.train.get(inner, getattr(experiment.train, inner))
     if key == "data":
-        return getattr(table.plan.text_of(cell).source, inner)
+        return getattr(plan.text_of(cell).source, inner)
     return cell.model[key][inner] if inner else cell.model[key]
 
 
-def _written(name: str, values: Mapping[int, Any]) -> tuple[str, str]:
+def _written(name: str, values: Mapping[int, Any]) -> dict[int, str]:
     key = name.rpartition(".")[2]
     if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
-        return f"{key}={written(values[0])}", f"{key}={written(values[1])}"
-    off, on = (entry_text(values[level], options=False) for level in (0, 1))
-    return (off, on) if off != on else (entry_text(values[0]), entry_text(values[1]))
+        return {level: f"{key}={written(value)}" for level, value in values.items()}
+    short = {level: entry_text(value, options=False) for level, value in values.items()}
+    if len({*short.values()}) == len(short):
+        return short
+    return {level: entry_text(value) for level, value in values.items()}
 
 
 def _differences(losses: Mapping[int, float], against: Mapping[int, float]) -> list[float]:

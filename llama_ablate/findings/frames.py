@@ -16,6 +16,7 @@ from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.schema import Looks
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
+from llama_ablate.evidence.sequential import spending
 from llama_ablate.findings import (
     comparison,
     estimands,
@@ -114,6 +115,11 @@ class TableFrames:
             self.by_document,
             guarded if self.experiment.guard else lambda _: (),
         )
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """The share of the error that each look spends."""
+        return self.experiment.spend or spending(self.experiment.looks)
 
     @cached_property
     def standings(self) -> dict[str, Standing[Interval]]:

@@ -121,29 +121,30 @@ def text_errors(documents: ByDocument, losses: Losses, against: str) -> dict[str
     for variant, own in losses.items():
         if variant == against or not (seeds := own.keys() & losses.get(against, {}).keys()):
             continue
-        error = text_error_of({variant: 1.0, against: -1.0}, documents, sorted(seeds))
+        error = text_error_of({seed: {variant: 1.0, against: -1.0} for seed in seeds}, documents)
         if error is not None:
             errors[variant] = error
     return errors
 
 
 def text_error_of(
-    weights: Mapping[str, float], documents: ByDocument, seeds: Sequence[int]
+    weights: Mapping[int, Mapping[str, float]], documents: ByDocument
 ) -> StandardError | None:
-    """Return the text's part of the error of a weighted sum of variants' losses over some seeds.
+    """Return the text's part of the error of a weighted sum of variants' losses, by seed.
 
     None where a variant has no losses by document for one of them, or other documents than the
     rest.
     """
-    each = [[documents.get(variant, {}).get(seed) for variant in weights] for seed in seeds]
-    every = [both for of_seed in each for both in of_seed if both is not None]
-    if len(every) < len(seeds) * len(weights) or len({both[1].tobytes() for both in every}) > 1:
+    each = [[documents.get(v, {}).get(seed) for v in weights[seed]] for seed in sorted(weights)]
+    known = [both for of_seed in each for both in of_seed if both is not None]
+    if len(known) < sum(map(len, each)) or len({both[1].tobytes() for both in known}) != 1:
         return None
-    tokens = every[0][1]
+    tokens = known[0][1]
     if len(tokens) < 2:
         return None
-    nats = np.reshape([both[0] for both in every], (len(seeds), len(weights), len(tokens)))
-    return text_error(np.einsum("v,svf->sf", list(weights.values()), nats), tokens)
+    own = (np.array([*weights[seed].values()]) for seed in sorted(weights))
+    nats = [np.array([both[0] for both in of_seed if both is not None]) for of_seed in each]
+    return text_error([by @ of_seed for by, of_seed in zip(own, nats, strict=True)], tokens)
 
 
 def by_text_alone(row: Interval, margin: float | None) -> float:

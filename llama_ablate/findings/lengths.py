@@ -8,7 +8,8 @@ from llama_ablate.findings.contrasts import FactorRow
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.rows import ComparisonRow, Row, column
 
-_DECIDED = ("better", "worse", "equivalent")
+_DECIDED = ("better", "worse", "equivalent", "lower together", "higher together", "add up")
+_CONTRARY = ({"better", "worse"}, {"lower together", "higher together"})
 #: Shares of a run's length between which a branch is half of it.
 _LEAST, _MOST = 0.4, 0.6
 
@@ -66,7 +67,7 @@ def _word(now: str, then: str) -> str:
         return "undecided"
     if now == then:
         return "same"
-    return "turned" if {now, then} == {"better", "worse"} else f"was {then}"
+    return "turned" if {now, then} in _CONTRARY else f"was {then}"
 
 
 def effects(table: TableFrames, tokens: int, *, end: bool) -> list[LengthRow]:

@@ -14,7 +14,7 @@ import numpy as np
 from llama_ablate.config import margins
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError
-from llama_ablate.evidence.factorial import Factors, weights
+from llama_ablate.evidence.factorial import FactorEffect, weights
 from llama_ablate.evidence.noise import NoiseMemory
 from llama_ablate.evidence.power import (
     DOCUMENTS,
@@ -48,7 +48,7 @@ class Known:
     rest: Noise
     #: Of a cell of a factorial design, and of the text's error of its effects: those known, others.
     residual: StandardError
-    texts: Mapping[Factors, OfText]
+    texts: Mapping[FactorEffect, OfText]
     text: OfText
     #: Documents of the held-out text that the text's errors are of; 0 where that is not known.
     documents: int
@@ -77,18 +77,18 @@ class Known:
             for (label, row), own in zip(found.items(), seeds, strict=True)
         }
         effects = [one for one in contrasts.effects(pilot) if one.interval.seed_se > 0]
-        texts = {one.factors: _of_text(one.interval) for one in effects}
+        texts = {one.effect: _of_text(one.interval) for one in effects}
         text = _mean([noise.text.may_be for noise in rows.values()])
         rest = Noise(_mean([noise.seeds for noise in rows.values()]), OfText(text, text.df))
         residual = StandardError(rest.seeds.se / math.sqrt(2), rest.seeds.df)
-        if effects:  # a contrast weighs each cell by 2 / cells
-            cells = sum(not variant.role for variant in pilot.plan.variants)
-            every = [one.interval for one in effects if one.interval.pooled] or [
-                one.interval for one in effects
-            ]
-            variance = np.median([row.seed_se**2 * row.n * cells / 4 for row in every])
+        if effects:
+            every = [one for one in effects if one.interval.pooled] or effects
+            weighed = [sum(weight**2 for weight in one.weights.values()) for one in every]
+            rows_of = [one.interval for one in every]
+            squares = [row.seed_se**2 * row.n for row in rows_of]
             residual = StandardError(
-                math.sqrt(variance), float(np.median([r.seed_df for r in every]))
+                math.sqrt(np.median(np.divide(squares, weighed))),
+                float(np.median([row.seed_df for row in rows_of])),
             )
         documents = _documents(pilot.plan, pilot.split)
         other = _remembered(pilot.plan, documents, kept) or rest.text
@@ -134,7 +134,7 @@ def promise(plan: PlanDocument, known: Known, effect: float) -> Promise:
     planned = draw(count, held)
     (low, middle, high), power = planned.half_widths(), planned.power(effect)
     stops = runs = None
-    if len(experiment.looks) > 1:
+    if len(experiment.looks) > 1 and not plan.tables[0].baseline.levels:
         shares = experiment.spend or spending(experiment.looks)
         margin = margins.of_loss(experiment.margin)
         noises = _noises(plan, known, held)
@@ -221,20 +221,21 @@ def _design(
     table = plan.tables[0]
     cells = [variant for variant in table.variants if not variant.role]
     factors = list(table.baseline.levels)
-    if factors and all({cell.levels[name] for cell in cells} == {0, 1} for name in factors):
-        levels = {cell.id: [cell.levels[name] for name in factors] for cell in cells}
+    looks = plan.experiment.looks
+    shares = plan.experiment.spend or spending(looks)
+    if factors:
+        levels = {cell.id: list(cell.levels.values()) for cell in cells}
         effects = list(weights(levels, factors))
         texts = {of: known.texts.get(of, known.text) for of in effects}
 
         @cache
         def factorial(seeds: int, held: float) -> DrawnTables:
             own = {of: text.with_documents(held) for of, text in texts.items()}
-            return of_factors(levels, factors, known.residual, own, seeds, tables=tables)
+            residual, alpha = known.residual, 0.05 * shares[-1]  # as at the last look
+            return of_factors(levels, factors, residual, own, seeds, alpha=alpha, tables=tables)
 
-        return [" x ".join(of) for of in effects], factorial
-
-    looks = plan.experiment.looks
-    shares = plan.experiment.spend or spending(looks)
+        names = contrasts.level_names(table, plan.experiment)
+        return [contrasts.name_of(effect, names) for effect in effects], factorial
 
     @cache
     def rows(seeds: int, held: float) -> DrawnTables:

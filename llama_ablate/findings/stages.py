@@ -5,19 +5,35 @@ All of it is computed from the plan and the records each time it is needed: noth
 commands and machines that share a folder agree.
 """
 
+import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
-from llama_ablate.evidence import Ended, Interval, Standing, judged, simultaneous, verdict
+from llama_ablate.evidence import (
+    Contrast,
+    Ended,
+    Interval,
+    Standing,
+    contrasts,
+    judged,
+    simultaneous,
+    verdict,
+)
+from llama_ablate.evidence.factorial import FactorEffect, weights
 from llama_ablate.evidence.sequential import State, is_futile, spending, standings
 from llama_ablate.findings import comparison, heldout, tuning
+from llama_ablate.findings.controls import scaled
 from llama_ablate.findings.outcomes import words
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable
+
+_ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -55,9 +71,11 @@ def stand(
     """Return where each variant of a table but the baseline stands, by id, and each quantity.
 
     `planned` has a row for each planned run. `guarded` tells of a look which variants, by id, have
-    a guard that later seeds may decide: those go on, whatever their loss says. With a single look a
-    variant is judged by whatever has ended, and quantities have no looks of their own. The interval
-    of a quantity is of no seeds.
+    a guard that later seeds may decide: those go on, whatever their loss says. The cells of a grid
+    of factors go on together, until all its effects are decided: were one to stop where its own
+    loss is, the means of the others would be biased by that. With a single look a variant is judged
+    by whatever has ended, and quantities have no looks of their own. The interval of a quantity is
+    of no seeds.
     """
     looks, seeds = experiment.looks, experiment.seed_list
     last = len(looks) - 1
@@ -65,6 +83,7 @@ def stand(
     arms = [variant for variant in table.variants if not variant.baseline]
     repeated = table.repeated
     first = {v.id: 0 for v in arms if v.id not in repeated}
+    grid = {v.id for v in arms if v.levels}
     raced = _raced(planned, table.repeated)
     at_point = planned[planned["best"] & ~planned["race"]]
     ids = zip(at_point["variant"], at_point["seed"], strict=True)
@@ -104,18 +123,24 @@ def stand(
         rows = comparison.intervals(table, pairs, text_errors, spent, again)
         return rows | dict.fromkeys(quantities, simultaneous({"": []})[""])
 
+    settled = partial(_settled, looks=looks, shares=shares, margin=margin)
+
+    @cache
+    def goes_on(look: int) -> Collection[str]:
+        known = comparison.only(losses, seeds[: looks[look]])
+        rows = (one.interval for one in grid_effects(table, known, by_document, shares[look]))
+        is_open = guarded(look) or not all(map(partial(settled, look=look), rows))
+        return {*guarded(look), *grid} if is_open else ()
+
     def decided(arm: str, look: int, row: Interval) -> bool:
         if arm in quantities:
             return quantities[arm].judge(look)
-        if look < last and arm in guarded(look):
-            return False
+        if arm in grid or (look < last and arm in goes_on(look)):
+            return look == last or arm not in goes_on(look)
         own, of_base = (Ended.of(of_look(id_, look)) for id_ in (arm, base))
         word = judged(row, margin, own, of_base)
-        if word != "inconclusive" or look == last or own.lost or of_base.lost:
-            return word != "inconclusive"
-        return is_futile(
-            row, look, looks, shares, lambda one: verdict(one, margin) != "inconclusive"
-        )
+        is_last = look == last or own.lost or of_base.lost
+        return word != "inconclusive" or (not is_last and settled(row, look))
 
     if last == 0:
         rows = judge(first)
@@ -126,6 +151,55 @@ def stand(
     stands = standings(len(looks), first, state, judge, decided)
     rows = judge({})
     return stands | {arm: Standing(enough, enough, rows[arm], is_open=False) for arm in repeated}
+
+
+def _settled(
+    row: Interval, look: int, looks: Sequence[int], shares: Sequence[float], margin: float | None
+) -> bool:
+    """Return whether a row is decided at a look, or will hardly be at the last."""
+
+    def is_decided(one: Interval) -> bool:
+        return verdict(one, margin) != "inconclusive"
+
+    return is_decided(row) or is_futile(row, look, looks, shares, is_decided)
+
+
+def grid_effects(
+    table: PlannedTable,
+    losses: comparison.Losses,
+    by_document: heldout.ByDocument,
+    share: float,
+) -> list[Contrast]:
+    """Return the contrasts of a grid of factors that spend a share of the error; of others none.
+
+    Over the seeds that two cells or more have, and the cells that have one of those. Each is
+    widened by the bias that the repeated baseline leaves possible.
+    """
+    names, base = list(table.baseline.levels), table.baseline.id
+    every = {v.id: [v.levels[name] for name in names] for v in table.variants if v.levels}
+    count = Counter(seed for cell in every for seed in losses[cell])
+    seeds = sorted(seed for seed, runs in count.items() if runs > 1)
+    levels = {cell: own for cell, own in every.items() if losses[cell].keys() & {*seeds}}
+    if not levels:
+        return []
+    of_effect: dict[FactorEffect, dict[int, dict[str, float]]] = {
+        e: {} for e in weights(levels, names)
+    }
+    for seed in seeds:
+        there = {cell: own for cell, own in levels.items() if seed in losses[cell]}
+        for effect, weight in weights(there, names).items():
+            of_effect.get(effect, {})[seed] = dict(zip(there, weight, strict=True))
+    errors = {effect: heldout.text_error_of(own, by_document) for effect, own in of_effect.items()}
+    found = contrasts(
+        levels,
+        names,
+        {cell: [losses[cell].get(seed, math.nan) for seed in seeds] for cell in levels},
+        text_errors={effect: error for effect, error in errors.items() if error},
+        alpha=_ALPHA * share,
+    )
+    bias = comparison.bias_of(table, comparison.pairs_by_seed(table, losses)) or comparison.NO_BIAS
+    ends = {one.effect: scaled(bias, -one.weights.get(base, 0.0)) for one in found}
+    return [replace(one, interval=one.interval.widened(ends[one.effect])) for one in found]
 
 
 def mark(

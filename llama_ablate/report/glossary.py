@@ -51,6 +51,13 @@ GLOSSARY: dict[str, str] = {
     "better": "The whole interval lies below 0: the variant's loss is lower.",
     "worse": "The whole interval lies above 0: the variant's loss is higher.",
     "equivalent": "The whole interval lies within the margin: no difference that matters.",
+    "lower together": (
+        "Of an interaction: what one change does to the loss lies lower where the other was made, "
+        "too, than on average over both settings."
+    ),
+    "higher together": "Of an interaction: it lies higher there.",
+    "add up": "Of an interaction: it lies within the margin of that average in either setting.",
+    "not estimable": "No run, or none that finished, tells the effect from others.",
     "inconclusive": (
         "The interval allows more than one answer: not told apart from the baseline, which is not "
         "the same as being equal to it."
@@ -87,7 +94,7 @@ GLOSSARY: dict[str, str] = {
         "bit for bit, else it bounds the bias; a positive control must be seen to harm; the "
         "baseline with other draws (A/A) shows how far equal models differ."
     ),
-    "factor": "A part that a design switches between two levels, in combination with others.",
+    "factor": "A part that a design switches between levels, in combination with others.",
     "interaction": "How much one factor's effect depends on the level of another.",
     "step": "A change of a path, measured against the step before it.",
     "tuned to": "The training values (such as the learning rate) chosen on validation loss.",

@@ -22,12 +22,16 @@ from llama_ablate.terminal import plural
 _VERDICTS = (
     "better",
     "worse",
+    "lower together",
+    "higher together",
     "diverged",
     "collapsed",
     "failed",
     "equivalent",
+    "add up",
     "inconclusive",
     "no verdict",
+    "not estimable",
     "too short",
     "pending",
 )
@@ -315,15 +319,26 @@ def _millions(count: float) -> str:
 
 
 def _factors(table: TableFrames) -> str:
-    """Say what the effects of factors show, alone and two together; of other designs nothing."""
-    rows = _by_size(contrasts.factors(table))
-    alone, together = ([row for row in rows if bool(row.changed) == pair] for pair in (False, True))
+    """Say which axes of a grid matter, or what two-level factors do, alone and two together."""
+    rows = contrasts.factors(table)
     if not rows:
         return ""
-    told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")
-    seen = [row for row in together if row.verdict in ("better", "worse")]
-    said = "; ".join(f"{row.effect} {_signed(row, table)}" for row in seen[:_FEW])
-    which = f"interactions: {said}" if said else "no interaction is seen"
+    axes = contrasts.axes(table)
+    if any(axis.levels > 2 for axis in axes):
+        each = [
+            f"{axis.axis} by {axis.of_range()} {table.unit.name} (lowest: {axis.lowest})"
+            for axis in axes
+        ]
+        told = f"the levels of an axis lie apart: {', '.join(each)}"
+    else:
+        alone = _by_size([row for row in rows if not row.changed])
+        told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")
+    together = _by_size([row for row in rows if row.changed])
+    seen = [row for row in together if row.verdict.endswith("together")]
+    said = "; ".join(
+        f"{row.effect} are {row.verdict} ({_signed(row, table)})" for row in seen[:_FEW]
+    )
+    which = said or "no interaction is seen"
     return f"on average over the other factors, {told}" + f"; {which}" * bool(together)
 
 

@@ -178,7 +178,10 @@ def _shape(table: TableFrames) -> list[str]:
 
 def _short_of_text(table: TableFrames) -> list[str]:
     """Return a warning of rows, or of effects, that more seeds would leave undecided."""
-    tested = {" x ".join(one.factors): one.interval for one in contrasts.effects(table)} or {
+    names = contrasts.level_names(table.plan, table.experiment)
+    tested = {
+        contrasts.name_of(one.effect, names): one.interval for one in contrasts.effects(table)
+    } or {
         variant.label: table.intervals[variant.id]
         for variant in table.plan.variants
         if not variant.baseline and not variant.role

@@ -390,13 +390,14 @@ def test_a_factorial_design_reports_main_effects_and_interactions(
     ]
     error = text_error(of_norm, documents["rmsnorm pre"][0][1])
     assert table["text_se"]["norm"] == pytest.approx(error.se)
-    together = loss["rmsnorm pre"] - loss["layernorm post"]
-    alone = with_post + loss["layernorm pre"] - loss["layernorm post"]
-    more = "higher" if together > alone else "lower"
-    told = re.search(rf"together ([0-9.]+) {more} than the sum of each alone", out)
+    told = re.search(r"rmsnorm: ([-+0-9.]+) with pre, ([-+0-9.]+) with post", out)
     digits = len(told[1].partition(".")[2])
-    assert float(told[1]) == pytest.approx(abs(together - alone), abs=10.0**-digits)
-    assert set(table["verdict"]) == {"equivalent"}
+    assert [float(told[1]), float(told[2])] == pytest.approx(
+        [with_pre, with_post], abs=10.0**-digits
+    )
+    assert table["verdict"].to_dict() == dict.fromkeys(["norm", "block"], "equivalent") | {
+        "norm x block": "add up"
+    }
     answer = headline(frames)
     assert answer.startswith("On average over the other factors, ")
     assert "are equivalent within 9 nats; no interaction is seen." in answer

@@ -36,6 +36,7 @@ from llama_ablate.terminal import listed
 
 #: What the combinations of a factorial design are not tested for: its factors are.
 _TESTED = (DIFFERENCE, "verdict", "bias", "p, corrected", "seeds to decide")
+_MANY_CELLS = 20  # of a grid, beyond which they are folded away
 _DIFFER = 0.01  # of a cost, within which matching has made it equal
 
 
@@ -60,6 +61,7 @@ def _comparison_section(frames: Frames) -> Section | None:
             what each combination of the factors costs. Each rests on its own few runs: the factors
             above rest on all of them, and are what is tested. {costs}""",
             cells=cells(compared).drop(columns=[*_TESTED], errors="ignore"),
+            folded=len(compared) > _MANY_CELLS,
         )
     if frames.plan.experiment.variants.design == "path":
         shown = cells(compared)

@@ -1,4 +1,4 @@
-"""Factors of a factorial design: what each changes, alone and with another."""
+"""Factors of a grid: which matters, what each change does, alone and with another."""
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import contrasts
@@ -6,10 +6,28 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
 
+_MANY = 10  # interactions, beyond which they are folded away
+
+
+@SECTIONS.register("axes", every_table=True)
+def _axes_section(frames: Frames) -> Section | None:
+    table = frames.table
+    rows = contrasts.axes(table)
+    if all(row.levels == 2 for row in rows):  # whose ranges are their effects
+        return None
+    return section(
+        "Which axis matters",
+        rows,
+        f"""How far apart the {table.split_name} losses ({table.unit.full}) of an axis' levels lie,
+        on average over the settings of the others: the highest less the lowest, with an interval
+        that holds for all axes at once, read off those of all pairs of levels below. Where the
+        intervals of two axes do not meet, one surely matters more.""",
+    )
+
 
 @SECTIONS.register("factors", every_table=True)
 def _factors_section(frames: Frames) -> Section | None:
-    rows = contrasts.factors(frames.table)
+    rows = [row for row in contrasts.factors(frames.table) if not row.changed]
     if not rows:
         return None
     return section(
@@ -17,20 +35,36 @@ def _factors_section(frames: Frames) -> Section | None:
         with_half(rows, [row.effect for row in rows], frames.table),
         f"""What each change does to the {frames.table.split_name} loss ({frames.table.unit.full};
         below 0 is better), on average over all settings of the other factors: every run counts in
-        every row. A row of two factors is half of what one changes about the other's effect. The
-        intervals hold for all rows at once (Bonferroni); verdict and p are read off them.
-        {contrasts.confounding(frames.table)}""",
+        every row. The intervals hold for all rows, and those of interactions, at once (Bonferroni);
+        verdict and p are read off them. {contrasts.confounding(frames.table)}""",
+    )
+
+
+@SECTIONS.register("interactions", every_table=True)
+def _interactions_section(frames: Frames) -> Section | None:
+    rows = [row for row in contrasts.factors(frames.table) if row.changed]
+    return section(
+        "Interactions",
+        with_half(rows, [row.effect for row in rows], frames.table),
+        """How much lower or higher the effect of the first change is with the second than its mean
+        over both settings; without the second it is as much the other way. 0 where effects add
+        up.""",
+        printed=len(rows) <= _MANY,
+        folded=len(rows) > _MANY,
     )
 
 
 @FIGURES.register("factors", every_table=True)
 def factors_picture(frames: Frames) -> Picture | None:
-    """Show what each factor does to the loss on average, and what two do beyond their sum.
+    """Show what each change does to the loss on average, and what two do beyond their sum.
 
-    Left of the line is better. Main effects stand above, interactions of two below and hollow, each
-    sorted by size. The grey band is the margin within which an effect counts as none.
+    Left of the line is better. Effects of one factor stand above, interactions of two below and
+    hollow, those of the factors that matter most first. The grey band is the margin within which an
+    effect counts as none. Of more than ten interactions none is drawn but those that are decided.
     """
     table = frames.table
+    rows = [row for row in contrasts.factors(table) if row.verdict != "not estimable"]
+    few = sum(bool(row.changed) for row in rows) <= _MANY
     marks = [
         Dot(
             row.effect,
@@ -39,7 +73,8 @@ def factors_picture(frames: Frames) -> Picture | None:
             hollow=bool(row.changed),
             told={"interval": row.of_difference(), "p": row.p_corrected},
         )
-        for row in contrasts.factors(table)
+        for row in rows
+        if few or not row.changed or "together" in row.verdict
     ]
     if not marks:
         return None

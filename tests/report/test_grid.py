@@ -1,0 +1,171 @@
+"""Grids of factors with any number of levels, from their file to the report."""
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from llama_ablate.commands.cli import main
+from llama_ablate.findings import contrasts
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
+from llama_ablate.results import Results
+from tests import filled
+from tests.tables import frames
+
+LEVELS = {"norm": 2, "position": 4, "feedforward": 5}
+AXES = """
+  design: product
+  axes:
+    norm: [rmsnorm, layernorm]
+    position: [rope, alibi, sinusoidal, learned]
+    feedforward: [swiglu, geglu, gelu, relu, relu2]
+"""
+EFFECTS = {"alibi": 0.02, "sinusoidal": 0.05, "learned": 0.06, "gelu": 0.03, "relu": 0.04}
+DESIGN = {"design": "product", "axes": {name: ["a", "b"] for name in LEVELS}}
+
+
+@pytest.fixture
+def grid(experiment_file, tmp_path):
+    """A finished 2 x 4 x 5 of two seeds, of which one run failed."""
+    noise = np.random.default_rng(0)
+
+    def loss(label, seed):
+        if label == "layernorm learned relu" and seed == 1:
+            return None
+        effect = sum(EFFECTS.get(word, 0.0) for word in label.split())
+        return 1.5 + effect + 0.01 * seed + noise.normal(0, 0.005)
+
+    file = experiment_file(variants=AXES, measure="[perplexity]", margin="0.02 nats")
+    return filled.of_file(tmp_path / "grid", file, loss)
+
+
+def test_a_2_x_4_x_5_says_in_one_screen_which_axis_matters(grid, capsys):
+    assert main(["show", str(grid.root)]) == 0
+    shown = capsys.readouterr().out
+    first, rest = shown.split("Factors\n")
+    assert [line.split()[0] for line in first.splitlines()[4:7]] == [
+        "position",
+        "feedforward",
+        "norm",
+    ]
+    assert re.search(r"norm +at most 0\.0\d+ +\w+, \w+ ", first)
+    assert re.search(r"rope, alibi \+0\.0\d+, sinusoidal \+0\.0\d+, learned \+0\.0\d+ +norm", first)
+    told = rest.split("Combinations")[0].strip().splitlines()
+    assert len(told) == 2 + 1 + 6 + 10
+    assert len(shown.split("Combinations")[0].splitlines()) < 40
+    assert "learned instead of rope" in told[2]
+
+
+def test_a_run_that_failed_takes_nothing_from_the_others(grid):
+    table = Frames.of(Results.open(grid.root)).table
+    rows = {row.effect: row for row in contrasts.factors(table)}
+    assert len(rows) == 17 + 19
+    cells = [variant.id for variant in table.plan.variants if not variant.role]
+    losses = np.array([[table.losses[id_].get(seed, math.nan) for seed in (0, 1)] for id_ in cells])
+    (failed,) = np.nonzero(np.isnan(losses).any(1))[0]
+    others = np.delete(losses, failed, 0)
+    # The missing plot of Yates: what is left of the cell beside the seeds of all others.
+    losses[failed, 1] = losses[failed, 0] + (others[:, 1] - others[:, 0]).mean()
+    means = losses.mean(1).reshape(2, 4, 5).mean((0, 2))
+    assert rows["learned instead of rope"].difference == pytest.approx(means[3] - means[0])
+    assert {row.factor: row.verdict for row in contrasts.told(table)} == {
+        "position": "worse",
+        "feedforward": "worse",
+        "norm": "equivalent",
+    }
+
+
+def of_grid(losses, seeds=None, without=(), sizes=LEVELS, **more):
+    """Frames of a grid with losses (cells, seeds); `without` some of its cells."""
+    cells = [c for c in itertools.product(*map(range, sizes.values())) if c not in without]
+    names = ["".join(map(str, cell)) for cell in cells]
+    levels = {
+        name: dict(zip(sizes, cell, strict=True)) for name, cell in zip(names, cells, strict=True)
+    }
+    own = dict(zip(names, losses, strict=True))
+    seeds = {} if seeds is None else {"seeds": seeds}
+    return frames({"": own}, levels=levels, variants=DESIGN, **seeds, **more)
+
+
+def test_an_effect_whose_combinations_were_not_run_says_so():
+    sizes = {"norm": 3, "block": 2}
+    losses = np.random.default_rng(1).normal(size=(5, 3)).tolist()
+    table = of_grid(losses, without=[(2, 1)], sizes=sizes).table
+    rows = framed(contrasts.factors(table)).set_index("effect")
+    lost = rows.loc["norm2 with block1"]
+    assert (lost["verdict"], lost["why"]) == (
+        "not estimable",
+        "its combinations were not run, or failed",
+    )
+    assert math.isnan(lost["difference"])
+    assert rows.drop("norm2 with block1")["difference"].notna().all()
+    assert rows["alpha"].dropna().round(6).unique().tolist() == [round(0.05 / 5, 6)]
+    assert contrasts.confounding(table).startswith(
+        "5 of 6 combinations were run: an effect is that"
+    )
+
+
+def test_a_cell_whose_runs_all_failed_is_left_out_and_one_that_is_pending_is_waited_for():
+    losses = np.random.default_rng(2).normal(size=(6, 2)).tolist()
+    sizes = {"norm": 3, "block": 2}
+    failed = of_grid([*losses[:5], ["error", "error"]], sizes=sizes).table
+    assert len(contrasts.effects(failed)) == 5
+    assert contrasts.effects(of_grid([*losses[:5], ["pending"] * 2], sizes=sizes).table) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_interval_five_times_as_wide_as_its_neighbours_says_why(seed):
+    generator = np.random.default_rng(seed)
+    losses = generator.normal(size=(40, 2)) * np.exp(generator.normal(size=(40, 1)))
+    rows = framed(contrasts.factors(of_grid(losses.tolist()).table))
+    width = rows["high"] - rows["low"]
+    assert (rows["why"][width > 5 * width.median()] != "").all()
+    assert (rows["why"][width < 2 * width.median()] == "").all()
+
+
+def test_the_range_of_an_axis_is_held_by_its_interval(volume):
+    """Of every axis at once in 95%, and what is called the lowest may be that."""
+    generator, tables, held = np.random.default_rng(3), volume(40, 1_000, 4_000), 0
+    true = np.array([0.0, 0.4, 0.5, 1.5])
+    for _ in range(tables):
+        effects = true[[cell[1] for cell in itertools.product(range(2), range(4), range(3))]]
+        losses = effects[:, None] + generator.normal(size=(24, 3)) + generator.normal(size=3)
+        sizes = {"norm": 2, "position": 4, "block": 3}
+        rows = {
+            row.axis: row for row in contrasts.axes(of_grid(losses.tolist(), sizes=sizes).table)
+        }
+        ranges = {"norm": 0.0, "position": 1.5, "block": 0.0}
+        held += all(rows[axis].low <= of <= rows[axis].high for axis, of in ranges.items()) and (
+            "position0" in rows["position"].lowest
+        )
+    assert held / tables >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / tables)
+
+
+def test_the_cells_of_a_grid_stop_together_where_its_effects_are_decided():
+    """A cell far from the baseline is decided at once; that says nothing of the others."""
+    sizes, looks = {"norm": 2, "block": 3}, {"looks": [2, 4]}
+    noise = np.random.default_rng(4).normal(0, 0.01, (6, 4))
+    first = [[*own, "pending", "pending"] for own in noise[:, :2].tolist()]
+    decided = of_grid(first, looks, sizes=sizes, margin="0.5 nats").table
+    assert {(at.look, at.is_open) for at in decided.standings.values()} == {(0, False)}
+    first[5] = [9.0, 9.1, "pending", "pending"]
+    goes_on = of_grid(first, looks, sizes=sizes).table
+    assert {(at.look, at.is_open) for at in goes_on.standings.values()} == {(0, True)}
+    (alpha,) = {row.interval.alpha for row in contrasts.effects(goes_on)}
+    assert alpha == pytest.approx(0.05 * 0.5 / len(contrasts.effects(goes_on)))
+    last = of_grid(noise.tolist(), looks, sizes=sizes).table
+    assert {row.interval.n for row in contrasts.effects(last)} == {4}
+
+
+def test_looks_at_a_grid_without_effects_seldom_show_one(volume):
+    generator, tables, wrong = np.random.default_rng(5), volume(60, 1_500, 5_000), 0
+    for _ in range(tables):
+        losses = generator.normal(size=(6, 4)).tolist()
+        table = of_grid(losses, {"looks": [2, 4]}, sizes={"norm": 2, "block": 3}).table
+        wrong += any(
+            one.interval.low > 0 or one.interval.high < 0 for one in contrasts.effects(table)
+        )
+    assert wrong / tables <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
