@@ -14,6 +14,7 @@ import pandas as pd
 
 from llama_ablate.config import margins
 from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.registry import entry_text
 from llama_ablate.config.schema import Looks
 from llama_ablate.evidence import Interval, StandardError, Standing, verdict
 from llama_ablate.evidence.sequential import spending
@@ -648,9 +649,9 @@ def _machine(record: Record) -> dict[str, str]:
         "precisions of evaluation": str(compute.get("evaluation")),
         "training steps": "compiled" if compute.get("compiled") else "not compiled",
         "versions of torch": str(environment["packages"]["torch"]),
-        "states of the code": str(environment["code"]),
-        "plugins": str(environment.get("plugins", {})),
-        "processors": str((environment["processor"], environment["gpu"])),
+        "states of the code": str(environment["code"]).replace("+", " with changes"),
+        "plugins": entry_text(environment.get("plugins", {})),
+        "processors": " with ".join(filter(None, (environment["processor"], environment["gpu"]))),
     }
 
 

@@ -196,7 +196,7 @@ def _(panel: Costs) -> Chart:
         for mark in panel.marks
     ]
     titles = {cost: axis.title for cost, axis in panel.costs.items()}
-    x = _number("x", " ", scale={"zero": False, "padding": 12}, axis={"format": "~s"})
+    x = _number("x", " ", scale={"zero": False, "padding": 62}, axis={"format": "~s"})
     y = _number("difference", panel.y.title, scale={"zero": False, "padding": 8})
     at: Spec = {"x": x, "y": y}
     name: Spec = {"text": {"expr": f"({json.dumps(titles)})[cost]"}, "fontSize": 12}

@@ -15,7 +15,8 @@ from llama_ablate.report.parts import Made
 
 _DIGITS = 6  # of a number that a chart draws
 _UNSEEN = re.compile(r"<metadata>.*?</metadata>|<!--.*?-->|<\?xml.*?\?>|<!DOCTYPE.*?>", re.DOTALL)
-_PLAIN = " !$&'()*+,-./:;=?@[]_{|}~^`"  # what an address in double quotes may hold as it is
+_PLACES = re.compile(r'(?:translate\(| d=")[^")]*')
+_PLAIN = " !$'()*+,-./:;=?@[]_{|}~^`"  # what an address in double quotes may hold as it is
 
 
 def policy(style: str, scripts: Iterable[str]) -> str:
@@ -40,35 +41,35 @@ def packed(text: str) -> str:
 def image(svg: str) -> str:
     """Return the address of an SVG image that is the image itself, without what is not drawn.
 
-    Numbers stay as they are: rounded, coordinates would save a twentieth, and letters, which
-    matplotlib scales by 0.015625, would be wrong.
+    What repeats stands once under a short name: a style is a class, and ids are numbered. Places
+    have three decimals; the scale of letters, 0.015625, stays whole, or they would be too large.
     """
-    short = " ".join(_UNSEEN.sub("", svg).split()).replace("> <", "><").replace('"', "'")
-    return "data:image/svg+xml," + quote(short, safe=_PLAIN)
+    short = " ".join(_UNSEEN.sub("", svg).split()).replace("> <", "><")
+    ids, styles = (_numbered(re.findall(f' {key}="([^"]*)"', short)) for key in ("id", "style"))
+    short = re.sub(r'(#| id=")([^")]+)', lambda m: m[1] + ids.get(m[2], m[2]), short)
+    short = re.sub(r' style="([^"]*)"', lambda m: f' class="{styles[m[1]]}"', short)
+    rules = "".join(f".{name}{{{style}}}" for style, name in styles.items())
+    short = re.sub("(<svg[^>]*>)", rf"\1<style>{rules}</style>", short, count=1)
+    short = _PLACES.sub(lambda m: re.sub(r"(\.\d{3})\d+", r"\1", m[0]), short)
+    return "data:image/svg+xml," + quote(short.replace('"', "'"), safe=_PLAIN)
+
+
+def _numbered(texts: Iterable[str]) -> dict[str, str]:
+    return {text: f"a{at}" for at, text in enumerate(dict.fromkeys(texts))}
 
 
 def charts(made: Sequence[Made[Chart]], runs: Mapping[str, Any]) -> str:
-    """Return data, specifications and charts as JSON for the page's script, each of them once.
-
-    `charts` name by chart and by table the place of a specification and those of its `data`; `runs`
-    stand as they are given.
-    """
-    data: dict[str, int] = {}
-    specs: dict[str, int] = {}
+    """Return charts as JSON for the page's script, by name and table, and `runs` as they are."""
     places: dict[str, dict[str, Any]] = {}
     for one in made:
         spec = dict(one.part.spec)
-        named = {
-            name: data.setdefault(
-                to_json([{k: plain(v) for k, v in row.items()} for row in values]), len(data)
-            )
+        data = {
+            name: [{key: plain(value) for key, value in row.items()} for row in values]
             for name, values in spec.pop("datasets", {}).items()
         }
-        at = specs.setdefault(to_json(spec), len(specs))
-        place = {"spec": at, "data": named, "log": list(one.part.log)}
-        places.setdefault(one.name, {})[one.table] = place
-    shared = f'"data":[{",".join(data)}],"specs":[{",".join(specs)}]'
-    return f'{{{shared},"charts":{to_json(places)},"runs":{to_json(runs)}}}'
+        chart = {"spec": spec, "data": data, "log": list(one.part.log)}
+        places.setdefault(one.name, {})[one.table] = chart
+    return to_json({"charts": places, "runs": runs})
 
 
 def to_json(values: Any) -> str:

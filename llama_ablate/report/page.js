@@ -12,7 +12,7 @@
   const library = make("script", { textContent: await unpacked("vega") });
   document.head.append(library);
 
-  const { data, specs, charts, runs } = JSON.parse(await unpacked("data"));
+  const { charts, runs } = JSON.parse(await unpacked("data"));
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   function make(tag, properties = {}, ...children) {
     const made = Object.assign(document.createElement(tag), properties);
@@ -82,9 +82,9 @@
     made.height *= domain.length / (domain.length + left.size || 1);
   }
 
-  function specification({ spec, data: names }, logarithmic, width, figure) {
-    const made = structuredClone(specs[spec]);
-    made.datasets = Object.fromEntries(Object.entries(names).map(([name, at]) => [name, data[at]]));
+  function specification({ spec, data }, logarithmic, width, figure) {
+    const made = structuredClone(spec);
+    made.datasets = structuredClone(data); // a view writes into what it draws
     follow(made, figure);
     made.params = [...(made.params ?? []), { name: "lit", value: lit }];
     for (const channel of logarithmic) {
@@ -103,15 +103,17 @@
       }
     }
     for (const channel of ["color", "shape", "strokeDash"]) {
-      for (const { legend, condition } of encodings(made, channel)) {
-        for (const one of [legend, condition?.legend]) if (one) one.columns = Math.max(1, Math.floor(width / 150));
+      for (const { legend, scale, condition } of encodings(made, channel)) {
+        const names = legend?.values ?? scale?.domain ?? condition?.scale?.domain ?? [];
+        const wide = 40 + 6.4 * Math.max(8, ...names.map((name) => name.length));
+        for (const one of [legend, condition?.legend]) if (one) one.columns = Math.max(1, Math.floor((0.86 * width) / wide));
       }
     }
     return compiled(made, width);
   }
 
   function compiled(made, width) {
-    const axisY = { labelLimit: Math.max(90, 0.36 * width), minExtent: 30 };
+    const axisY = { labelLimit: Math.max(90, 0.42 * width), minExtent: 30 };
     return vega.parse(vega.compile(made, { config: { ...config, axisY } }).spec, null, { ast: true });
   }
 
@@ -128,22 +130,35 @@
     all("form", controls).forEach((form) => form.remove());
     if (!chart) return;
     const logarithmic = all("input[data-log]:checked", controls).map((box) => box.dataset.log);
-    if (!plot.clientWidth) return; // drawn when its part is opened
+    if (plot.closest("details:not([open])")) return; // drawn when its part is opened
     const bound = make("form");
     controls.append(bound);
     const view = new vega.View(
       specification(chart, logarithmic, plot.clientWidth, figure),
       { expr: vega.expressionInterpreter, renderer: "svg", container: plot, bind: bound, hover: true, tooltip },
     );
-    const names = (specs[chart.spec].params ?? []).map((param) => param.name);
+    const names = (chart.spec.params ?? []).map((param) => param.name);
     for (const name of names) if (name in kept) view.signal(name, kept[name]);
     view.addEventListener("click", (_event, item) => { if (item?.datum?.variant) light(item.datum.variant); });
     views.set(figure, { view, kept: names });
     view.run();
   }
 
+  // Of names beside points that lie over one another the first is shown.
+  function tidy(plot) {
+    const placed = [];
+    for (const text of all(".role-mark.mark-text text", plot)) {
+      const box = text.getBoundingClientRect();
+      const free = placed.every((other) => box.right < other.left || box.left > other.right || box.bottom < other.top || box.top > other.bottom);
+      text.setAttribute("visibility", free ? "visible" : "hidden");
+      if (free) placed.push(box);
+    }
+  }
+
   const figures = all("figure[data-chart]");
   for (const figure of figures) {
+    const plot = figure.querySelector(".plot");
+    new MutationObserver(() => tidy(plot)).observe(plot, { subtree: true, childList: true, attributes: true, attributeFilter: ["transform"] });
     const controls = figure.querySelector(".controls");
     for (const channel of new Set(Object.values(charts[figure.dataset.chart]).flatMap(({ log }) => log))) {
       const box = make("input", { type: "checkbox", onchange: () => draw(figure) });

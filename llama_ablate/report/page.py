@@ -38,7 +38,6 @@ from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import Picture
 from llama_ablate.report.sections import FIGURES, Section
 from llama_ablate.results import FINAL
-from llama_ablate.terminal import plural
 
 #: Columns of the table of runs: head, column of the frame, format, scale and unit.
 _RUN_NUMBERS: dict[str, tuple[str, str, float, str]] = {
@@ -97,11 +96,10 @@ class Shown:
 
     @cached_property
     def alike(self) -> dict[int, str]:
-        """The columns that say one thing in all rows, and what; of the baseline's what is there."""
+        """The columns that say one thing in all rows that say anything there, and what."""
         found = {}
-        rows = list(zip(self.rows, self.baseline, strict=True))
         for at, head in enumerate(self.columns[1:], 1):
-            own = [row[at] for row, base in rows if row[at] or not base]
+            own = [row[at] for row in self.rows if row[at]]
             if len(own) > 1 and len({*own}) == 1 and head not in _JUDGED and len(own[0]) <= _LONG:
                 found[at] = own[0]
         return found
@@ -117,8 +115,8 @@ class Shown:
     def verdicts(self) -> list[str]:
         """The verdicts of its rows, but for the baseline's."""
         at = [at for at, head in enumerate(self.columns) if head in _JUDGED][:1]
-        others = [row for row, base in zip(self.rows, self.baseline, strict=True) if not base]
-        return [re.split("[,:]", row[i])[0] for row in others for i in at if row[i]]
+        words = [row[i] for row in self.rows for i in at if row[i] not in ("", "baseline")]
+        return [re.split("[,:]", word)[0] for word in words]
 
     def kind(self, column: int, cell: str) -> str:
         """Return the classes of a cell: a verdict's name, and how text stands."""
@@ -132,10 +130,8 @@ class Shown:
         """Return a data frame of cells, without the columns that have nothing to show."""
         cells = cells.astype(str)
         cells = cells.loc[:, (cells != "").any()] if len(cells) else cells
-        blank = [""] * len(cells)
-        known: dict[str, Any] = {"variants": list(cells.get("variant", blank)), "baseline": blank}
-        known |= {key: value for key, value in more.items() if value}
-        return cls(list(map(str, cells.columns)), cells.to_numpy().tolist(), **known)
+        more = {"variants": list(cells.get("variant", ()))} | more
+        return cls(list(map(str, cells.columns)), cells.to_numpy().tolist(), **more)
 
 
 @dataclass(frozen=True)
@@ -153,8 +149,8 @@ class Group:
         said = dict.fromkeys(section.answer for section in self.sections if section.answer)
         verdicts = Counter(word for section in self.sections for word in section.verdicts)
         counted = ", ".join(f"{count} {word}" for word, count in verdicts.items())
-        rows = sum(len(section.rows) for section in self.sections)
-        return " ".join(said) or counted or f"{rows:,} {plural(rows, 'row')}"
+        noted = [section.note.partition(". ")[0] for section in self.sections if section.note]
+        return " ".join(said) or counted or " ".join(noted[:1])
 
 
 def write(

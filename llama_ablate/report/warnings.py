@@ -9,7 +9,6 @@ import pandas as pd
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text
-from llama_ablate.config.validation import shown
 from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import DOCUMENTS
@@ -20,7 +19,7 @@ from llama_ablate.findings.rows import ComparisonRow
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced
-from llama_ablate.terminal import listed, plural
+from llama_ablate.terminal import listed, plural, shortened
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
 _TURNS, _PROCESSES = 15, 5  # what a pass takes; results of earlier versions have fewer
@@ -267,15 +266,13 @@ def _changed(frames: Frames) -> list[str]:
 
 def _how(change: ProtocolChange) -> str:
     """Say how a key was changed: from what to what, or that it was added or dropped."""
-    before, after = (
-        value if value is None or isinstance(value, str) else shown(value)
-        for value in (change.before, change.after)
-    )
+    both = [v if isinstance(v, list) else [v] for v in (change.before, change.after)]
+    before, after = (shortened(listed([*map(entry_text, of)]), 60) for of in both)
     if change.key.startswith("hypothesis "):  # known by what it states: it is there or it is not
-        return "added" if before is None else "dropped"
-    if before is None:
+        return "added" if change.before is None else "dropped"
+    if change.before is None:
         return f"added ({after})"
-    return f"dropped ({before})" if after is None else f"{before} -> {after}, changed"
+    return f"dropped ({before})" if change.after is None else f"{before} -> {after}, changed"
 
 
 def _ended(gone: Replaced) -> str:

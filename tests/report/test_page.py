@@ -1,6 +1,7 @@
 """The page in a browser, and what stands in it: chromium draws it offline, under its own policy."""
 
 import base64
+import csv
 import dataclasses
 import gzip
 import hashlib
@@ -9,9 +10,11 @@ import json
 import re
 import shutil
 from io import StringIO
+from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -30,7 +33,8 @@ from tests.quiet import until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-MOST_BYTES = 1_200_000
+MOST_BYTES = 1_000_000
+PACKS = Path(__file__).parents[2] / "results" / "reference"
 SEEDS = (0, 1, 2)
 HOSTILE = "a<b>'\"</script><script>alert(1)</script>"
 #: Loss over that of the baseline of each variant, in either table, and its norm.
@@ -175,17 +179,13 @@ def test_every_entry_of_the_contents_leads_to_a_part_of_the_page(quick):
     assert len(read.ids) == len(set(read.ids))
 
 
-def test_data_that_charts_share_stand_once_and_a_number_that_is_none_is_null(quick):
+def test_charts_have_their_data_by_table_and_a_number_that_is_none_is_null(quick):
     read = Read(quick.read_text("utf-8"))
     embedded = json.loads(unpacked(read)[1])
     charts = embedded["charts"]
     assert set(charts) == {"effects", "learning_curves", "costs"}
     assert set(charts["effects"]) == {"small", "large"}
-    used = {
-        n for tables in charts.values() for one in tables.values() for n in one["data"].values()
-    }
-    assert used == set(range(len(embedded["data"])))
-    rows = embedded["data"][charts["costs"]["small"]["data"]["rows"]]
+    rows = charts["costs"]["small"]["data"]["rows"]
     by_variant = {row["variant"]: row for row in rows}
     assert set(by_variant) == set(LOSSES)
     assert by_variant["base"]["p"] is None
@@ -303,7 +303,7 @@ def show(browser):
         )
         tab.goto(path.as_uri())
         if options.get("java_script_enabled", True):
-            tab.wait_for_selector("[data-chart=effects] svg")
+            tab.locator("[data-chart] svg:visible").first.wait_for()
         return tab
 
     yield opened
@@ -332,10 +332,149 @@ def faint(tab, chart):
     )
 
 
-def test_the_page_draws_its_charts_in_a_browser_and_asks_for_nothing(quick, show):
+def variants(tab):
+    """The variants of the comparison that is shown, in its order."""
+    rows = tab.locator("#comparison [data-table]:not([hidden]) tbody tr:not([hidden]) th")
+    return rows.all_text_contents()
+
+
+def test_the_page_draws_its_charts_sorts_them_with_their_table_and_opens_the_runs_of_a_verdict(
+    quick, show
+):
     tab = show(quick)
     assert tab.locator(".plot svg").count() == 3
     assert tab.locator("#comparison [data-table=large]").is_hidden()
+    assert variants(tab) == ["base", "good", HOSTILE, "far"]  # as the chart from the first
+    assert [text[:4] for text in axis(tab)[-3:]] == ["good", "a<b>", "far"]
+    head = tab.locator("#comparison [data-table=small] th button", has_text="difference")
+    assert "interval" in head.get_attribute("title")
+    head.click()
+    head.click()
+    assert variants(tab) == ["far", HOSTILE, "good", "base"]  # what has none is last
+    assert [text[:4] for text in axis(tab)[-3:]] == ["far", "a<b>", "good"]
+    row(tab, HOSTILE).locator("td button").click()
+    panel = tab.locator("#panel")
+    assert panel.locator("h2").inner_text() == HOSTILE
+    assert panel.locator("tbody tr").count() == 3 + 1  # its seeds in this table, and its recipe
+    assert panel.locator("a").first.get_attribute("href").endswith("record.json")
+    assert "norm of the gradient" in panel.locator("svg").text_content()
+    tab.keyboard.press("Escape")
+    assert panel.is_hidden()
+
+
+@pytest.mark.full
+def test_rows_are_filtered_with_their_chart_and_copied_as_they_are_shown(whole, show):
+    tab = show(whole, permissions=["clipboard-read", "clipboard-write"])
+    part = tab.locator("#comparison [data-table=small]")
+    part.locator("details.columns summary").click()
+    part.locator(".columns input:checked:not([disabled])").last.uncheck()
+    tab.evaluate("document.querySelector('#runs details').open = true")
+    filtered = tab.locator("#runs input[type=search]")
+    filtered.fill("good nowhere")
+    assert tab.locator("#runs tbody tr:not([hidden])").count() == 0
+    filtered.fill("good av")
+    assert tab.locator("#runs tbody tr:not([hidden])").count() == 3
+    copied = {}
+    for form in ("CSV", "Markdown", "LaTeX"):
+        part.locator(".tools button", has_text=form).click()
+        part.locator(".tools button", has_text="copied").wait_for()
+        copied[form] = tab.evaluate("navigator.clipboard.readText()")
+        part.locator(".tools button", has_text=form).wait_for()
+    rows = list(csv.reader(StringIO(copied["CSV"])))
+    assert [row[0] for row in rows] == ["variant", "base", "good", HOSTILE, "far"]
+    heads = part.locator("thead th:not([hidden])")
+    assert rows[0] == heads.all_text_contents()
+    assert len(rows[0]) < part.locator("thead th").count()
+    assert "<script" not in copied["Markdown"]
+    lines = copied["Markdown"].splitlines()
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines if line}) == 1
+    assert copied["LaTeX"].count("\\\\") == 5
+    assert not re.search(r"(?<!\\)[%#_$]", copied["LaTeX"])
+
+
+@pytest.mark.full
+def test_a_filter_leaves_the_same_rows_in_the_chart(tmp_path, show, monkeypatch):
+    monkeypatch.setattr(page, "_draw", lambda *_: [])
+    frames = Frames.of(Results.open(PACKS / "claims" / "e12-positions"))
+    tab = show(page.write(frames, sections(frames), [], tmp_path))
+    tab.locator("#comparison .lead input[type=search]").fill("rope")
+    assert axis(tab)[-2:] == ["rope-theta=100", "rope-theta=500000"]
+    assert "no-position" not in axis(tab)
+    assert tab.locator("#comparison .lead tbody tr:not([hidden])").count() == 2
+    tab.locator("#comparison .lead tr:not([hidden]) td button").first.click()
+    assert "of 92 points of a curve at most 50 are drawn" in tab.locator("#panel").inner_text()
+    assert tab.locator("#panel tbody tr").count() == 7 + 1
+
+
+#: Widths, whether it is dark, whether all parts are open, and whether it is on paper.
+LOOKS = [
+    (width, dark, unfolded, False)
+    for width, dark, unfolded in (
+        *((400, False, False), (1000, False, False), (1400, False, False)),
+        *((1400, True, False), (400, False, True), (1000, False, True), (1400, False, True)),
+    )
+] + [(720, False, True, True)]
+TEN = ["first", "prose", "wikitext2", "hybrids-small", "moe-small", "gpu-10m", "width-transfer"]
+TEN += [f"claims/{name}" for name in ("e12-positions", "e16-leave-one-out-stack")]
+TEN += ["claims/e18-isotime-pareto"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pack", TEN)
+def test_no_text_overlaps_or_is_cut_and_no_word_is_broken(pack, tmp_path, show, monkeypatch):
+    monkeypatch.setattr(page, "_draw", lambda *_: [])  # pictures have no text to a browser
+    frames = Frames.of(Results.open(PACKS / pack))
+    written = page.write(frames, sections(frames), warnings(frames), tmp_path)
+    wrong = (Path(__file__).parent / "layout.js").read_text("utf-8")
+    found = {}
+    for width, dark, unfolded, paper in LOOKS:
+        tab = show(written, width=width, color_scheme="dark" if dark else "light")
+        if paper:
+            tab.emulate_media(media="print")
+        if unfolded:
+            tab.evaluate(
+                "for (const part of document.querySelectorAll('details')) part.open = true"
+            )
+            tab.wait_for_timeout(300)
+        found[width, dark, unfolded, paper] = tab.evaluate(wrong, paper)
+        tab.context.close()
+    assert not any(found.values()), found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pack", ["hybrids-small", "claims/e07-ffn-activation"])
+def test_the_page_of_120_runs_is_small_whose_curves_have_50_points_at_most(pack, tmp_path):
+    frames = Frames.of(Results.open(PACKS / pack))
+    written = page.write(frames, sections(frames), warnings(frames), tmp_path)
+    assert written.stat().st_size <= 1_300_000
+    runs = json.loads(unpacked(Read(written.read_text("utf-8")))[1])["runs"]
+    assert len(runs) == 120
+    for run, drawn in runs.items():
+        curve = frames.table.curve(run)
+        at = [point[0] for point in drawn["points"]]
+        assert len(at) <= 50
+        assert at == sorted(at)
+        assert at[-1] == pytest.approx(curve[-1]["tokens"], rel=1e-3)
+        assert drawn["of"] == len(curve)
+
+
+@pytest.mark.full
+def test_a_picture_on_the_page_is_that_of_its_file(whole, show):
+    """Drawn by a browser, pixel by pixel: but for rounding to a thousandth at the edges."""
+    file = whole.parent / "figures" / "learning_curves.svg"
+    svg = file.read_text("utf-8")
+    as_it_is = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    tab = show(whole)
+    drawn = """async (source) => {
+        const image = new Image(); image.src = source; await image.decode();
+        const canvas = Object.assign(document.createElement("canvas"), { width: 900, height: 600 });
+        const context = canvas.getContext("2d"); context.drawImage(image, 0, 0, 900, 600);
+        return [...context.getImageData(0, 0, 900, 600).data];
+    }"""
+    ours, theirs = (np.array(tab.evaluate(drawn, s), int) for s in (embedding.image(svg), as_it_is))
+    assert theirs.std() > 5
+    assert np.abs(ours - theirs).max() <= 64
+    assert (np.abs(ours - theirs) > 8).mean() < 1e-4
 
 
 @pytest.mark.full
@@ -430,7 +569,9 @@ def test_columns_beyond_the_first_are_there_for_those_who_choose_them(
     tab = show(page.write(frames, every, [], tmp_path))
     head = tab.locator("#comparison [data-table=small] thead th")
     assert [h.is_visible() for h in head.all()][:4] == [True, False, True, False]
-    same = tab.locator("#comparison [data-table=small] p.facts", has_text="same in all rows")
+    same = tab.locator(
+        "#comparison [data-table=small] p.facts", has_text="The same in all rows that say it"
+    )
     assert "n 3" in same.inner_text()
     tab.locator("#comparison [data-table=small] summary", has_text="columns (2 of").click()
     tab.locator("#comparison [data-table=small] .columns input").nth(3).check()

@@ -10,11 +10,13 @@ from llama_ablate.findings import lengths
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.lengths import LengthRow
 from llama_ablate.report.section import SECTIONS, Section, section
+from llama_ablate.terminal import listed
 
 
 @SECTIONS.register("lengths", every_table=True)
 def _lengths_section(frames: Frames) -> Section | None:
     rows = lengths.by_length(frames.table)
+    contrary = listed([*lengths.turned(rows)])
     return section(
         "By length of training",
         rows,
@@ -24,6 +26,7 @@ def _lengths_section(frames: Frames) -> Section | None:
         the length gave the same verdict (`turned` is better for worse), and which rows were surely
         the contrary at some length: they reverse.""",
         cells=_by_length(rows),
+        answer=f"Reversed with length: {contrary or 'none'}.",
     )
 
 
