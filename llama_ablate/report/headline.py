@@ -66,23 +66,25 @@ Differing = TypeVar("Differing", ComparisonRow, FactorRow)
 
 def headline(frames: Frames) -> str:
     """Say what the experiment answers, at what size, and what limits the answer."""
-    return " ".join(filter(None, (answer(frames), limits(frames))))
+    return " ".join(filter(None, (answer(frames), further(frames))))
 
 
 def answer(frames: Frames) -> str:
     """Say what the experiment answers: who is better than whom and by how much, at what size.
 
     Of a factorial design the effects, of a path the steps. What decides is named with its number
-    and interval, the largest first; of the rest only a few. Hypotheses that are about other numbers
-    than the table's follow, of more than a few how many are supported.
+    and interval, the largest first; of the rest only a few.
     """
-    parts = (_tables, _scope, _hypotheses, _guards, _trends, _best_rates)
-    return " ".join(sentence for part in parts for sentence in part(frames))
+    return " ".join([*_tables(frames), *_scope(frames)])
 
 
-def limits(frames: Frames) -> str:
-    """Say what limits the answer: controls that fail, lengths that reverse it, an unknown bias."""
-    parts = (_controls, _turned, _bias)
+def further(frames: Frames) -> str:
+    """Say what stands beside the answer, and what limits it.
+
+    Hypotheses that are about other numbers than the table's, of more than a few how many are
+    supported; controls that fail, lengths that reverse the answer, a bias that nothing bounds.
+    """
+    parts = (_hypotheses, _guards, _trends, _best_rates, _controls, _turned, _bias)
     return " ".join(sentence for part in parts for sentence in part(frames))
 
 

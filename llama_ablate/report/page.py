@@ -32,7 +32,7 @@ from llama_ablate.findings.outcomes import words
 from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
-from llama_ablate.report.headline import facts, headline
+from llama_ablate.report.headline import answer, facts, further, headline
 from llama_ablate.report.paper import ascii_name, caption
 from llama_ablate.report.parts import Made
 from llama_ablate.report.picture import Picture
@@ -239,7 +239,8 @@ def _html(
     return environment.get_template("page.html").generate(
         name=experiment.name,
         question=experiment.question,
-        answer=headline(frames),
+        answer=answer(frames),
+        further=further(frames),
         facts=facts(frames),
         warnings=warnings,
         policy=embedding.policy(style, [library, script] if made else []),
