@@ -143,7 +143,7 @@ def effects_picture(frames: Frames) -> Picture | None:
 
     The shape is the verdict, the bar the interval that it is read from; thin strokes are seeds.
     Variants with a run that was lost say so. The positive control stands in the table alone: it
-    would set the scale. A factorial design has its factors drawn instead, a path its steps.
+    would set the scale.
     """
     table = frames.table
     if contrasts.factors(table) or contrasts.steps(table):
