@@ -52,7 +52,7 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
     file = experiment_file(measure="[perplexity, train_speed, kv_cache]", train=LEARNS)
     assert run(file, tmp_path / "r", "--json", "--workers", "3") == 0
     said = json.loads(capsys.readouterr().out)
-    rows = {row["label"]: row for row in said["comparison"]}
+    rows = {row["variant"]: row for row in said["comparison"]}
     assert set(rows) == {"baseline", "layernorm"}
     assert rows["baseline"]["outcome"] == rows["layernorm"]["outcome"] == "2 ok"
     assert rows["layernorm"]["train_speed_ratio"] > 0
