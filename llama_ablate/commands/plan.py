@@ -90,7 +90,7 @@ def run(options: PlanOptions) -> Answer:
             workers, forecast.fitting(need, free_bytes(device), compute) * local.devices(device)
         )
     expected = noise.stated(source)
-    document = noise.expecting(plan.document(compute, Settings()), expected)
+    document = noise.expecting(plan.document(compute, Settings()).named(), expected)
     predicted = forecast.forecast(document, compute, workers, need)
     of_margin, needed = _margin(predicted, expected)
     shown = forecast_tables.shown(predicted, needed)
