@@ -4,8 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -29,7 +30,7 @@ from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.evidence.written import decimals, interval
 from llama_ablate.findings import tuning
 from llama_ablate.findings.outcomes import UNSTABLE, words
-from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, Row, cell, column, means
+from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, Row, cell, column, filled
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -82,44 +83,83 @@ def compare(
     for variant in table.variants:
         id_ = variant.id
         own = reported.iloc[places.get(id_, [])]
-        ok = own[own["outcome"] == "ok"]
-        at = standings.get(id_)
+        at, row = standings.get(id_), standings[id_].row if id_ in standings else _NOTHING
         first = Ended.of(words(own))
         second = Ended.of(base_ended[seed] for seed in own["seed"] if seed in base_ended)
         word = _verdict(at, margin, first, second, ended[id_], ended[base], paired=bool(pairs[id_]))
         over_seeds = summary(list(losses[id_].values()))
         counts = Counter(every[id_])
-        rows.append(
-            ComparisonRow(
-                label=variant.label,
-                baseline=variant.baseline,
-                role=variant.role,
-                point="" if own.empty else own["point"].iloc[0],
-                outcome=outcomes(words(own)),
-                unit=table.unit.name,
-                n=len(pairs[id_]),
-                loss=over_seeds.mean,
-                sd=over_seeds.sd,
-                **_difference(pairs[id_], at, word, margin, lost=first.lost + second.lost),
-                **_lost(first, second, at),
-                look=float(at.look + 1) if at else math.nan,
-                looks=looks,
-                finished=sum(counts[end] for end in FINAL),
-                diverged=counts["diverged"],
-                collapsed=counts["collapsed"],
-                parameters=variant.parameters,
-                active_parameters=variant.active,
-                non_embedding=variant.non_embedding,
-                residual=variant.residual,
-                solved=variant.solved,
-                flops_per_token=variant.flops_per_token,
-                **_speed(speeds[id_], speeds[base], table.text_per_token(variant)),
-                kv_bytes_per_token=variant.kv_bytes_per_token,
-                state_bytes=math.nan if variant.state_bytes is None else variant.state_bytes,
-                kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
-                **_means(ok, split),
-            )
+        effect = paired_effect(*_sides(pairs[id_])) if at else None
+        # Of an interval alone it is known how seeds narrow it.
+        is_open = word == "inconclusive" and not first.lost + second.lost
+        fewest, most = (is_open and seeds_to_decide(row, margin)) or (math.nan, math.nan)
+        lost_low, lost_high = share(first.lost, first.runs) if first.runs else (math.nan, math.nan)
+        text = table.text_per_token(variant)
+        train, decode = (
+            _ratio(speeds[id_][key], speeds[base][key], text, alone=id_ == base)
+            for key in ("train", "decode")
         )
+        made = ComparisonRow(
+            label=variant.label,
+            baseline=variant.baseline,
+            role=variant.role,
+            point="" if own.empty else own["point"].iloc[0],
+            outcome=outcomes(words(own)),
+            unit=table.unit.name,
+            n=len(pairs[id_]),
+            loss=over_seeds.mean,
+            sd=over_seeds.sd,
+            difference=row.mean if at else 0.0,
+            low=row.low,
+            high=row.high,
+            verdict=word,
+            p_corrected=row.p,
+            alpha=row.alpha if at else math.nan,
+            df=row.df,
+            seed_se=row.seed_se,
+            text_se=row.text_se if at else math.nan,
+            pooled=row.pooled,
+            seeds_low=fewest,
+            seeds_high=most,
+            correlation=effect.correlation if effect else math.nan,
+            pairing_saves=effect.saved if effect else math.nan,
+            ended=first.runs,
+            too_short=first.too_short,
+            lost=first.lost,
+            lost_low=lost_low,
+            lost_high=lost_high,
+            lost_p_corrected=_p_of_lost(first, second, at),
+            look=float(at.look + 1) if at else math.nan,
+            looks=looks,
+            finished=sum(counts[end] for end in FINAL),
+            diverged=counts["diverged"],
+            collapsed=counts["collapsed"],
+            parameters=variant.parameters,
+            active_parameters=variant.active,
+            non_embedding=variant.non_embedding,
+            residual=variant.residual,
+            solved=variant.solved,
+            flops_per_token=variant.flops_per_token,
+            train_tokens_per_s=speeds[id_]["train"].value,
+            train_speed_ratio=train.value,
+            train_speed_low=train.low,
+            train_speed_high=train.high,
+            train_speed_turns=train.turns,
+            train_speed_processes=train.processes,
+            train_speed_spread=train.spread,
+            decode_tokens_per_s=speeds[id_]["decode"].value,
+            decode_speed_ratio=decode.value,
+            decode_speed_low=decode.low,
+            decode_speed_high=decode.high,
+            decode_speed_turns=decode.turns,
+            decode_speed_processes=decode.processes,
+            decode_speed_spread=decode.spread,
+            kv_bytes_per_token=variant.kv_bytes_per_token,
+            state_bytes=math.nan if variant.state_bytes is None else variant.state_bytes,
+            kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
+        )
+        ok = own[own["outcome"] == "ok"]
+        rows.append(filled(made, partial(_mean, ok, split)))
     return with_decimals(with_timing_noise(rows))
 
 
@@ -315,53 +355,16 @@ def _verdict(
     return word
 
 
-def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, Any]:
-    """Return how many runs ended, were too short or lost, and what the share of the lost says."""
-    low, high = share(own.lost, own.runs) if own.runs else (math.nan, math.nan)
-    p = math.nan
-    if at and (own.lost or base.lost) and own.runs and base.runs:
-        rows = _ALPHA / at.row.alpha  # that share the error, and looks
-        p = min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
-    return {
-        "ended": own.runs,
-        "too_short": own.too_short,
-        "lost": own.lost,
-        "lost_low": low,
-        "lost_high": high,
-        "lost_p_corrected": p,
-    }
+def _p_of_lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> float:
+    """Return the p of the share of lost runs against the baseline's, corrected for the rows."""
+    if at is None or not ((own.lost or base.lost) and own.runs and base.runs):
+        return math.nan
+    rows = _ALPHA / at.row.alpha  # that share the error, and looks
+    return min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
 
 
-def _difference(
-    pairs: Pairs,
-    at: Standing[Interval] | None,
-    word: Verdict,
-    margin: float | None,
-    *,
-    lost: int,
-) -> dict[str, Any]:
-    """Return the paired difference and what decides about it; of the baseline, 0 and nothing."""
-    row = at.row if at else _NOTHING
-    effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs]) if at else None
-    # Of an interval alone it is known how seeds narrow it.
-    decide = seeds_to_decide(row, margin) if word == "inconclusive" and not lost else None
-    fewest, most = decide or (math.nan, math.nan)
-    return {
-        "difference": row.mean if at else 0.0,
-        "low": row.low,
-        "high": row.high,
-        "verdict": word,
-        "p_corrected": row.p,
-        "alpha": row.alpha if at else math.nan,
-        "df": row.df,
-        "seed_se": row.seed_se,
-        "text_se": row.text_se if at else math.nan,
-        "pooled": row.pooled,
-        "seeds_low": fewest,
-        "seeds_high": most,
-        "correlation": effect.correlation if effect else math.nan,
-        "pairing_saves": effect.saved if effect else math.nan,
-    }
+def _sides(pairs: Pairs) -> tuple[list[float], list[float]]:
+    return [own for own, _ in pairs], [base for _, base in pairs]
 
 
 class _Measured(NamedTuple):
@@ -402,26 +405,14 @@ def _is_cached_decoding(at: Mapping[str, object]) -> bool:
     return at.get("cache") == "cached" and all(isinstance(size, int) for size in sizes)
 
 
-def _speed(
-    own: Mapping[str, _Measured], base: Mapping[str, _Measured], text: float
-) -> dict[str, Any]:
-    """Return speeds, and ratios to the baseline's with intervals over processes.
+def _ratio(own: _Measured, base: _Measured, text: float, *, alone: bool) -> Timing:
+    """Return the ratio of a speed to the baseline's; without an interval if that is its own.
 
-    Ratios are of text: `text` is how much more of it a token holds than one of the baseline's.
+    It is of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    columns: dict[str, Any] = {}
-    for key in ("train", "decode"):
-        ratio = speed_ratio(own[key].by_process, base[key].by_process)
-        columns |= {
-            f"{key}_tokens_per_s": own[key].value,
-            f"{key}_speed_ratio": text * ratio.value,
-            f"{key}_speed_low": math.nan if own is base else text * ratio.low,
-            f"{key}_speed_high": math.nan if own is base else text * ratio.high,
-            f"{key}_speed_turns": ratio.turns,
-            f"{key}_speed_processes": ratio.processes,
-            f"{key}_speed_spread": ratio.spread,
-        }
-    return columns
+    ratio = speed_ratio(own.by_process, base.by_process)
+    low, high = (math.nan, math.nan) if alone else (text * ratio.low, text * ratio.high)
+    return replace(ratio, value=text * ratio.value, low=low, high=high)
 
 
 def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -461,11 +452,7 @@ def speed_ratio(own: Turns, base: Turns) -> Timing:
     return medians.ratio(own, base)
 
 
-def _means(runs: pd.DataFrame, split: str) -> dict[str, Any]:
-    """Return the means over runs of the numbers that columns are called after, of a split's first.
-
-    A number that no run has is left out.
-    """
-    names = {name: (f"{split}_{name}", name) for name in means(ComparisonRow)}
-    known = {name: [one for one in of if one in runs and len(runs)] for name, of in names.items()}
-    return {name: float(runs[of[0]].mean()) for name, of in known.items() if of}
+def _mean(runs: pd.DataFrame, split: str, name: str) -> float:
+    """Return the mean of a number over runs, of a split's first; NaN where no run has it."""
+    known = [one for one in (f"{split}_{name}", name) if one in runs]
+    return float(runs[known[0]].mean()) if known and len(runs) else math.nan

@@ -9,7 +9,7 @@ Columns stand in the order of the class, those that lead before the others.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from string import Formatter
 from typing import Any, TypeVar
 
@@ -96,6 +96,9 @@ class Row:
         return bool(getattr(self, "baseline", False))
 
 
+Filled = TypeVar("Filled", bound=Row)
+
+
 def columns(kind: type[Row]) -> dict[str, str]:
     """Return what the columns of a table as data hold, by their names."""
     return {one.name: one.metadata[_KEY].about for one in fields(kind) if _KEY in one.metadata}
@@ -105,6 +108,12 @@ def means(kind: type[Row]) -> list[str]:
     """Return the columns that are means over runs of the numbers of their names: of default NaN."""
     named = [(one.name, one.default) for one in fields(kind) if _KEY in one.metadata]
     return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
+
+
+def filled(row: Filled, mean: Callable[[str], float]) -> Filled:
+    """Return a row with its columns that are means (`means`), as a function of names has them."""
+    found: dict[str, Any] = {name: mean(name) for name in means(type(row))}
+    return replace(row, **found)
 
 
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
