@@ -75,10 +75,8 @@ def run(options: PromoteOptions) -> Answer:
     if margin is None:
         raise ConfigError(f"{frames.root} states no margin: give one with --margin '0.01 nats'")
     second = _second_text(options.text, table.plan.text.source.corpus, frames.root)
-    chosen = {
-        str(label): next(run for run in table.plan.runs if run.id in set(ids))
-        for label, ids in table.reported.groupby("label")["id"]
-    }
+    labels = {run.id: run.label for run in table.reported}
+    chosen = {labels[run.id]: run for run in reversed(table.plan.runs) if run.id in labels}
     values = promotion.experiment(
         table.experiment,
         table.plan,
