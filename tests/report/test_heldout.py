@@ -85,7 +85,7 @@ def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file
     weights = {"base": -1.0, "other": 0.5, "third": 0.5}
     average = (nats["other"] + nats["third"]) / 2 - nats["base"]
     expected = text_error(average, FILES)
-    error = heldout.text_error_of(weights, documents, SEEDS)
+    error = heldout.text_error_of(dict.fromkeys(SEEDS, weights), documents)
     assert (error.se, error.df) == pytest.approx((expected.se, expected.df))
 
 
