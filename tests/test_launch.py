@@ -52,11 +52,11 @@ def test_one_file_becomes_records_a_table_and_a_report_and_workers_change_no_wei
     file = experiment_file(measure="[perplexity, train_speed, kv_cache]", train=LEARNS)
     assert run(file, tmp_path / "r", "--json", "--workers", "3") == 0
     said = json.loads(capsys.readouterr().out)
-    rows = {row["label"]: row for row in said["comparison"]}
-    assert set(rows) == {"baseline", "layernorm"}
-    assert rows["baseline"]["outcome"] == rows["layernorm"]["outcome"] == "2 ok"
+    rows = {row["variant"]: row for row in said["comparison"]}
+    assert set(rows) == {"rmsnorm (baseline)", "layernorm"}
+    assert rows["rmsnorm (baseline)"]["outcome"] == rows["layernorm"]["outcome"] == "2 ok"
     assert rows["layernorm"]["train_speed_ratio"] > 0
-    assert rows["baseline"]["kv_measured_bytes_per_token"] > 0
+    assert rows["rmsnorm (baseline)"]["kv_measured_bytes_per_token"] > 0
     store = Store.open(tmp_path / "r" / "tiny")
     assert len(store.records()) == 4
     for record in store.records():

@@ -236,7 +236,7 @@ LIVE = ("script", "iframe", "object", "embed", "base", "form", "link", "svg", "m
 
 
 HARMLESS = r"data:image/|#|figures/|tables/|\.\./(runs|failed)/"
-DATA = [{"type": "application/json", "id": "data"}, {"type": "application/gzip", "id": "vega"}]
+DATA = [{"type": "application/gzip", "id": name} for name in ("data", "vega")]
 
 
 class Live(html.parser.HTMLParser):
