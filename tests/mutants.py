@@ -333,8 +333,8 @@ EVIDENCE = (
         "a run that diverged counts in its variant's loss",
         "findings/comparison.py",
         "losses_by_seed",
-        "(runs['outcome'] == 'ok') & runs[column].abs().lt(math.inf)",
-        "runs[column].abs().lt(math.inf)",
+        "run.outcome == 'ok' and math.isfinite((loss := run.number(name)))",
+        "math.isfinite((loss := run.number(name)))",
         (REPORT, "tests/report/test_tuning.py"),
     ),
     Mutant(

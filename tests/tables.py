@@ -1,12 +1,13 @@
 """Frames of tables made by hand, without a store and without training."""
 
+import math
+from dataclasses import replace
+
 import pandas as pd
 
 from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import MeasuredValues, RunRow
 from tests import plans
-
-_METRICS = ("table", "variant", "label", "run", "seed", "metric", "name", "quantity", "unit")
-_VALUES = ("value", "coordinates", "samples", "by_process")
 
 
 def frames(tables, *, roles=None, levels=None, planned=None, changes=None, **experiment):
@@ -61,27 +62,28 @@ def _runs(variants, losses):
 
 
 def _frames(table, experiment, runs):
-    rows = [
-        {
-            "id": plans.id_of(table.name, variant.id, seed),
-            "variant": variant.id,
-            "label": variant.label,
-            "seed": seed,
-            "tuned": "{}",
-            "point": "",
-            "race": False,
-            "best": True,
-            "outcome": loss if isinstance(loss, str) else "ok",
-            "reason": "",
-            "too_short": False,
-            "test_loss_nats": None if isinstance(loss, str) else loss,
-        }
+    planned = [
+        RunRow(
+            id=plans.id_of(table.name, variant.id, seed),
+            variant=variant.id,
+            label=variant.label,
+            baseline=variant.baseline,
+            role=variant.role,
+            seed=seed,
+            outcome=loss if isinstance(loss, str) else "ok",
+            steps_done=2,
+            numbers={"test_loss_nats": math.nan if isinstance(loss, str) else loss},
+        )
         for variant, seed, loss in runs
     ]
-    planned = pd.DataFrame(rows).astype({"test_loss_nats": float})
-    metrics = pd.DataFrame(columns=[*_METRICS, *_VALUES])
-    attempts = pd.DataFrame(columns=[*_METRICS[:6], "error"])
-    machines = planned.loc[planned["outcome"] != "pending", ["outcome"]]
-    return TableFrames(
-        table, experiment, planned, metrics, attempts, machines[[]], lambda _run: [], set()
-    )
+    machines = pd.DataFrame(index=range(sum(run.outcome != "pending" for run in planned)))
+    metrics = MeasuredValues()
+    return TableFrames(table, experiment, planned, metrics, [], machines, lambda _run: [], set())
+
+
+def changed(runs, which, numbers=None, **changes):
+    """Runs of which those that are meant have other numbers, or are otherwise changed."""
+    return [
+        replace(run, numbers={**run.numbers, **(numbers or {})}, **changes) if which(run) else run
+        for run in runs
+    ]

@@ -182,8 +182,9 @@ def test_a_metric_whose_options_were_changed_is_measured_again_from_weights_or_n
     rows, guarded, notes = run("third")
     assert rows.empty
     assert guarded == [("cloze accuracy", "not measured")]
-    (why,) = {line for line in notes.split("\n") if "of 'rmsnorm (baseline)': it was taken as" in line}
-    assert why.startswith("note: cloze was not measured of 2 of 2 finished runs of 'rmsnorm (baseline)'")
+    base = "of 'rmsnorm (baseline)'"
+    (why,) = {line for line in notes.split("\n") if f"{base}: it was taken as" in line}
+    assert why.startswith(f"note: cloze was not measured of 2 of 2 finished runs {base}")
     assert "second.jsonl', and the file now states 'cloze task=" in why
     assert why.endswith("third.jsonl'; `llama-ablate measure DIR cloze` takes it again.")
 

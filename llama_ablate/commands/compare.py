@@ -134,12 +134,15 @@ def _agreement(options: CompareOptions) -> Answer:
         title = name if alone else f"{name} ({table.plan.name})"
         parts.append(agreement.pairs(title, found))
         turned += agreement.turned(title, found)
-    frame = agreement.joined(parts)
-    ranked, seeds = agreement.ranked(frame), agreement.by_seeds(frame)
+    pairs = agreement.joined(parts)
+    ranked, seeds = agreement.ranked(pairs), agreement.by_seeds(pairs)
     best = agreement.cheapest(seeds)
     remarks = agreement.remarks(best, turned)
-    shown = [agreement.cells(ranked), *([agreement.cheapest_cells(best)] if len(best) else [])]
-    values = {"ranked": ranked, "seeds": seeds, "cheapest": best}
-    records = {key: own.to_dict("records") for key, own in values.items()}
-    told = {"turned": [*map(asdict, turned)], "remarks": remarks}
-    return Answer([*shown, "\n".join(remarks)], {**records, **told})
+    shown = [agreement.cells(ranked), *([agreement.cheapest_cells(best)] if best else [])]
+    records = {
+        "ranked": [*map(asdict, ranked)],
+        "seeds": [*map(asdict, seeds)],
+        "cheapest": [*map(asdict, best)],
+        "turned": [*map(asdict, turned)],
+    }
+    return Answer([*shown, "\n".join(remarks)], {**records, "remarks": remarks})

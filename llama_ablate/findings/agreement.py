@@ -2,18 +2,20 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVarTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import simultaneous, written
 from llama_ablate.evidence.agreement import FEWEST_ARMS, alike, share, with_seeds
 from llama_ablate.findings import lengths
-from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import Thing, grouped, mean
 from llama_ablate.results.plan_document import BITS
 
 #: Named as the results of a row that is over several.
@@ -21,7 +23,8 @@ ALL = "(all)"
 #: The share of pairs ranked alike that a cheap setting must have.
 WANTED = 0.8
 _NEAR = 0.02  # of a run, within which branches of several results are one length
-_SETTING = ["size", "share"]
+#: At which setting, and with how many seeds.
+At = TypeVarTuple("At")
 _FEWEST_SEEDS = 3  # two at a setting, and one at the largest
 
 
@@ -66,14 +69,31 @@ def settings(
     return found
 
 
-def pairs(results: str, found: Sequence[Setting]) -> pd.DataFrame:
-    """Return a row for each pair of arms, controls left out, at each setting.
+class ArmPair(NamedTuple):
+    """Two arms at a setting and at the largest."""
 
-    Columns: `results, size, share, tokens, largest, first, second, small, large, decided, flops`.
-    `small` and `large` are the differences of losses at the setting and at the largest, one for
-    each seed that both arms have at both. `decided`: at the largest the pair's own 95% interval
-    leaves out 0. `flops` are those that a run of either trains with, the mean of both. A pair
-    without a seed in common has no row. Raises ConfigError where none has one at a smaller setting.
+    results: str
+    size: str
+    share: float
+    tokens: int
+    #: Whether the setting is the largest.
+    largest: bool
+    first: str
+    second: str
+    #: The differences of losses there and at the largest, one for each seed that both arms have.
+    small: NDArray[np.float64]
+    large: NDArray[np.float64]
+    #: Whether the pair's own 95% interval at the largest leaves out 0.
+    decided: bool
+    #: That a run of either trains with, the mean of both.
+    flops: float
+
+
+def pairs(results: str, found: Sequence[Setting]) -> list[ArmPair]:
+    """Return each pair of arms, controls left out, at each setting.
+
+    A pair without a seed in common is left out. Raises ConfigError where none has one at a smaller
+    setting.
     """
     known = [_arms(setting.table) for setting in found]
     decided = _decided(found[-1].table)
@@ -84,17 +104,15 @@ def pairs(results: str, found: Sequence[Setting]) -> pd.DataFrame:
                 continue
             here, there = arms[first].minus(arms[second]), known[-1][first].minus(known[-1][second])
             if seeds := sorted(here.keys() & there.keys()):
-                sides = (np.asarray([of[seed] for seed in seeds]) for of in (here, there))
+                small, large = (np.asarray([of[seed] for seed in seeds]) for of in (here, there))
                 flops = setting.tokens * (arms[first].flops + arms[second].flops) / 2
                 where = (results, *setting[:3], setting is found[-1], first, second)
-                made.append((*where, *sides, (first, second) in decided, flops))
-    columns = ("results", *_SETTING, "tokens", "largest", "first", "second", "small", "large")
-    frame = pd.DataFrame(made, columns=[*columns, "decided", "flops"])
-    if frame["largest"].all():
+                made.append(ArmPair(*where, small, large, (first, second) in decided, flops))
+    if all(pair.largest for pair in made):
         raise ConfigError(
             f"'{results}': no two arms have runs of one seed that ended ok at two settings"
         )
-    return frame
+    return made
 
 
 class _Arm(NamedTuple):
@@ -129,81 +147,118 @@ def _decided(table: TableFrames) -> set[tuple[str, str]]:
     return {pair for pair, row in zip(every, known.values(), strict=True) if row.low * row.high > 0}
 
 
-def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def joined(parts: Iterable[Sequence[ArmPair]]) -> list[ArmPair]:
     """Return the pairs of several results, in which lengths of nearly one share have one."""
-    frame = pd.concat(parts, ignore_index=True)
-    known: list[float] = []
-    for one in sorted(frame["share"].unique()):
-        if not known or one - known[-1] > _NEAR:
-            known.append(one)
-    near = np.asarray(known)[np.searchsorted(known, frame["share"], side="right") - 1]
-    return frame.assign(share=np.round(near, 2))
+    every = [pair for part in parts for pair in part]
+    shares: dict[float, float] = {}
+    first = -math.inf
+    for one in sorted({pair.share for pair in every}):
+        first = one if one - first > _NEAR else first
+        shares[one] = round(first, 2)
+    return [pair._replace(share=shares[pair.share]) for pair in every]
 
 
-def ranked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of pairs ranked alike at each setting, for all results and for each.
+@dataclass(frozen=True)
+class Ranked:
+    """The share of pairs ranked alike at a setting, and that of the decided ones alone."""
 
-    Columns: `results, size, share, tokens, most_tokens, arms, pairs, alike, low, high`, and those
-    from `arms` on of the decided pairs alone, with `decided_` before them.
-    """
-    smaller = frame[~frame["largest"]]
-    means = [[own.mean() for own in smaller[side]] for side in ("small", "large")]
-    smaller = smaller.assign(alike=alike(*means))
-    keys = ["results", *_SETTING]
-    return pd.DataFrame(
-        {
-            **dict(zip(keys, key, strict=True)),
-            "tokens": own["tokens"].min(),
-            "most_tokens": own["tokens"].max(),
-            **_share(own),
-            **{f"decided_{name}": value for name, value in _share(own[own["decided"]]).items()},
-        }
-        for key, own in _grouped(smaller, keys)
-    )
+    results: str
+    size: str
+    share: float
+    tokens: int
+    most_tokens: int
+    arms: int
+    pairs: int
+    alike: float
+    low: float
+    high: float
+    decided_arms: int
+    decided_pairs: int
+    decided_alike: float
+    decided_low: float
+    decided_high: float
 
 
-def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+def ranked(every: Sequence[ArmPair]) -> list[Ranked]:
+    """Return the share of pairs ranked alike at each setting, for all results and for each."""
+    smaller = [pair for pair in every if not pair.largest]
+    rows = []
+    for (results, size, part), own in _grouped(smaller, _setting):
+        tokens, decided = [pair.tokens for pair in own], [pair for pair in own if pair.decided]
+        shares = _share(own, map(_alike, own)) + _share(decided, map(_alike, decided))
+        rows.append(Ranked(results, size, part, min(tokens), max(tokens), *shares))
+    return rows
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """How often so many seeds at a setting rank a pair as the others do at the largest."""
+
+    results: str
+    size: str
+    share: float
+    largest: bool
+    seeds: int
+    arms: int
+    pairs: int
+    alike: float
+    low: float
+    high: float
+    #: Of an arm with its seeds.
+    flops: float
+
+
+def by_seeds(every: Sequence[ArmPair]) -> list[Repeated]:
     """Return how often so many seeds at a setting rank a pair as the others do at the largest.
 
-    Columns: `results, size, share, largest, seeds, arms, pairs, alike, low, high, flops`, the last
-    of an arm with its seeds. Seeds are two or more, and at most half of those that there are, so
-    that what is repeated is known no worse than what repeats it; of three, two. A pair with fewer
-    gives all but one. The largest setting has rows, too: how often its own seeds repeat its order.
-    Empty below three seeds.
+    Seeds are two or more, and at most half of those that there are, so that what is repeated is
+    known no worse than what repeats it; of three, two. A pair with fewer gives all but one. The
+    largest setting has rows, too: how often its own seeds repeat its order. None below three seeds.
     """
-    made: list[tuple[Any, ...]] = []
-    counts = frame["small"].map(len)
-    most = (counts.groupby(frame["results"]).max() // 2).clip(lower=2).to_dict()
-    for pair in rows(frame):
-        total = len(pair.small)
-        for seeds in range(2, most[pair.results] + 1) if total >= _FEWEST_SEEDS else ():
-            n = min(seeds, total - 1)
-            chance = with_seeds(pair.small, pair.large, n)
-            at = (pair.results, pair.size, pair.share, pair.largest, seeds)
-            made.append((*at, pair.first, pair.second, chance, n * pair.flops))
-    keys = ["results", *_SETTING, "largest", "seeds"]
-    found = pd.DataFrame(made, columns=[*keys, "first", "second", "alike", "flops"])
-    return pd.DataFrame(
-        {**dict(zip(keys, key, strict=True)), **_share(own), "flops": own["flops"].mean()}
-        for key, own in _grouped(found, keys)
-    )
+    most = {
+        results: max(2, max(len(pair.small) for pair in own) // 2)
+        for results, own in grouped(every, lambda pair: pair.results).items()
+    }
+    made = [
+        (pair, seeds, min(seeds, len(pair.small) - 1))
+        for pair in every
+        if len(pair.small) >= _FEWEST_SEEDS
+        for seeds in range(2, most[pair.results] + 1)
+    ]
+    rows = []
+    for at, own in _grouped(
+        made, lambda o: (o[0].results, o[0].size, o[0].share, o[0].largest, o[1])
+    ):
+        chances = [with_seeds(pair.small, pair.large, n) for pair, _, n in own]
+        of = _share([pair for pair, *_ in own], chances)
+        rows.append(Repeated(*at, *of, mean(n * pair.flops for pair, _, n in own)))
+    return rows
 
 
-def cheapest(seeds: pd.DataFrame) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Cheapest(Repeated):
+    """The setting of fewest FLOPs that ranks alike in 80%, or the best."""
+
+    #: Whether it does.
+    enough: bool
+    #: What the largest has with as many seeds.
+    repeated: float
+
+
+def cheapest(seeds: Sequence[Repeated]) -> list[Cheapest]:
     """Return of each results the setting of fewest FLOPs that ranks alike in 80%, or the best.
 
-    Those are rows of `seeds` as `by_seeds` returns it, of settings that have all pairs, with
-    whether they are `enough`, and what the largest has with as many seeds, `repeated`.
+    Of settings that have all pairs.
     """
     found = []
-    for _, of_results in seeds.groupby("results", sort=False) if len(seeds) else ():
-        own = of_results[of_results["pairs"] == of_results["pairs"].max()]
-        enough = own[own["alike"] >= WANTED]
-        order = own.sort_values(["alike", "flops"], ascending=[False, True])
-        row = (order if enough.empty else enough.sort_values("flops")).head(1)
-        again = own[own["largest"] & (own["seeds"] == row["seeds"].iloc[0])]
-        found.append(row.assign(enough=len(enough) > 0, repeated=again["alike"].iloc[0]))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    for of_results in grouped(seeds, lambda row: row.results).values():
+        pairs = max(row.pairs for row in of_results)
+        own = [row for row in of_results if row.pairs == pairs]
+        enough = [row for row in own if row.alike >= WANTED]
+        best = min(enough or own, key=lambda row: (0 if enough else -row.alike, row.flops))
+        again = next(row.alike for row in own if row.largest and row.seeds == best.seeds)
+        found.append(Cheapest(**vars(best), enough=bool(enough), repeated=again))
+    return found
 
 
 @dataclass(frozen=True)
@@ -235,59 +290,78 @@ def turned(results: str, found: Sequence[Setting]) -> list[Turned]:
     ]
 
 
-def _grouped(frame: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """Group pairs by keys, of which `results` is one; before each of several, all together."""
-    arms = {side: frame["results"] + "\n" + frame[side] for side in ("first", "second")}
-    frame = frame.assign(**arms)  # those of one label in two results are two
-    parts = [frame.assign(results=ALL), frame] if _several(frame) else [frame]
-    for part in parts:
-        yield from part.groupby(keys, sort=False)
+def _grouped(
+    things: Sequence[Thing], key: Callable[[Thing], tuple[str, *At]]
+) -> Iterator[tuple[tuple[str, *At], list[Thing]]]:
+    """Group by results and what else a key has; before each of several results, all together."""
+    groups = grouped(things, key)
+    if len({results for results, *_ in groups}) > 1:
+        yield from grouped(things, lambda one: (ALL, *key(one)[1:])).items()
+    yield from groups.items()
 
 
-def _several(frame: pd.DataFrame) -> bool:
-    return len({*frame["results"]}) > 1
+def _setting(pair: ArmPair) -> tuple[str, str, float]:
+    return pair.results, pair.size, pair.share
 
 
-def _share(own: pd.DataFrame) -> dict[str, float]:
-    """Return the share of pairs ranked alike with its interval: `arms, pairs, alike, low, high`."""
-    codes, _ = pd.factorize(pd.concat([own["first"], own["second"]]))
-    of = share(codes[: len(own)], codes[len(own) :], own["alike"])
-    return {"arms": of.arms, "pairs": of.pairs, "alike": of.value, "low": of.low, "high": of.high}
+def _alike(pair: ArmPair) -> float:
+    return float(alike(pair.small.mean(), pair.large.mean()))
 
 
-def cells(frame: pd.DataFrame) -> pd.DataFrame:
+_Share = tuple[int, int, float, float, float]
+
+
+def _share(pairs: Sequence[ArmPair], ranked: Iterable[float]) -> _Share:
+    """Return arms, pairs, and the share ranked alike with its interval.
+
+    A label of two results is two.
+    """
+    first = [(pair.results, pair.first) for pair in pairs]
+    second = [(pair.results, pair.second) for pair in pairs]
+    codes = {name: code for code, name in enumerate(dict.fromkeys([*first, *second]))}
+    of = share([codes[name] for name in first], [codes[name] for name in second], [*ranked])
+    return of.arms, of.pairs, of.value, of.low, of.high
+
+
+def cells(rows: Sequence[Ranked]) -> pd.DataFrame:
     """Return the shares of `ranked` as people read them."""
-    ends = zip(frame["tokens"] / 1e6, frame["most_tokens"] / 1e6, strict=True)
+    tokens = ((f"{n / 1e6:.3g}M" for n in (row.tokens, row.most_tokens)) for row in rows)
     shown = {
-        **({"results": frame["results"]} if _several(frame) else {}),
-        **({"size": frame["size"]} if frame["size"].any() else {}),
-        "length": [f"{share:.0%}" for share in frame["share"]],
-        "tokens": [" to ".join(dict.fromkeys(f"{n:.3g}M" for n in of)) for of in ends],
-        "arms": frame["arms"],
-        "pairs": frame["pairs"],
-        "ranked alike [95%]": [_cell(row.alike, row.low, row.high) for row in rows(frame)],
-        "decided": frame["decided_pairs"],
+        **_results(rows),
+        **({"size": [row.size for row in rows]} if any(row.size for row in rows) else {}),
+        "length": [f"{row.share:.0%}" for row in rows],
+        "tokens": [" to ".join(dict.fromkeys(ends)) for ends in tokens],
+        "arms": [row.arms for row in rows],
+        "pairs": [row.pairs for row in rows],
+        "ranked alike [95%]": [_cell(row.alike, row.low, row.high) for row in rows],
+        "decided": [row.decided_pairs for row in rows],
         "decided, ranked alike [95%]": [
-            _cell(row.decided_alike, row.decided_low, row.decided_high) for row in rows(frame)
+            _cell(row.decided_alike, row.decided_low, row.decided_high) for row in rows
         ],
     }
     return pd.DataFrame(shown)
 
 
-def cheapest_cells(frame: pd.DataFrame) -> pd.DataFrame:
+def cheapest_cells(rows: Sequence[Cheapest]) -> pd.DataFrame:
     """Return the settings of `cheapest` as people read them."""
     shown = {
-        **({"results": frame["results"]} if _several(frame) else {}),
+        **_results(rows),
         f"cheapest that ranks alike in {WANTED:.0%}": [
             f"{'none; best: ' * (not row.enough)}{_named(row.size, row.share)} of the length"
-            for row in rows(frame)
+            for row in rows
         ],
-        "seeds": frame["seeds"],
-        "ranked alike [95%]": [_cell(row.alike, row.low, row.high) for row in rows(frame)],
-        "the largest with as many": [f"{value:.0%}" for value in frame["repeated"]],
-        "FLOPs an arm": [f"{value:.2g}" for value in frame["flops"]],
+        "seeds": [row.seeds for row in rows],
+        "ranked alike [95%]": [_cell(row.alike, row.low, row.high) for row in rows],
+        "the largest with as many": [f"{row.repeated:.0%}" for row in rows],
+        "FLOPs an arm": [f"{row.flops:.2g}" for row in rows],
     }
     return pd.DataFrame(shown)
+
+
+def _results(rows: Sequence[Ranked | Cheapest]) -> dict[str, list[str]]:
+    """Return the column of the results' names, where there are several."""
+    names = [row.results for row in rows]
+    return {"results": names} if len({*names}) > 1 else {}
 
 
 def _named(size: str, share: float) -> str:
@@ -302,7 +376,7 @@ def _cell(value: float, low: float, high: float) -> str:
     return f"{value:.0%} (too few arms)" if math.isnan(low) else written.share(value, low, high)
 
 
-def remarks(best: pd.DataFrame, changed: Sequence[Turned]) -> list[str]:
+def remarks(best: Sequence[Cheapest], changed: Sequence[Turned]) -> list[str]:
     """Say what the shares are of, what their intervals hold for, and what `turned` returned."""
     told = [
         "Ranked alike: the sign of the difference of two arms' mean losses is that at the largest "
@@ -311,7 +385,7 @@ def remarks(best: pd.DataFrame, changed: Sequence[Turned]) -> list[str]:
         f"{FEWEST_ARMS} arms. Decided: the pair's own 95% interval at the largest setting leaves "
         "out 0."
     ]
-    if len(best):
+    if best:
         told.append(
             "Cheapest: by FLOPs, of two seeds up to half of those there are, each time against the "
             "other seeds at the largest setting: none is on both sides. The noise of these others "

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple
-
-import pandas as pd
+from operator import itemgetter
+from typing import NamedTuple
 
 from llama_ablate.evidence import (
     Ended,
@@ -28,8 +27,22 @@ from llama_ablate.evidence.medians import Timing, Turns
 from llama_ablate.evidence.rates import p_of_rates, share
 from llama_ablate.evidence.written import decimals, interval
 from llama_ablate.findings import tuning
-from llama_ablate.findings.outcomes import UNSTABLE, words
-from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, Row, cell, column, means
+from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.rows import (
+    DIFFERENCE,
+    ComparisonRow,
+    MeasuredValues,
+    MetricRow,
+    Row,
+    RunRow,
+    cell,
+    column,
+    filled,
+    grouped,
+    has_number,
+    mean_number,
+    means,
+)
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlannedTable
 
@@ -55,8 +68,8 @@ NO_BIAS = (0.0, 0.0)
 
 def compare(
     table: PlannedTable,
-    runs: pd.DataFrame,
-    metrics: pd.DataFrame,
+    runs: Sequence[RunRow],
+    metrics: MeasuredValues,
     pairs: Mapping[str, Pairs],
     standings: Mapping[str, Standing[Interval]],
     looks: int,
@@ -68,58 +81,94 @@ def compare(
     which of the `looks` it is from. A variant that is open at a look is `pending`. What was not
     measured is NaN. A variant none of whose runs ended `ok` keeps its row.
     """
-    reported = runs[runs["chosen"]]
-    split = tuning.reported_split(reported)
-    losses = losses_by_seed(table, reported)
-    every = {str(id_): own for id_, own in runs.groupby("variant")["outcome"]}
-    ended = {id_: set(own) for id_, own in every.items()}
-    places = reported.groupby("variant").indices
-    speeds = _speeds(table, metrics)
+    split = tuning.reported_split(runs)
+    of_variant = grouped(runs, lambda run: run.variant)
+    reported = {id_: [run for run in own if run.chosen] for id_, own in of_variant.items()}
+    losses = losses_by_seed(table, chain(*reported.values()), f"{split}_{table.unit.number}")
+    train_speeds, decode_speeds, caches = _speeds(table, metrics)
     base = table.baseline.id
-    of_base = reported.iloc[places.get(base, [])]
-    base_ended = dict(zip(of_base["seed"], words(of_base), strict=True))
+    base_ended = {run.seed: run.ended for run in reported.get(base, ())}
+    of_base = {run.outcome for run in of_variant.get(base, ())}
     rows = []
     for variant in table.variants:
         id_ = variant.id
-        own = reported.iloc[places.get(id_, [])]
-        ok = own[own["outcome"] == "ok"]
-        at = standings.get(id_)
-        first = Ended.of(words(own))
-        second = Ended.of(base_ended[seed] for seed in own["seed"] if seed in base_ended)
-        word = _verdict(at, margin, first, second, ended[id_], ended[base], paired=bool(pairs[id_]))
+        own = reported.get(id_, [])
+        at, row = standings.get(id_), standings[id_].row if id_ in standings else _NOTHING
+        first = Ended.of(run.ended for run in own)
+        second = Ended.of(base_ended[run.seed] for run in own if run.seed in base_ended)
+        counts = Counter(run.outcome for run in of_variant.get(id_, ()))
+        word = _verdict(at, margin, first, second, {*counts}, of_base, paired=bool(pairs[id_]))
         over_seeds = summary(list(losses[id_].values()))
-        counts = Counter(every[id_])
-        rows.append(
-            ComparisonRow(
-                label=variant.label,
-                baseline=variant.baseline,
-                role=variant.role,
-                point="" if own.empty else own["point"].iloc[0],
-                outcome=outcomes(words(own)),
-                unit=table.unit.name,
-                n=len(pairs[id_]),
-                loss=over_seeds.mean,
-                sd=over_seeds.sd,
-                **_difference(pairs[id_], at, word, margin, lost=first.lost + second.lost),
-                **_lost(first, second, at),
-                look=float(at.look + 1) if at else math.nan,
-                looks=looks,
-                finished=sum(counts[end] for end in FINAL),
-                diverged=counts["diverged"],
-                collapsed=counts["collapsed"],
-                parameters=variant.parameters,
-                active_parameters=variant.active,
-                non_embedding=variant.non_embedding,
-                residual=variant.residual,
-                solved=variant.solved,
-                flops_per_token=_known(variant.flops_per_token),
-                **_speed(speeds[id_], speeds[base], table.text_per_token(variant)),
-                kv_bytes_per_token=_known(variant.kv_bytes_per_token),
-                state_bytes=_known(variant.state_bytes),
-                kv_measured_bytes_per_token=speeds[id_]["kv_cache"].value,
-                **_means(ok, split),
-            )
+        effect = paired_effect(*_sides(pairs[id_])) if at else None
+        # Of an interval alone it is known how seeds narrow it.
+        is_open = word == "inconclusive" and not first.lost + second.lost
+        fewest, most = (is_open and seeds_to_decide(row, margin)) or (math.nan, math.nan)
+        lost_low, lost_high = share(first.lost, first.runs) if first.runs else (math.nan, math.nan)
+        text = table.text_per_token(variant)
+        own_train, own_decode = (of.get(id_, _UNMEASURED) for of in (train_speeds, decode_speeds))
+        train = _ratio(own_train, train_speeds.get(base, _UNMEASURED), text)
+        decode = _ratio(own_decode, decode_speeds.get(base, _UNMEASURED), text)
+        made = ComparisonRow(
+            label=variant.label,
+            baseline=variant.baseline,
+            role=variant.role,
+            point=own[0].point if own else "",
+            outcome=outcomes(run.ended for run in own),
+            unit=table.unit.name,
+            n=len(pairs[id_]),
+            loss=over_seeds.mean,
+            sd=over_seeds.sd,
+            difference=row.mean if at else 0.0,
+            low=row.low,
+            high=row.high,
+            verdict=word,
+            p_corrected=row.p,
+            alpha=row.alpha if at else math.nan,
+            df=row.df,
+            seed_se=row.seed_se,
+            text_se=row.text_se if at else math.nan,
+            pooled=row.pooled,
+            seeds_low=fewest,
+            seeds_high=most,
+            correlation=effect.correlation if effect else math.nan,
+            pairing_saves=effect.saved if effect else math.nan,
+            ended=first.runs,
+            too_short=first.too_short,
+            lost=first.lost,
+            lost_low=lost_low,
+            lost_high=lost_high,
+            lost_p_corrected=_p_of_lost(first, second, at),
+            look=float(at.look + 1) if at else math.nan,
+            looks=looks,
+            finished=sum(counts[end] for end in FINAL),
+            diverged=counts["diverged"],
+            collapsed=counts["collapsed"],
+            parameters=variant.parameters,
+            active_parameters=variant.active,
+            non_embedding=variant.non_embedding,
+            residual=variant.residual,
+            solved=variant.solved,
+            flops_per_token=_known(variant.flops_per_token),
+            train_tokens_per_s=own_train.value,
+            train_speed_ratio=train.value,
+            train_speed_low=train.low,
+            train_speed_high=train.high,
+            train_speed_turns=train.turns,
+            train_speed_processes=train.processes,
+            train_speed_spread=train.spread,
+            decode_tokens_per_s=own_decode.value,
+            decode_speed_ratio=decode.value,
+            decode_speed_low=decode.low,
+            decode_speed_high=decode.high,
+            decode_speed_turns=decode.turns,
+            decode_speed_processes=decode.processes,
+            decode_speed_spread=decode.spread,
+            kv_bytes_per_token=_known(variant.kv_bytes_per_token),
+            state_bytes=_known(variant.state_bytes),
+            kv_measured_bytes_per_token=caches.get(id_, _UNMEASURED).value,
         )
+        ok = [run for run in own if run.outcome == "ok"]
+        rows.append(filled(made, {name: _mean(ok, split, name) for name in means(ComparisonRow)}))
     return with_decimals(with_timing_noise(rows))
 
 
@@ -134,14 +183,12 @@ def with_decimals(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     return [replace(row, places=places) for row in rows]
 
 
-def losses_by_seed(table: PlannedTable, runs: pd.DataFrame) -> Losses:
-    """Return the reported losses of the runs that ended ok."""
-    column = f"{tuning.reported_split(runs)}_{table.unit.number}"
+def losses_by_seed(table: PlannedTable, runs: Iterable[RunRow], name: str) -> Losses:
+    """Return the losses of the runs that ended ok: the numbers of a name."""
     losses: Losses = {variant.id: {} for variant in table.variants}
-    if column in runs:
-        ok = runs[(runs["outcome"] == "ok") & runs[column].abs().lt(math.inf)]
-        for variant, seed, loss in zip(ok["variant"], ok["seed"], ok[column], strict=True):
-            losses[variant][int(seed)] = float(loss)
+    for run in runs:
+        if run.outcome == "ok" and math.isfinite(loss := run.number(name)):
+            losses[run.variant][run.seed] = loss
     return losses
 
 
@@ -324,113 +371,63 @@ def _verdict(
     return word
 
 
-def _lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> dict[str, Any]:
-    """Return how many runs ended, were too short or lost, and what the share of the lost says."""
-    low, high = share(own.lost, own.runs) if own.runs else (math.nan, math.nan)
-    p = math.nan
-    if at and (own.lost or base.lost) and own.runs and base.runs:
-        rows = _ALPHA / at.row.alpha  # that share the error, and looks
-        p = min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
-    return {
-        "ended": own.runs,
-        "too_short": own.too_short,
-        "lost": own.lost,
-        "lost_low": low,
-        "lost_high": high,
-        "lost_p_corrected": p,
-    }
+def _p_of_lost(own: Ended, base: Ended, at: Standing[Interval] | None) -> float:
+    """Return the p of the share of lost runs against the baseline's, corrected for the rows."""
+    if at is None or not ((own.lost or base.lost) and own.runs and base.runs):
+        return math.nan
+    rows = _ALPHA / at.row.alpha  # that share the error, and looks
+    return min(1.0, rows * p_of_rates((own.lost, own.runs), (base.lost, base.runs)))
 
 
-def _difference(
-    pairs: Pairs,
-    at: Standing[Interval] | None,
-    word: Verdict,
-    margin: float | None,
-    *,
-    lost: int,
-) -> dict[str, Any]:
-    """Return the paired difference and what decides about it; of the baseline, 0 and nothing."""
-    row = at.row if at else _NOTHING
-    effect = paired_effect([a for a, _ in pairs], [b for _, b in pairs]) if at else None
-    # Of an interval alone it is known how seeds narrow it.
-    decide = seeds_to_decide(row, margin) if word == "inconclusive" and not lost else None
-    fewest, most = decide or (math.nan, math.nan)
-    return {
-        "difference": row.mean if at else 0.0,
-        "low": row.low,
-        "high": row.high,
-        "verdict": word,
-        "p_corrected": row.p,
-        "alpha": row.alpha if at else math.nan,
-        "df": row.df,
-        "seed_se": row.seed_se,
-        "text_se": row.text_se if at else math.nan,
-        "pooled": row.pooled,
-        "seeds_low": fewest,
-        "seeds_high": most,
-        "correlation": effect.correlation if effect else math.nan,
-        "pairing_saves": effect.saved if effect else math.nan,
-    }
+def _sides(pairs: Pairs) -> tuple[list[float], list[float]]:
+    return [own for own, _ in pairs], [base for _, base in pairs]
 
 
-class _Measured(NamedTuple):
-    value: float = math.nan
-    by_process: Turns = ()
+#: What stands for a value that was not measured.
+_UNMEASURED = MetricRow(variant="", label="", metric="", name="", quantity="", value=math.nan)
+#: Measured values by the variant's id.
+_OfVariants = Mapping[str, MetricRow]
 
 
-def _speeds(table: PlannedTable, metrics: pd.DataFrame) -> dict[str, dict[str, _Measured]]:
-    """Return each variant's training speed, decode speed and measured cache; NaN where unmeasured.
+def _speeds(
+    table: PlannedTable, metrics: MeasuredValues
+) -> tuple[_OfVariants, _OfVariants, _OfVariants]:
+    """Return the training speed, decode speed and measured cache of the variants that have them.
 
     The decode speed is with the cache, at the largest batch and the longest context at which the
     baseline was measured.
     """
-    of_variants = metrics[metrics["run"] == ""]
-    decode = of_variants[of_variants["quantity"] == "decode_speed"]
-    decode = decode.loc[decode.index[[*map(_is_cached_decoding, decode["coordinates"])]]]
-    largest = max(
-        decode.loc[decode["variant"] == table.baseline.id, "coordinates"],
-        key=lambda at: (at["batch"], at["context"]),
-        default=None,
+    of_variants = metrics.of_variants
+    decode = [
+        (size, row)
+        for row in of_variants
+        if row.quantity == "decode_speed" and (size := _decoding(row.coordinates))
+    ]
+    of_base = (one for one in decode if one[1].variant == table.baseline.id)
+    _, largest = max(of_base, key=itemgetter(0), default=(None, _UNMEASURED))
+    return (
+        {row.variant: row for row in of_variants if row.name == "train_tokens_per_s"},
+        {row.variant: row for _, row in decode if row.coordinates == largest.coordinates},
+        {row.variant: row for row in of_variants if row.name == "kv_cache_bytes_per_token"},
     )
-    wanted = {
-        "train": of_variants[of_variants["name"] == "train_tokens_per_s"],
-        "decode": decode.loc[decode.index[[at == largest for at in decode["coordinates"]]]],
-        "kv_cache": of_variants[of_variants["name"] == "kv_cache_bytes_per_token"],
-    }
-    speeds = {variant.id: dict.fromkeys(wanted, _Measured()) for variant in table.variants}
-    for key, frame in wanted.items():
-        columns = (frame[column] for column in ("variant", "value", "by_process"))
-        for variant, value, by_process in zip(*columns, strict=True):
-            speeds[variant][key] = _Measured(value, by_process)
-    return speeds
 
 
-def _is_cached_decoding(at: Mapping[str, object]) -> bool:
-    """Return whether a speed of decoding is with the cache, of a batch and a context."""
-    sizes = (at.get("batch"), at.get("context"))
-    return at.get("cache") == "cached" and all(isinstance(size, int) for size in sizes)
+def _decoding(at: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return the batch and context of a speed of decoding with the cache; None of any other."""
+    batch, context = at.get("batch"), at.get("context")
+    if at.get("cache") == "cached" and isinstance(batch, int) and isinstance(context, int):
+        return batch, context
+    return None
 
 
-def _speed(
-    own: Mapping[str, _Measured], base: Mapping[str, _Measured], text: float
-) -> dict[str, Any]:
-    """Return speeds, and ratios to the baseline's with intervals over processes.
+def _ratio(own: MetricRow, base: MetricRow, text: float) -> Timing:
+    """Return the ratio of a speed to the baseline's; of its own without an interval.
 
-    Ratios are of text: `text` is how much more of it a token holds than one of the baseline's.
+    It is of text: `text` is how much more of it a token holds than one of the baseline's.
     """
-    columns: dict[str, Any] = {}
-    for key in ("train", "decode"):
-        ratio = speed_ratio(own[key].by_process, base[key].by_process)
-        columns |= {
-            f"{key}_tokens_per_s": own[key].value,
-            f"{key}_speed_ratio": text * ratio.value,
-            f"{key}_speed_low": math.nan if own is base else text * ratio.low,
-            f"{key}_speed_high": math.nan if own is base else text * ratio.high,
-            f"{key}_speed_turns": ratio.turns,
-            f"{key}_speed_processes": ratio.processes,
-            f"{key}_speed_spread": ratio.spread,
-        }
-    return columns
+    ratio = speed_ratio(own.by_process, base.by_process)
+    low, high = (math.nan, math.nan) if own is base else (text * ratio.low, text * ratio.high)
+    return replace(ratio, value=text * ratio.value, low=low, high=high)
 
 
 def with_timing_noise(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -470,11 +467,8 @@ def speed_ratio(own: Turns, base: Turns) -> Timing:
     return medians.ratio(own, base)
 
 
-def _means(runs: pd.DataFrame, split: str) -> dict[str, Any]:
-    """Return the means over runs of the numbers that columns are called after, of a split's first.
-
-    A number that no run has is left out.
-    """
-    names = {name: (f"{split}_{name}", name) for name in means(ComparisonRow)}
-    known = {name: [one for one in of if one in runs and len(runs)] for name, of in names.items()}
-    return {name: float(runs[of[0]].mean()) for name, of in known.items() if of}
+def _mean(runs: Sequence[RunRow], split: str, name: str) -> float:
+    """Return the mean of a number over runs, of a split's first; NaN where no run has it."""
+    of_split = f"{split}_{name}"
+    chosen = of_split if has_number(runs, of_split) else name
+    return mean_number(runs, chosen)

@@ -452,8 +452,7 @@ def effects(table: TableFrames) -> list[Contrast]:
     None while a cell without a loss may still get one.
     """
     cells = [cell for cell in _cells(table) if cell.levels]
-    runs = table.reported
-    waiting = {*runs.loc[runs["outcome"] == "pending", "variant"]}
+    waiting = {run.variant for run in table.reported if run.outcome == "pending"}
     if not cells or any(cell.id in waiting and not table.losses[cell.id] for cell in cells):
         return []
     look = max(table.standings[cell.id].look for cell in cells if not cell.baseline)

@@ -6,8 +6,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
-import pandas as pd
-
 from llama_ablate import evidence
 from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval, StandardError, simultaneous
@@ -17,6 +15,7 @@ from llama_ablate.findings import stages, tasks
 from llama_ablate.findings.comparison import NO_BIAS
 from llama_ablate.findings.controls import Bias, scaled
 from llama_ablate.findings.outcomes import UNSTABLE
+from llama_ablate.findings.rows import RunRow
 from llama_ablate.findings.tasks import Samples, differences, samples, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable
@@ -29,7 +28,7 @@ class EstimandTable(tasks.TaskTable, Protocol):
     """What is measured of a table, and what its other comparisons say of its bias."""
 
     @property
-    def planned(self) -> pd.DataFrame: ...  # noqa: D102
+    def planned(self) -> Sequence[RunRow]: ...  # noqa: D102
     @property
     def bias(self) -> Bias: ...  # noqa: D102
 
@@ -120,8 +119,8 @@ def is_of_row(entry: Hypothesis, table: EstimandTable) -> bool:
 
 def _is_of_runs(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a number is one of runs, or may be: nothing has been measured."""
-    ended = table.planned[table.planned["outcome"] != "pending"].dropna(axis="columns", how="all")
-    return ended.empty or entry.measure in ended
+    values = [run.number(entry.measure or "") for run in table.planned if run.outcome != "pending"]
+    return not values or not all(map(math.isnan, values))
 
 
 def is_loss(entry: Hypothesis, table: EstimandTable) -> bool:
@@ -247,11 +246,11 @@ def _text_error(entry: Hypothesis, named: Named) -> StandardError | None:
 
 def _ended(table: EstimandTable, label: str, outcome: str) -> tuple[int, int]:
     """Return how many runs of a variant ended so, of all that finished at any tuned point."""
-    runs = table.runs[(table.runs["label"] == label) & table.runs["outcome"].isin(FINAL)]
-    return int((runs["outcome"] == outcome).sum()), len(runs)
+    runs = [run for run in table.runs if run.label == label and run.outcome in FINAL]
+    return sum(run.outcome == outcome for run in runs), len(runs)
 
 
 def is_timed(entry: Hypothesis, table: EstimandTable) -> bool:
     """Return whether a number is a speed or a time, which several processes took."""
-    measured = table.metrics.loc[table.metrics["name"] == entry.measure, "by_process"]
-    return bool((measured.map(len) > 1).any())
+    measured = table.metrics.named.get(entry.measure or "", ())
+    return any(len(row.by_process) > 1 for row in measured)

@@ -1,14 +1,14 @@
-"""An experiment's results as data frames: every record is read once, every comparison made once."""
+"""An experiment's results as rows: every record is read once, every comparison made once."""
 
 import json
 import math
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -29,8 +29,15 @@ from llama_ablate.findings import (
 )
 from llama_ablate.findings.controls import Bias, Check, Kind, check, withheld
 from llama_ablate.findings.heldout import OF_DOCUMENTS
-from llama_ablate.findings.outcomes import UNSTABLE, Curves, milder_outcomes
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.outcomes import UNSTABLE, Curves, counted
+from llama_ablate.findings.rows import (
+    AttemptRow,
+    ComparisonRow,
+    MeasuredValues,
+    MetricRow,
+    RunRow,
+    grouped,
+)
 from llama_ablate.results.plan_document import (
     BITS,
     HELD_OUT,
@@ -41,52 +48,57 @@ from llama_ablate.results.plan_document import (
     of_name,
 )
 from llama_ablate.results.protocol import Version
-from llama_ablate.results.record import TRAINING, Measurement, Record, Value
+from llama_ablate.results.record import TRAINING, Coordinate, Environment, Measurement, Record
 from llama_ablate.results.record import row as measured_row
 from llama_ablate.results.snapshot import Results
 
+#: A row that belongs to a variant of a table.
+Owned = TypeVar("Owned", AttemptRow, MetricRow)
 _LOSS = "validation_loss_nats"
 #: The metrics whose losses are points of a ladder: at the end of a run, and at its branches.
 _LADDER = ("perplexity", TRAINING)
 #: Coordinates of the loss at a branch of a run; its end has `split` alone.
 _BRANCH = {"split", "share", "tokens"}
 _NEAR = 0.02  # of a run, within which branches of runs of unlike length are one length
-_OWNER = ("table", "variant", "label", "run", "seed")
-_VALUE = ("metric", "name", "quantity", "unit", "value", "coordinates", "samples", "by_process")
-_ATTEMPT = ("metric", "error")
-_ENDED = ("outcome", "reason", "too_short", "steps_done")
-_READ = ("label", "seed", "outcome", "read", "loss")
-_POINT = (
-    "label",
-    "baseline",
-    "role",
-    "seed",
-    "parameters",
-    "tokens",
-    "compute",
-    "loss",
-    "branch",
-    "rung",
-)
+
+
+class CurvePoint(NamedTuple):
+    """A held-out loss along a run."""
+
+    run: RunRow
+    #: How much text was read by then, in tokens, or in bytes where variants differ in their tokens.
+    read: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class LossPoint:
+    """The loss of a run at its end, or at a branch of it."""
+
+    label: str
+    baseline: bool
+    role: str
+    seed: int
+    #: Without embeddings.
+    parameters: int
+    tokens: int
+    #: Training FLOPs.
+    compute: float
+    loss: float
+    branch: bool
+    #: The name of its table.
+    rung: str
 
 
 @dataclass(frozen=True, eq=False)
 class TableFrames:
-    """One table of an experiment as data frames."""
+    """One table of an experiment: its rows, and what follows from them."""
 
     plan: PlannedTable
     experiment: Experiment
-    #: One row for each planned run: id, variant, label, seed, outcome as it counts (`pending`
-    #: without a record), whether it was `too_short`, what it was tuned to, whether that is its
-    #: variant's `best` point, whether it belongs to a `race` of the points, and the run's values by
-    #: name.
-    planned: pd.DataFrame
-    #: One row for each measured value, of runs and of variants (then `run` is empty). `samples` are
-    #: the values by document or by round of an interleaved pass, if any; `by_process`, of variants,
-    #: those of each process; `coordinates` a dictionary, shared by the rows that are equal in it.
-    metrics: pd.DataFrame
-    #: One row for each metric that was tried, of runs and of variants: why it failed, or "".
-    attempts: pd.DataFrame
+    planned: Sequence[RunRow]
+    metrics: MeasuredValues
+    attempts: Sequence[AttemptRow]
     #: One row for each record: what the run computed with.
     machines: pd.DataFrame
     #: Reads the learning curve of a run.
@@ -140,8 +152,10 @@ class TableFrames:
             replace(
                 self,
                 experiment=experiment.model_copy(update={"seeds": seeds}),
-                planned=planned[
-                    planned["seed"].isin([*experiment.race_seeds, *experiment.seed_list[:seeds]])
+                planned=[
+                    run
+                    for run in planned
+                    if run.seed in (*experiment.race_seeds, *experiment.seed_list[:seeds])
                 ],
                 asked=(),
             )
@@ -153,11 +167,11 @@ class TableFrames:
 
         They are those on a `split`, by default the reported one.
         """
-        of_runs = self.metrics[self.metrics["quantity"] == "loss"]
         return {
             int(row.coordinates["tokens"]): row.name
-            for row in rows(of_runs.drop_duplicates("name"))
-            if row.coordinates.get("split") == (split or self.split)
+            for row in (own[0] for own in self.metrics.named.values())
+            if row.quantity == "loss"
+            and row.coordinates.get("split") == (split or self.split)
             and {*row.coordinates} == _BRANCH
         }
 
@@ -179,27 +193,36 @@ class TableFrames:
         if not names:
             return {}
         seeds = Looks.model_construct(looks=[self.experiment.looks[-1]], spend=[1 / len(names)])
-        ended = self.reported[self.planned.columns].assign(tuned="", point="", race=False)
+        other = MeasuredValues(
+            row for row in self.metrics if row.quantity not in ("loss", *OF_DOCUMENTS)
+        )
+
+        def at(run: RunRow, of: Sequence[str]) -> RunRow:
+            """Return a reported run with the loss at the first branch of some that it has."""
+            known = (loss for name in of if not math.isnan(loss := run.number(name)))
+            numbers = {**run.numbers, self.loss: next(known, math.nan)}
+            return replace(run, numbers=numbers, tuned="", point="", race=False)
+
         return {
             tokens: replace(
                 self,
                 experiment=self.experiment.model_copy(update={"seeds": seeds, "race": None}),
-                planned=ended.assign(**{self.loss: ended[of].bfill(axis="columns").iloc[:, 0]}),
-                metrics=self.metrics[~self.metrics["quantity"].isin(["loss", *OF_DOCUMENTS])],
+                planned=[at(run, of) for run in self.reported],
+                metrics=other,
                 asked=(),
             )
             for tokens, of in names.items()
         }
 
     @cached_property
-    def marked(self) -> pd.DataFrame:
-        """All planned runs, with columns that say which are `chosen`, `needed` and `possible`."""
+    def marked(self) -> Sequence[RunRow]:
+        """All planned runs, with marks that say which are `chosen`, `needed` and `possible`."""
         return stages.mark(self.plan, self.experiment, self.planned, self._stands, self.quantities)
 
     @cached_property
-    def runs(self) -> pd.DataFrame:
+    def runs(self) -> Sequence[RunRow]:
         """The planned runs that are needed or have ended; those that are reported are `chosen`."""
-        return self.marked[self.marked["needed"] | (self.marked["outcome"] != "pending")]
+        return [run for run in self.marked if run.needed or run.outcome != "pending"]
 
     @property
     def margin(self) -> float | None:
@@ -238,19 +261,20 @@ class TableFrames:
         return math.log(text.vocab) * self.plan.scale(self.plan.baseline, self.split)
 
     @cached_property
-    def reported(self) -> pd.DataFrame:
+    def reported(self) -> Sequence[RunRow]:
         """Each variant's runs at its chosen point, of the look at which it stands."""
-        return self.runs[self.runs["chosen"]]
+        return [run for run in self.runs if run.chosen]
 
     @cached_property
-    def ranked(self) -> pd.DataFrame:
+    def ranked(self) -> Sequence[RunRow]:
         """The reported runs of the variants that were tried at every tuned point."""
-        return self.reported[~self.reported["variant"].isin(tuning.unfinished(self.runs))]
+        unfinished = tuning.unfinished(self.runs)
+        return [run for run in self.reported if run.variant not in unfinished]
 
     @cached_property
     def losses(self) -> comparison.Losses:
         """The reported losses of ranked runs that ended ok, by variant's id and by seed."""
-        return comparison.losses_by_seed(self.plan, self.ranked)
+        return comparison.losses_by_seed(self.plan, self.ranked, self.loss)
 
     @cached_property
     def _pairs(self) -> dict[str, comparison.Pairs]:
@@ -263,7 +287,7 @@ class TableFrames:
 
     def documents(self, split: str) -> heldout.ByDocument:
         """Return the losses on a split by document, by variant's id and by seed."""
-        at_point = self.planned[self.planned["best"] & ~self.planned["race"]]
+        at_point = [run for run in self.planned if run.best and not run.race]
         documents = heldout.by_document(self.metrics, at_point, split)
         if self.unit == BITS:
             return heldout.in_bits(documents, self.plan, split)
@@ -272,7 +296,7 @@ class TableFrames:
     @cached_property
     def answers(self) -> tasks.ByItem:
         """The scores of each item of a task in the ranked runs that ended ok."""
-        return tasks.by_item(self.metrics, self.ranked[self.ranked["outcome"] == "ok"])
+        return tasks.by_item(self.metrics, [run for run in self.ranked if run.outcome == "ok"])
 
     def text_errors(
         self, against: str | None = None, split: str | None = None
@@ -347,13 +371,9 @@ class TableFrames:
         return Bias.of(self.plan, self._pairs, self.intervals, self.unit.name)
 
     @cached_property
-    def points(self) -> pd.DataFrame:
-        """The reported loss of every variant and seed, and of every branch of a run.
-
-        Columns: `label, baseline, role, seed, parameters, tokens, compute, loss, branch,
-        rung`. Parameters are non-embedding, compute is in training FLOPs.
-        """
-        return pd.DataFrame(_points(self), columns=list(_POINT))
+    def points(self) -> Sequence[LossPoint]:
+        """The reported loss of every variant and seed, and of every branch of a run."""
+        return _points(self)
 
     def differences(self) -> dict[str, list[float]]:
         """Return each variant's losses minus the baseline's, over the seeds that both finished."""
@@ -363,22 +383,19 @@ class TableFrames:
             if not variant.baseline
         }
 
-    def curves(self, labels: Collection[str]) -> pd.DataFrame:
-        """Return the held-out losses along the reported runs of some variants, one row a point.
-
-        Columns: `label, seed, outcome, read, loss`: `read` is how much text, in tokens, or in bytes
-        where variants differ in their tokens.
-        """
-        points: dict[str, list[Any]] = {key: [] for key in _READ}
-        for run in (run for run in rows(self.reported) if run.label in labels):
+    def curves(self, labels: Collection[str]) -> list[CurvePoint]:
+        """Return the held-out losses along the reported runs of some variants."""
+        points = []
+        for run in (run for run in self.reported if run.label in labels):
             variant = self.plan.variant(run.variant)
             text, scale = self.plan.text_of(variant), self.plan.scale(variant, "validation")
             size = text.bytes["train"] / text.tokens["train"] if self.unit == BITS else 1
-            for point in self.curve(run.id):
-                if math.isfinite(loss := scale * point[_LOSS]):
-                    read = size * point["tokens"]
-                    _append(points, (run.label, run.seed, run.outcome, read, loss))
-        return pd.DataFrame(points)
+            points += [
+                CurvePoint(run, size * point["tokens"], loss)
+                for point in self.curve(run.id)
+                if math.isfinite(loss := scale * point[_LOSS])
+            ]
+        return points
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,9 +410,9 @@ class Frames:
     protocol: Sequence[Version]
     experiment_text: str
     #: Machine and software of the first run that finished.
-    environment: Mapping[str, Any] | None
+    environment: Environment | None
     #: How it computed; before any run has finished, how the plan says that runs will.
-    compute: Mapping[str, Any]
+    compute: Mapping[str, object]
     #: Finds the folder of a run; None where it has none of its own.
     folder: Callable[[str], Path | None]
 
@@ -403,9 +420,8 @@ class Frames:
     def of(cls, results: Results) -> "Frames":
         """Read results into frames. Raises ConfigError where a file is damaged."""
         plan = results.plan
-        with pd.option_context("mode.string_storage", "python"):  # equal texts are then one object
-            read = _Read.of(results)
-            tables = tuple(_table(plan.experiment, table, results, read) for table in plan.tables)
+        read = _Read.of(results)
+        tables = tuple(_table(plan.experiment, table, results, read) for table in plan.tables)
         return cls(
             plan,
             str(results.root),
@@ -442,17 +458,19 @@ class Frames:
     @property
     def stage(self) -> stages.Stage:
         """How far the experiment is, where earlier runs decide which are needed."""
-        return stages.stage(self.plan.experiment, [table.marked for table in self.tables])
+        runs = [run for table in self.tables for run in table.marked]
+        return stages.stage(self.plan.experiment, runs)
 
     @cached_property
-    def runs(self) -> pd.DataFrame:
+    def runs(self) -> Sequence[RunRow]:
         """The runs of all tables, each once."""
-        return pd.concat([table.runs for table in self.tables]).drop_duplicates("id")
+        every = [run for table in self.tables for run in table.runs]
+        return [own[0] for own in grouped(every, lambda run: run.id).values()]
 
-    @cached_property
-    def metrics(self) -> pd.DataFrame:
+    @property
+    def metrics(self) -> Sequence[MetricRow]:
         """The measured values of all tables."""
-        return pd.concat([table.metrics for table in self.tables], ignore_index=True)
+        return [row for table in self.tables for row in table.metrics]
 
     @property
     def rungs(self) -> list[TableFrames]:
@@ -468,33 +486,9 @@ class Frames:
         ]
 
     @cached_property
-    def ladder(self) -> pd.DataFrame:
-        """The points of all sizes, a rung each. Empty for an experiment without `sizes`."""
-        points = [point for rung in self.rungs for point in _points(rung)]
-        return pd.DataFrame(points, columns=list(_POINT))
-
-
-def rows(frame: pd.DataFrame) -> list[Any]:
-    """Return a frame's rows as named tuples."""
-    return list(frame.itertuples())
-
-
-def ends(samples: Sequence[float], value: float) -> tuple[float, float]:
-    """Return the lowest and the highest of what a value stands for."""
-    return (min(samples), max(samples)) if samples else (value, value)
-
-
-def spread(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Return measured values with a column for each coordinate, as a CSV has them.
-
-    A coordinate that is called as another column is has an underscore behind its name.
-    """
-    plain = metrics.drop(columns=["samples", "by_process", "coordinates"])
-    known: dict[int, tuple[int, Any]] = {}  # most rows share theirs
-    places = [known.setdefault(id(at), (len(known), at))[0] for at in metrics["coordinates"]]
-    coordinates = pd.DataFrame([at for _, at in known.values()]).iloc[places]
-    coordinates.index = metrics.index
-    return plain.join(coordinates.rename(columns={c: f"{c}_" for c in plain.columns}))
+    def ladder(self) -> Sequence[LossPoint]:
+        """The points of all sizes, a rung each. None for an experiment without `sizes`."""
+        return [point for rung in self.rungs for point in rung.points]
 
 
 @dataclass(frozen=True)
@@ -502,48 +496,86 @@ class _Read:
     """What is kept of records and of variants' metrics: of thousands, a tenth of their room."""
 
     first: Record | None
-    #: How each finished run counts, and what it computed with, by its id.
-    outcomes: Mapping[str, dict[str, Any]]
+    #: The finished runs by id, as they count, and what each computed with.
+    runs: Mapping[str, RunRow]
     machines: Mapping[str, dict[str, str]]
-    #: The last columns of `TableFrames.metrics` and `attempts`, indexed by the run or variant.
-    measured: pd.DataFrame
-    attempts: pd.DataFrame
+    #: By the variant, and the run or "".
+    measured: Mapping[tuple[str, str], Sequence[MetricRow]]
+    attempts: Mapping[tuple[str, str], Sequence[AttemptRow]]
 
     @classmethod
     def of(cls, results: Results) -> "_Read":
         """Read the records and metrics of all tables, each once."""
-        values: dict[str, list[Any]] = {key: [] for key in ("of", *_VALUE)}
-        attempts: dict[str, list[Any]] = {key: [] for key in ("of", *_ATTEMPT)}
-        known: dict[Any, Any] = {}  # coordinates and machines, as most are equal
+        tables = results.plan.tables
+        labels = {v.id: v.label for table in reversed(tables) for v in table.variants}
+        measured: dict[tuple[str, str], list[MetricRow]] = {}
+        attempts: dict[tuple[str, str], list[AttemptRow]] = {}
+        known: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
 
-        def add(of: str, metrics: Mapping[str, Measurement], *, turns: bool) -> None:
-            for metric, measurement in metrics.items():
-                _append(attempts, (of, intern(metric), measurement.error))
-                for value in measurement.rows:
-                    _append(values, (of, intern(metric), *_cells(value, known, turns=turns)))
+        def add(
+            variant: str, metrics: Mapping[str, Measurement], run: str = "", seed: float = math.nan
+        ) -> None:
+            label = labels[variant]
+            attempts[variant, run] = [
+                AttemptRow(
+                    variant=variant,
+                    label=label,
+                    run=run,
+                    seed=seed,
+                    metric=intern(metric),
+                    error=own.error,
+                )
+                for metric, own in metrics.items()
+            ]
+            measured[variant, run] = [
+                MetricRow(
+                    variant=variant,
+                    label=label,
+                    run=run,
+                    seed=seed,
+                    metric=intern(metric),
+                    name=intern(value.name),
+                    quantity=intern(value.quantity or value.name),
+                    unit=intern(value.unit),
+                    value=value.value,
+                    coordinates=known.setdefault(
+                        tuple(value.coordinates.items()), value.coordinates
+                    ),
+                    samples=array("d", value.samples) if value.samples else (),
+                    by_process=() if run else value.by_process,
+                )
+                for metric, own in metrics.items()
+                for value in own.rows
+            ]
 
-        first, outcomes, machines = None, {}, {}
+        first, runs, machines = None, [], {}
+        alike: dict[tuple[str, ...], dict[str, str]] = {}
         texts = _texts(results.plan)
         for id_ in results.finished:
             record = results.record(id_)
             first = first or record
-            metrics = _metrics(record)
+            variant, metrics = record.variant, _metrics(record)
             if id_ in texts:
                 metrics = heldout.pooled(metrics, texts[id_])
-            add(id_, metrics, turns=False)
-            outcomes[id_] = {key: getattr(record, key) for key in _ENDED}
+            add(variant, metrics, id_, float(record.seed))
+            runs.append(
+                RunRow(
+                    label=labels[variant],
+                    variant=variant,
+                    seed=record.seed,
+                    id=id_,
+                    outcome=record.outcome,
+                    reason=record.reason,
+                    too_short=record.too_short,
+                    steps_done=record.steps_done,
+                )
+            )
             machine = _machine(record)
-            machines[id_] = known.setdefault(tuple(machine.values()), machine)
-        finished = [run for run in results.statuses if run.id in outcomes]
-        milder = milder_outcomes(finished, results.curve, results.plan.tables)
-        for id_, (outcome, reason) in milder.items():
-            outcomes[id_] |= {"outcome": outcome, "reason": reason, "too_short": outcome == "ok"}
-        for id_ in {
-            variant.id: None for table in results.plan.tables for variant in table.variants
-        }:
-            add(_of_variant(id_), results.variant_metrics(id_), turns=True)
-        frames = (pd.DataFrame(columns).set_index("of") for columns in (values, attempts))
-        return cls(first, outcomes, machines, *frames)
+            machines[id_] = alike.setdefault(tuple(machine.values()), machine)
+        ended = {run.id: run for run in counted(runs, results.curve, tables)}
+        for id_ in labels:
+            add(id_, results.variant_metrics(id_))
+        return cls(first, ended, machines, measured, attempts)
 
 
 def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
@@ -554,45 +586,32 @@ def _texts(plan: PlanDocument) -> dict[str, PlannedText]:
     return {run.id: of_variant[run.variant] for run in plan.runs.values()}
 
 
-def _of_variant(id_: str) -> str:
-    return f"variant {id_}"
-
-
-def _append(columns: Mapping[str, list[Any]], row: Sequence[Any]) -> None:
-    for column, cell in zip(columns.values(), row, strict=True):
-        column.append(cell)
-
-
-def _cells(value: Value, known: dict[Any, Any], *, turns: bool) -> tuple[Any, ...]:
-    return (
-        intern(value.name),
-        intern(value.quantity or value.name),
-        intern(value.unit),
-        value.value,
-        known.setdefault(tuple(value.coordinates.items()), value.coordinates),
-        array("d", value.samples) if value.samples else (),
-        value.by_process if turns else (),
-    )
+def relabelled(
+    rows: Iterable[Owned], labels: Mapping[str, str], table: str | None = None
+) -> list[Owned]:
+    """Return rows with other labels of their variants, and in a table of another name."""
+    return [
+        row
+        if row.label == labels[row.variant] and table in (row.table, None)
+        else replace(row, label=labels[row.variant], table=row.table if table is None else table)
+        for row in rows
+    ]
 
 
 def _table(
     experiment: Experiment, table: PlannedTable, results: Results, read: _Read
 ) -> TableFrames:
     labels = {variant.id: variant.label for variant in table.variants}
-    finished = [run for run in table.runs if run.id in read.outcomes]
-    owners: dict[str, tuple[str, str, str, float]] = {
-        run.id: (run.variant, labels[run.variant], run.id, run.seed) for run in finished
-    }
-    owners |= {_of_variant(id_): (id_, label, "", math.nan) for id_, label in labels.items()}
-    cells = [(table.name, *owner) for owner in owners.values()]
-    owned = pd.DataFrame(cells, columns=list(_OWNER), index=list(owners))
-    planned = _runs(experiment, table, read)
+    finished = [run for run in table.runs if run.id in read.runs]
+    owners = [(run.variant, run.id) for run in finished] + [(id_, "") for id_ in labels]
+    metrics = (row for owner in owners for row in read.measured[owner])
+    attempts = (row for owner in owners for row in read.attempts[owner])
     return TableFrames(
         table,
         experiment,
-        planned,
-        owned.join(read.measured, how="inner").reset_index(drop=True),
-        owned.join(read.attempts, how="inner").reset_index(drop=True),
+        _runs(experiment, table, read),
+        MeasuredValues(relabelled(metrics, labels, table.name)),
+        relabelled(attempts, labels, table.name),
         pd.DataFrame([read.machines[run.id] for run in finished]),
         results.curve,
         estimands.asked(results.plan, table),
@@ -609,33 +628,50 @@ def _metrics(record: Record) -> dict[str, Measurement]:
     return {**record.metrics, TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
 
 
-def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> pd.DataFrame:
-    """Return one row for each planned run, with the numbers that were measured of it."""
-    labels = {variant.id: variant.label for variant in table.variants}
-    pending = {"outcome": "pending", "reason": "", "too_short": False, "steps_done": math.nan}
-    planned = [
-        {
-            "id": run.id,
-            "variant": run.variant,
-            "label": labels[run.variant],
-            "seed": run.seed,
-            "tuned": json.dumps(run.tuned),
-            "point": tuning.point(run.tuned),
-            "race": run.seed in experiment.race_seeds,
-            **read.outcomes.get(run.id, pending),
-        }
+def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> list[RunRow]:
+    """Return the planned runs, with the numbers that were measured of each."""
+    variants = {variant.id: variant for variant in table.variants}
+    known = [
+        read.runs.get(run.id)
+        or RunRow(label="", variant=run.variant, seed=run.seed, id=run.id, steps_done=math.nan)
         for run in table.runs
     ]
-    of_runs = read.measured[read.measured.index.isin([run.id for run in table.runs])]
-    numbers = of_runs.pivot_table("value", "of", "name", aggfunc="last", dropna=False, sort=False)
-    frame = pd.DataFrame(planned).join(numbers, on="id")
-    for outcome in UNSTABLE:
-        frame[outcome] = (frame["outcome"] == outcome).astype(float)
-        frame.loc[frame["outcome"] == "pending", outcome] = math.nan
-    frame["best"] = tuning.choose(frame, table.repeated)
+    measured = [read.measured.get((run.variant, run.id), ()) for run in table.runs]
+    every = dict.fromkeys((row.name for own in measured for row in own), math.nan)
+    # A column of a frame in which one is missing is of floats.
+    whole = float if any(run.outcome == "pending" for run in known) else int
+    runs = []
+    for own, run, rows in zip(known, table.runs, measured, strict=True):
+        variant, is_pending = variants[run.variant], own.outcome == "pending"
+        lost: dict[str, float] = {
+            word: math.nan if is_pending else float(own.outcome == word) for word in UNSTABLE
+        }
+        runs.append(
+            replace(
+                own,
+                label=variant.label,
+                point=tuning.point(run.tuned),
+                baseline=variant.baseline,
+                role=variant.role,
+                race=run.seed in experiment.race_seeds,
+                steps_done=whole(own.steps_done),
+                tuned=json.dumps(run.tuned),
+                numbers={**every, **_numbers(rows), **lost},
+            )
+        )
+    runs = tuning.at_best(runs, table.repeated)
     if "lr" in experiment.tune:
-        frame["lr_sensitivity_nats"] = tuning.sensitivity_of_runs(frame, math.log(table.text.vocab))
-    return frame
+        return tuning.with_sensitivity(runs, math.log(table.text.vocab))
+    return runs
+
+
+def _numbers(measured: Sequence[MetricRow]) -> dict[str, float]:
+    """Return values by name, of several of one name the last that is a number."""
+    numbers: dict[str, float] = {}
+    for one in measured:
+        if one.name not in numbers or not math.isnan(one.value):
+            numbers[one.name] = one.value
+    return numbers
 
 
 def _machine(record: Record) -> dict[str, str]:
@@ -655,7 +691,7 @@ def _machine(record: Record) -> dict[str, str]:
     }
 
 
-def _points(table: TableFrames) -> list[dict[str, Any]]:
+def _points(table: TableFrames) -> list[LossPoint]:
     """Return the losses of one rung of a ladder: at the end of each run, and at its branches.
 
     A run that was too short has none: its end is no point of a curve through what was learned.
@@ -663,30 +699,29 @@ def _points(table: TableFrames) -> list[dict[str, Any]]:
     plan = table.plan
     runs = {run.id: run for run in plan.runs}
     per_step = table.experiment.train.batch * table.experiment.model.context
-    ok = table.ranked[(table.ranked["outcome"] == "ok") & ~table.ranked["too_short"]]
-    of_runs = table.metrics["metric"].isin(_LADDER) & (table.metrics["quantity"] == "loss")
-    losses = table.metrics[of_runs].dropna(subset="value")
-    losses = losses[losses["run"].isin(ok["id"])]
+    ok = {run.id for run in table.ranked if run.outcome == "ok" and not run.too_short}
     points = []
-    for row in rows(losses):
+    for row in table.metrics:
         where = row.coordinates
-        if where.get("split") != table.split or where.keys() - _BRANCH:
+        if row.metric not in _LADDER or row.quantity != "loss" or row.run not in ok:
+            continue
+        if where.get("split") != table.split or where.keys() - _BRANCH or math.isnan(row.value):
             continue  # the loss of another split, or of a part of the text
         variant, run = plan.variant(row.variant), runs[row.run]
         at_end = run.steps * per_step
-        tokens = where.get("tokens", at_end)
+        tokens = int(where.get("tokens", at_end))
         points.append(
-            {
-                "label": variant.label,
-                "baseline": variant.baseline,
-                "role": variant.role,
-                "seed": run.seed,
-                "parameters": variant.non_embedding,
-                "tokens": tokens,
-                "compute": variant.flops * tokens,
-                "loss": plan.scale(variant, table.split) * row.value,
-                "branch": tokens != at_end,
-                "rung": plan.name,
-            }
+            LossPoint(
+                label=variant.label,
+                baseline=variant.baseline,
+                role=variant.role,
+                seed=run.seed,
+                parameters=variant.non_embedding,
+                tokens=tokens,
+                compute=variant.flops * tokens,
+                loss=plan.scale(variant, table.split) * row.value,
+                branch=tokens != at_end,
+                rung=plan.name,
+            )
         )
     return points

@@ -13,7 +13,7 @@ from llama_ablate.evidence.sequential import FUTILE, chance_to_decide
 from llama_ablate.evidence.written import measured
 from llama_ablate.findings import tasks
 from llama_ablate.findings.outcomes import sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column
+from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, has_number
 from llama_ablate.findings.tasks import TaskTable, differences, of_training, samples
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.results.plan_document import PlannedVariant
@@ -69,17 +69,17 @@ def results(table: TaskTable) -> list[GuardRow]:
     rows = []
     for guard, name in guards:
         found = _intervals(table, guard, name, variants, family)
-        unit = table.metrics.loc[table.metrics["name"] == name, "unit"]
+        unit = next((row.unit for row in table.metrics.named.get(name, ())), "")
         size, is_share = margins.read(guard.worse_by)[0], guard.is_relative
         scale = _percent if is_share else float
         for variant in variants:
             interval = found[variant.id]
-            ended = table.runs.loc[table.runs["variant"] == variant.id, "outcome"]
+            ended = {run.outcome for run in table.runs if run.variant == variant.id}
             harm = interval if guard.worse == "higher" else -interval
             result = _result(harm, _bound(guard, size))
             if not interval.n:
-                result = "pending" if (ended == "pending").any() else "not measured"
-            elif name in table.ranked and not of_training(table, name):
+                result = "pending" if "pending" in ended else "not measured"
+            elif has_number(table.ranked, name) and not of_training(table, name):
                 own, other = sides(table.ranked, {variant.id}, {base.id})
                 # As of a loss: the seeds that an arm kept do not show that it does no harm.
                 if own.too_short or other.too_short:
@@ -90,7 +90,7 @@ def results(table: TaskTable) -> list[GuardRow]:
                 GuardRow(
                     label=variant.label,
                     measure=name,
-                    unit="%" if is_share else next(iter(unit), ""),
+                    unit="%" if is_share else unit,
                     worse=str(guard.worse),
                     worse_by=guard.worse_by,
                     n=interval.n,
@@ -143,16 +143,15 @@ def _names(table: TaskTable, guard: Guard) -> list[str]:
 
     Of what was not measured there, those on the split that would be reported of the others.
     """
-    rows = table.metrics[
-        (table.metrics["metric"] == guard.metric) & (table.metrics["quantity"] == guard.quantity)
+    rows = [
+        row for row in table.metrics if (row.metric, row.quantity) == (guard.metric, guard.quantity)
     ]
-    split = first_split(where.get("split") for where in rows["coordinates"])
-    named = zip(rows["name"], rows["coordinates"], strict=True)
+    split = first_split(row.coordinates.get("split") for row in rows)
     return [
         *dict.fromkeys(
-            str(name)
-            for name, where in named
-            if "group" not in where and where.get("split", split) == split
+            row.name
+            for row in rows
+            if "group" not in row.coordinates and row.coordinates.get("split", split) == split
         )
     ]
 
@@ -185,8 +184,8 @@ def _intervals(
 
 def _is_exact(table: TaskTable, name: str) -> bool:
     """Return whether a number is a variant's own and was counted once, as bytes are."""
-    rows = table.metrics[table.metrics["name"] == name]
-    return bool((rows["run"] == "").all()) and all(len(own) <= 1 for own in rows["samples"])
+    rows = table.metrics.named.get(name, ())
+    return not any(row.run or len(row.samples) > 1 for row in rows)
 
 
 def _point(interval: Interval) -> Interval:

@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from llama_ablate.evidence import Interval, verdict
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import LEAST_DF, StandardError, text_error
 from llama_ablate.findings.comparison import Losses
-from llama_ablate.findings.rows import ComparisonRow, Row, cell, column
+from llama_ablate.findings.rows import ComparisonRow, MeasuredValues, Row, RunRow, cell, column
 from llama_ablate.results.plan_document import HELD_OUT, PlannedTable, PlannedText
 from llama_ablate.results.record import Measurement, Value
 from llama_ablate.terminal import plural
@@ -73,21 +72,20 @@ def _pooled(rows: Sequence[Value], text: PlannedText) -> Iterator[Value]:
         )
 
 
-def by_document(metrics: pd.DataFrame, runs: pd.DataFrame, split: str) -> ByDocument:
+def by_document(metrics: MeasuredValues, runs: Sequence[RunRow], split: str) -> ByDocument:
     """Return the losses of some runs by document, but for those of records of older versions."""
-    kept = metrics[metrics["quantity"].isin(OF_DOCUMENTS) & metrics["run"].isin(runs["id"])]
-    columns = (kept[column] for column in ("run", "quantity", "coordinates", "samples"))
-    rows: dict[tuple[str, str, str], Sequence[float]] = {
-        (run, quantity, where["split"]): samples
-        for run, quantity, where, samples in zip(*columns, strict=True)
+    rows = {
+        (row.run, row.quantity, row.coordinates["split"]): row.samples
+        for row in metrics
+        if row.quantity in OF_DOCUMENTS
     }
     splits = _PARTS if split == HELD_OUT else (split,)
     documents: dict[str, dict[int, NDArray[np.float64]]] = {}
-    for run, variant, seed in zip(runs["id"], runs["variant"], runs["seed"], strict=True):
-        each = [[rows.get((run, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
+    for run in runs:
+        each = [[rows.get((run.id, quantity, of)) for of in splits] for quantity in OF_DOCUMENTS]
         if all(map(all, each)):
             both = [np.concatenate([np.asarray(part, float) for part in of]) for of in each]
-            documents.setdefault(variant, {})[int(seed)] = np.stack(both)
+            documents.setdefault(run.variant, {})[run.seed] = np.stack(both)
     return documents
 
 
@@ -205,7 +203,7 @@ class SplitRow(Row):
 
 def splits(
     table: PlannedTable,
-    metrics: pd.DataFrame,
+    metrics: MeasuredValues,
     comparison: Iterable[ComparisonRow],
     split: str,
     text: str = "",
@@ -215,11 +213,10 @@ def splits(
     The shares are of the differences of a `comparison`, for the `split` that is reported. None
     where no losses were stored by document: the intervals have no part of the text's then.
     """
-    kept = metrics[metrics["quantity"] == OF_DOCUMENTS[0]]
     clustered = {
-        where["split"]: (len(samples), where["cluster"])
-        for where, samples in zip(kept["coordinates"], kept["samples"], strict=True)
-        if {"split", "cluster"} <= where.keys()
+        row.coordinates["split"]: (len(row.samples), str(row.coordinates["cluster"]))
+        for row in metrics
+        if row.quantity == OF_DOCUMENTS[0] and {"split", "cluster"} <= row.coordinates.keys()
     }
     if not clustered:
         return []

@@ -8,9 +8,9 @@ from llama_ablate.config.experiment import Hypothesis
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.written import measured, seeds
 from llama_ablate.findings import contrasts, controls, estimands, guards, tuning
-from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.rows import Row, cell, column, grouped, has_number, mean_number
 from llama_ablate.findings.tasks import of_training, split_of
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import NATS
@@ -213,7 +213,7 @@ def _missing(entry: Hypothesis, frames: Frames, row: _Row | None, interval: Inte
     if not (at.is_open if at else math.isnan(interval.mean)):
         return ""
     ends = [
-        set(table.runs.loc[table.runs["label"] == label, "outcome"])
+        {run.outcome for run in table.runs if run.label == label}
         for table, part in ((frames.named(part.table), part) for part in entry.parts)
         for label in (part.variant, part.against or table.plan.baseline.label)
     ]
@@ -276,23 +276,22 @@ def _undecidable(entry: Hypothesis, frames: Frames) -> str:
 def _lost(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run has no number, as it diverged or collapsed; a loss is then that of chance."""
     name = entry.measure or table.loss
-    if split_of(table, name) or name not in table.ranked or of_training(table, name):
+    if split_of(table, name) or not has_number(table.ranked, name) or of_training(table, name):
         return ""
     arms = (entry.variant, *([] if entry.value is not None else [estimands.against(entry, table)]))
-    runs = table.reported[table.reported["label"].isin(arms)]
-    for run in rows(runs[runs["outcome"].isin(UNSTABLE)]):
-        return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
+    for run in table.reported:
+        if run.label in arms and run.outcome in UNSTABLE:
+            return f"{run.label}, seed {run.seed}, {run.outcome}: what it learned does not compare"
     return ""
 
 
 def _too_short(entry: Hypothesis, table: TableFrames) -> str:
     """Say which run of a hypothesis' arms was too short; nothing where none was."""
     arms = (entry.variant, estimands.against(entry, table))
-    runs = table.reported[table.reported["label"].isin(arms) & table.reported["too_short"]]
-    if runs.empty:
-        return ""
-    first = runs.iloc[0]
-    return f"too short: {first['label']}, seed {first['seed']}: {first['reason']}"
+    for run in table.reported:
+        if run.label in arms and run.too_short:
+            return f"too short: {run.label}, seed {run.seed}: {run.reason}"
+    return ""
 
 
 def undecidable(table: TableFrames) -> str:
@@ -301,27 +300,27 @@ def undecidable(table: TableFrames) -> str:
     No arm has learned the text: all reported runs collapsed, or no arm's mean loss has come a tenth
     of the way from chance to the text's known floor. Or all have reached that floor.
     """
-    harmed = {variant.id for variant in table.plan.variants if variant.role == "positive"}
-    ranked = table.ranked[~table.ranked["variant"].isin(harmed)]
-    finished = ranked[ranked["outcome"].isin(FINAL)]
-    if len(finished) and (finished["outcome"] == "collapsed").all():
+    ranked = [run for run in table.ranked if run.role != "positive"]
+    finished = [run for run in ranked if run.outcome in FINAL]
+    if finished and all(run.outcome == "collapsed" for run in finished):
         return "no arm has learned the task: all runs collapsed"
-    column, ok = f"{table.split}_excess_nats", finished["outcome"] == "ok"
-    if column not in finished or not ok.any():
+    names = (f"{table.split}_loss_nats", f"{table.split}_excess_nats")
+    ok = grouped((run for run in finished if run.outcome == "ok"), lambda run: run.label)
+    means = [[mean_number(own, name) for name in names] for own in ok.values()]
+    known = [both for both in means if not any(map(math.isnan, both))]
+    if not known:
         return ""
-    losses = finished[ok].groupby("label")[[f"{table.split}_loss_nats", column]].mean().dropna()
-    if losses.empty:
-        return ""
-    loss, excess = losses.iloc[:, 0], losses.iloc[:, 1]
+    losses, excesses = zip(*known, strict=True)
     chance = math.log(table.plan.text.vocab)
-    learned = (chance - loss) / (chance - (loss - excess))
-    if learned.max() < _LEARNED:
+    if all(chance - loss < _LEARNED * (chance - loss + excess) for loss, excess in known):
         return (
-            f"no arm has learned the task: the lowest loss is {loss.min():.3f} nats, chance "
+            f"no arm has learned the task: the lowest loss is {min(losses):.3f} nats, chance "
             f"{chance:.3f}"
         )
-    if excess.max() < _SOLVED and len(finished) == len(ranked):
-        return f"every arm has solved the task: all are within {excess.max():.4f} nats of its floor"
+    if max(excesses) < _SOLVED and len(finished) == len(ranked):
+        return (
+            f"every arm has solved the task: all are within {max(excesses):.4f} nats of its floor"
+        )
     return ""
 
 

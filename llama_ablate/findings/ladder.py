@@ -2,21 +2,37 @@
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
-from llama_ablate.evidence.scaling import Law, fit, fit_law, gaps, local_exponent, sizes_for_law
+from llama_ablate.evidence.scaling import (
+    Gap,
+    Law,
+    fit,
+    fit_law,
+    gaps,
+    local_exponent,
+    sizes_for_law,
+)
 from llama_ablate.evidence.surface import over_seeds
 from llama_ablate.evidence.written import Estimate, bounded
 from llama_ablate.findings import tuning
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.frames import Frames, LossPoint, TableFrames
+from llama_ablate.findings.rows import Row, cell, column, grouped, mean, mean_number
 
+#: Where a point lies: along an axis, or along two.
+Place = TypeVar("Place", float, tuple[float, float])
 _FURTHER = 10.0  # how far to project, in multiples of the largest size
-_AXES = ("parameters", "tokens", "compute")
+_AXES: Mapping[str, Callable[[LossPoint], float]] = {
+    "parameters": lambda point: float(point.parameters),
+    "tokens": lambda point: float(point.tokens),
+    "compute": lambda point: float(point.compute),
+}
 #: What a ladder's law is, and why where it is none.
 _FORMS = {
     "none": "",
@@ -92,34 +108,53 @@ def laws(frames: Frames) -> list[LawRow]:
     What has no check on its largest size, or fails it, is not projected. None for an experiment
     without `sizes`.
     """
-    if frames.ladder.empty:
-        return []
-    ends = at_end(frames.ladder)
-    floor = floor_of(frames.table)
+    floor, ends = floor_of(frames.table), at_end(frames.ladder)
     trends = _trends(ends, frames.table.margin)
     rows = []
-    for label, own in ends.groupby("label", sort=False):
-        for axis in _AXES:
-            grid = own.pivot_table(index=axis, columns="seed", values="loss").dropna(axis=1)
-            values = _law(grid, floor)
+    for label, own in grouped(ends, lambda point: point.label).items():
+        for axis, place in _AXES.items():
+            row = _law(label, axis, Grid.of(own, place), floor)
             if trends:
-                values["slope"] = Estimate()
-            if axis == "parameters":
-                values |= trends.get(str(label), {})
-            rows.append(LawRow(label=str(label), axis=axis, n=len(grid), **values))
+                row = replace(row, slope=Estimate())
+            if axis == "parameters" and label in trends:
+                gap, slope = trends[label].trend, trends[label].slope
+                row = replace(row, trend=gap, slope=Estimate(slope.mean, slope.low, slope.high))
+            rows.append(row)
     return rows
 
 
-def at_end(ladder: pd.DataFrame) -> pd.DataFrame:
+def at_end(ladder: Iterable[LossPoint]) -> list[LossPoint]:
     """Return the losses at the end of each run, without controls."""
-    return ladder[~ladder["branch"] & (ladder["role"] == "")]
+    return [point for point in ladder if not (point.branch or point.role)]
 
 
-def law_through(means: "pd.Series[float]", floor: float | None) -> Law | None:
+class Grid(NamedTuple, Generic[Place]):
+    """Losses by place along an axis, in order, and by seed: of the seeds that have every place."""
+
+    places: Sequence[Place]
+    seeds: Sequence[int]
+    #: (places, seeds)
+    losses: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, points: Iterable[LossPoint], place: Callable[[LossPoint], Place]) -> "Grid[Place]":
+        """Make it of points; several of one place and seed count as their mean."""
+        known = grouped(points, lambda point: (place(point), point.seed))
+        places, seeds = sorted({at for at, _ in known}), sorted({seed for _, seed in known})
+        whole = [seed for seed in seeds if all((at, seed) in known for at in places)]
+        losses = [[mean(p.loss for p in known[at, seed]) for seed in whole] for at in places]
+        return cls(places, whole, np.array(losses, float).reshape(len(places), len(whole)))
+
+    def only(self, seeds: Sequence[int]) -> "Grid[Place]":
+        """Return the losses of some of its seeds."""
+        return Grid(self.places, seeds, self.losses[:, [self.seeds.index(seed) for seed in seeds]])
+
+
+def law_through(means: Mapping[float, float], floor: float | None) -> Law | None:
     """Return the law through a loss for each size; None where there are too few sizes."""
-    if len(means) < sizes_for_law(floor):
-        return None
-    return fit_law([float(x) for x in means.index], [float(v) for v in means], floor)
+    return (
+        None if len(means) < sizes_for_law(floor) else fit_law([*means], [*means.values()], floor)
+    )
 
 
 def can_be_checked(sizes: int, floor: float | None) -> bool:
@@ -129,10 +164,8 @@ def can_be_checked(sizes: int, floor: float | None) -> bool:
 
 def floor_of(table: TableFrames) -> float | None:
     """Return the entropy that the losses cannot go below, where the text's is known."""
-    column = f"{table.split}_floor_nats"
-    if column not in table.reported or table.reported[column].isna().all():
-        return None
-    return float(np.nanmean(table.reported[column]))
+    floor = mean_number(table.reported, f"{table.split}_floor_nats")
+    return None if math.isnan(floor) else floor
 
 
 @dataclass(frozen=True)
@@ -162,20 +195,18 @@ def surface(frames: Frames) -> list[SurfaceRow]:
 
     Branches of runs count: they let tokens vary apart from parameters.
     """
-    if frames.ladder.empty:
-        return []
     rows = []
-    points = frames.ladder[frames.ladder["role"] == ""]
-    for label, own in points.groupby("label", sort=False):
-        grid = own.pivot_table("loss", ["parameters", "tokens"], "seed").dropna(axis=1)
-        if not grid.shape[1]:
+    points = grouped((p for p in frames.ladder if not p.role), lambda point: point.label)
+    for label, own in points.items():
+        grid = Grid.of(own, lambda point: (float(point.parameters), float(point.tokens)))
+        if not grid.seeds:
             continue
-        parameters, tokens = ([float(v) for v in grid.index.get_level_values(i)] for i in (0, 1))
+        parameters, tokens = ([both[i] for both in grid.places] for i in (0, 1))
         try:
-            estimates = over_seeds(parameters, tokens, grid.to_numpy().tolist())
+            estimates = over_seeds(parameters, tokens, grid.losses.tolist())
         except ValueError:
             continue  # too few points, or tokens in step with parameters: there is no surface
-        rows.append(SurfaceRow(label=str(label), n=len(grid), **estimates))
+        rows.append(SurfaceRow(label=label, n=len(grid.places), **estimates))
     return rows
 
 
@@ -196,82 +227,87 @@ def optima(frames: Frames) -> list[RateRow]:
 
     None where `by_rate` is empty.
     """
-    losses = by_rate(frames)
-    if losses.empty:
-        return []
-    grid = sorted(set(losses["lr"]))
-    best = losses[losses["best"]].groupby(["label", "rung", "lr"], sort=False)["loss"].mean()
+    rated = by_rate(frames)
+    grid = sorted({one.rate.lr for one in rated})
+    best = grouped((one for one in rated if one.best), _place)
     first: dict[str, int] = {}
     rows = []
-    for label, rung, lr, loss in best.reset_index().itertuples(index=False, name=None):
+    for (label, rung, lr), own in best.items():
         at = grid.index(lr)
         moved = at - first.setdefault(label, at)
         edge = at in (0, len(grid) - 1)
+        loss = fmean(one.rate.loss for one in own)
         rows.append(RateRow(label=label, rung=rung, lr=lr, loss=loss, edge=edge, moved=moved))
     return rows
 
 
-def by_rate(frames: Frames) -> pd.DataFrame:
+class RungRate(NamedTuple):
+    """A loss at a size and a learning rate."""
+
+    rung: str
+    rate: tuning.Rate
+    #: Whether the rate is the one that the tables report, by the validation loss.
+    best: bool
+
+
+def _place(one: RungRate) -> tuple[str, str, float]:
+    return one.rate.label, one.rung, one.rate.lr
+
+
+def by_rate(frames: Frames) -> list[RungRate]:
     """Return the loss of each variant, size, seed and learning rate, and which rate is the best.
 
-    Columns: `label, rung, seed, lr, loss, best`. The best is the one that the tables report,
-    by the validation loss. Empty where no ladder of sizes is tuned over its learning rate.
+    None where no ladder of sizes is tuned over its learning rate.
     """
-    of_rungs: list[pd.DataFrame] = []
     if "lr" not in frames.plan.experiment.tune:
-        return pd.DataFrame()
+        return []
+    found = []
     for table in frames.rungs:
-        arms = [variant.label for variant in table.plan.variants if not variant.role]
-        runs = table.runs[table.runs["label"].isin(arms)]
-        own = tuning.rates(runs, table.loss, table.chance)
-        chosen = table.runs[table.runs["best"]].groupby("label", sort=False)["tuned"].first()
-        best = chosen.map(lambda point: json.loads(point)["lr"])
-        of_rungs.append(own.assign(rung=table.plan.name, best=own["lr"] == own["label"].map(best)))
-    return pd.concat(of_rungs, ignore_index=True) if of_rungs else pd.DataFrame()
+        runs = [run for run in table.runs if not run.role]
+        best = {run.label: json.loads(run.tuned)["lr"] for run in reversed(runs) if run.best}
+        found += [
+            RungRate(table.plan.name, one, one.lr == best.get(one.label))
+            for one in tuning.rates(runs, table.loss, table.chance)
+        ]
+    return found
 
 
-def _law(grid: pd.DataFrame, floor: float | None) -> dict[str, Any]:
-    """Return what losses (sizes, seeds) say of a law: its constants with their intervals.
+def _law(label: str, axis: str, grid: Grid[float], floor: float | None) -> LawRow:
+    """Return what losses say of a law: its constants with their intervals.
 
     Too few sizes for one have the exponent of a power law over these sizes alone.
     """
-    if not grid.shape[1] or len(grid) < 2:
-        return {"form": "none"}
-    x, losses = list(grid.index.astype(float)), grid.to_numpy().tolist()
+    x, losses = grid.places, grid.losses.tolist()
+    row = LawRow(label=label, axis=axis, n=len(x), form="none")
+    if not grid.seeds or len(x) < 2:
+        return row
     if len(x) < sizes_for_law(floor):
         slope = local_exponent(x, losses)
-        return {"form": "local", "exponent": Estimate(slope.mean, slope.low, slope.high)}
+        return replace(row, form="local", exponent=Estimate(slope.mean, slope.low, slope.high))
     at = x[-1] * _FURTHER
     law = fit(x, losses, at=at, floor=floor)
-    values: dict[str, Any] = {"form": "floor fitted" if floor is None else "floor known"}
-    names = ["exponent", "floor"]
-    if can_be_checked(len(x), floor):
-        check = fit(x[:-1], losses[:-1], at=x[-1], floor=floor).projected
-        measured = float(np.mean(losses[-1]))
-        values |= {"predicted": check, "measured": measured}
-        if check.low <= measured <= check.high:
-            values |= {"at": at}
-            names.append("projected")
-    return values | {name: getattr(law, name) for name in names}
+    form = "floor fitted" if floor is None else "floor known"
+    row = replace(row, form=form, exponent=law.exponent, floor=law.floor)
+    if not can_be_checked(len(x), floor):
+        return row
+    check = fit(x[:-1], losses[:-1], at=x[-1], floor=floor).projected
+    row = replace(row, predicted=check, measured=float(np.mean(losses[-1])))
+    holds = check.low <= row.measured <= check.high
+    return replace(row, at=at, projected=law.projected) if holds else row
 
 
-def _trends(ends: pd.DataFrame, margin: float | None) -> dict[str, dict[str, Any]]:
+def _trends(ends: Sequence[LossPoint], margin: float | None) -> dict[str, Gap]:
     """Return the trend of each variant's difference from the baseline along parameters."""
-    base = ends[ends["baseline"]].set_index(["rung", "seed"])
-    sizes = base.groupby("rung")["parameters"].first().sort_values()
+    base = {(point.rung, point.seed): point for point in ends if point.baseline}
+    others = grouped((p for p in ends if not p.baseline), lambda point: point.label)
     found: dict[str, dict[float, list[float]]] = {}
-    for label, own in ends[~ends["baseline"]].groupby("label", sort=False):
-        paired = (own.set_index(["rung", "seed"])[["loss"]] - base[["loss"]]).dropna()
-        grid = paired.reset_index().pivot_table(index="rung", columns="seed", values="loss")
-        grid = grid.dropna(axis=1)
-        grid = grid.loc[[rung for rung in sizes.index if rung in grid.index]]
-        if len(grid) > 1 and grid.shape[1] > 1:
-            each = zip((float(sizes[rung]) for rung in grid.index), grid.to_numpy(), strict=True)
-            found[str(label)] = {x: list(map(float, values)) for x, values in each}
-    return {
-        label: {
-            "trend": gap.trend,
-            "slope": Estimate(gap.slope.mean, gap.slope.low, gap.slope.high),
-        }
-        for label, gap in gaps(found, margin=margin).items()
-    }
+    for label, own in others.items():
+        paired = [
+            replace(at, loss=point.loss - at.loss)
+            for point in own
+            if (at := base.get((point.rung, point.seed)))
+        ]
+        grid = Grid.of(paired, lambda point: float(point.parameters))
+        if len(grid.places) > 1 and len(grid.seeds) > 1:
+            found[label] = dict(zip(grid.places, grid.losses.tolist(), strict=True))
+    return gaps(found, margin=margin)

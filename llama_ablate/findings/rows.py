@@ -8,21 +8,28 @@ Columns stand in the order of the class, those that lead before the others.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from string import Formatter
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
+from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.written import interval, number, p_value, pace, seeds, share
 from llama_ablate.results.plan_document import NATS
+from llama_ablate.results.record import Coordinate
 
 Method = TypeVar("Method", bound=Callable[..., str])
+Filled = TypeVar("Filled", bound="Row")
+Thing = TypeVar("Thing")
+Key = TypeVar("Key", bound=Hashable)
 #: What is written of a difference: its intervals hold for all rows of a table at once.
 DIFFERENCE = "difference [95%]"
 _NOTHING = ("", "-")  # cells that show nothing
-_KEY = "column"
+_KEY, _KEYS = "column", "keys"
 _places = itertools.count()
 
 
@@ -85,19 +92,14 @@ def cell(
     return enter
 
 
-@dataclass(frozen=True)
+def keys() -> Any:
+    """Declare a field whose keys are columns: numbers by their names, or coordinates."""
+    return field(default_factory=dict, metadata={_KEYS: True}, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table."""
-
-    @property
-    def variant(self) -> str:
-        """The label of the variant that the row is about; empty where it is about no single one."""
-        return str(getattr(self, "label", ""))
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether that is the baseline."""
-        return bool(getattr(self, "baseline", False))
+    """A row of a table: of the variant of its `label` or `variant`, where it is about one."""
 
 
 def columns(kind: type[Row]) -> dict[str, str]:
@@ -111,28 +113,59 @@ def means(kind: type[Row]) -> list[str]:
     return [name for name, value in named if isinstance(value, float) and math.isnan(value)]
 
 
+def filled(row: Filled, known: Mapping[str, float]) -> Filled:
+    """Return a row with its columns that are found by name (`means`), of those that are known."""
+    found: dict[str, Any] = {name: known[name] for name in means(type(row)) if name in known}
+    return replace(row, **found)
+
+
 def frame(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
     """Return rows as a data frame; of none, an empty one with the columns of a `kind` of row.
 
     A column that is None in all rows is left out. A named tuple has a column for each of its
-    fields: the first one's is called as the tuple.
+    fields: the first one's is called as the tuple. Of `keys` each is a column: one that is called
+    as another column is has an underscore behind its name.
     """
     known: dict[str, list[object]] = {}
-    for name in columns(_kind(rows, kind)):
-        values = [getattr(row, name) for row in rows]
-        if rows and isinstance(values[0], tuple):
-            _, *ends = getattr(values[0], "_fields")  # noqa: B009 - of a named tuple
-            parts = [name, *(f"{name}_{end}" for end in ends)]
-            known |= dict(zip(parts, map(list, zip(*values, strict=True)), strict=True))
-        elif not rows or any(value is not None for value in values):
-            known[name] = values
-    return pd.DataFrame(known)
+    kind = type(rows[0]) if rows else kind
+    for one in fields(kind):
+        if one.metadata.get(_KEYS):
+            each: list[Mapping[str, object]] = [getattr(row, one.name) for row in rows]
+            unlike = {id(own): own for own in each}.values()  # rows share theirs
+            for key in dict.fromkeys(key for own in unlike for key in own):
+                name = f"{key}_" if key in columns(kind) else key
+                known[name] = [own.get(key, math.nan) for own in each]
+        elif _KEY in one.metadata:
+            values = [getattr(row, one.name) for row in rows]
+            if rows and isinstance(values[0], tuple):
+                _, *ends = getattr(values[0], "_fields")  # noqa: B009 - of a named tuple
+                parts = [one.name, *(f"{one.name}_{end}" for end in ends)]
+                known |= dict(zip(parts, map(list, zip(*values, strict=True)), strict=True))
+            elif not rows or any(value is not None for value in values):
+                known[one.name] = values
+    with pd.option_context("mode.string_storage", "python"):  # equal texts are then one object
+        return pd.DataFrame(known)
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
+    """Return things by a key, in the order in which each key comes first."""
+    groups: dict[Key, list[Thing]] = {}
+    for one in things:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of those numbers that are not missing; NaN of none."""
+    known = np.array([*values], float)
+    count = np.count_nonzero(~np.isnan(known))
+    return float(np.nansum(known) / count) if count else math.nan
 
 
 def cells(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
     """Return rows with their numbers written as people read them, the leading columns first."""
     shown: list[tuple[bool, str, list[str]]] = []
-    for name, stated in _shown(_kind(rows, kind)).items():
+    for name, stated in _shown(type(rows[0]) if rows else kind).items():
         if stated.when and not any(map(stated.when, rows)):
             continue
         written = [_written(getattr(row, name), stated.form) for row in rows]
@@ -143,16 +176,14 @@ def cells(rows: Sequence[Row], kind: type[Row] = Row) -> pd.DataFrame:
 
 def leading(rows: Sequence[Row]) -> list[str]:
     """Return the heads of the columns that lead the others."""
-    return [_head(one, rows) for one in _shown(_kind(rows, Row)).values() if one.leading]
+    kind = type(rows[0]) if rows else Row
+    return [_head(one, rows) for one in _shown(kind).values() if one.leading]
 
 
 def explained(rows: Sequence[Row]) -> dict[str, str]:
     """Return what the columns that people read hold, by their heads."""
-    return {_head(one, rows): one.about for one in _shown(_kind(rows, Row)).values()}
-
-
-def _kind(rows: Sequence[Row], kind: type[Row]) -> type[Row]:
-    return type(rows[0]) if rows else kind
+    kind = type(rows[0]) if rows else Row
+    return {_head(one, rows): one.about for one in _shown(kind).values()}
 
 
 def _shown(kind: type[Row]) -> dict[str, Column]:
@@ -176,6 +207,127 @@ def _written(value: object, form: str) -> str:
     if value is None:
         return ""
     return number(value, form) if form and isinstance(value, float) else format(value, form)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRow(Row):
+    """A planned run: how it ended, as it counts beside the others of its seed, and its numbers."""
+
+    label: str = column("label of the variant")
+    variant: str = column("hash of the variant's architecture and train config")
+    seed: int = column("seed of the run")
+    id: str = column("id of the run: a hash of all that it depends on. Tables may share a run")
+    point: str = column("what was tuned, as `lr 0.001`; empty where nothing is", default="")
+    chosen: bool = column(
+        "whether the run is one of those that the comparison reports", default=True
+    )
+    outcome: str = column(
+        "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`; as it counts "
+        "beside the other runs of its seed",
+        default="pending",
+    )
+    reason: str = column("why it did not end `ok`, or why it was too short; else empty", default="")
+    baseline: bool = column("whether it is a run of the baseline", default=False)
+    role: str = column("`aa` or `positive` for a run of a control, else empty", default="")
+    race: bool = column("whether it only chose a tuned point, and is never reported", default=False)
+    # With NaN as its default a column is the number of its name, for those who read frames.
+    loss: float = column(
+        "loss on the split that the comparison reports, in the unit of the table", default=math.nan
+    )
+    steps_done: float = column("optimizer steps that it took")
+    train_s: float = column("seconds of training, without evaluation", default=math.nan)
+    peak_memory_bytes: float = column("most memory that the run held", default=math.nan)
+    too_short: bool = column(
+        "whether it ended near or above the loss of token frequencies, and still fell",
+        default=False,
+    )
+    #: Every number that was measured of it, by name; NaN where only other runs of its table have
+    #: one. Of how it ended, 1 for `diverged` and `collapsed`, else 0.
+    numbers: Mapping[str, float] = keys()
+    #: What was tuned, as JSON, and whether that is the point that its variant is reported at.
+    tuned: str = field(default="{}", kw_only=True)
+    best: bool = field(default=True, kw_only=True)
+    #: Whether it is needed by now, and whether it may yet be.
+    needed: bool = field(default=True, kw_only=True)
+    possible: bool = field(default=True, kw_only=True)
+
+    def number(self, name: str) -> float:
+        """Return a number of its; NaN where that was not measured."""
+        return self.numbers.get(name, math.nan)
+
+    @property
+    def ended(self) -> str:
+        """How it ended in words: its outcome, or `too short`."""
+        return "too short" if self.too_short else self.outcome
+
+
+def mean_number(runs: Iterable[RunRow], name: str) -> float:
+    """Return the mean of a number over the runs that have it; NaN where none has."""
+    return mean(run.number(name) for run in runs)
+
+
+def has_number(runs: Iterable[RunRow], name: str) -> bool:
+    """Return whether a number of that name was measured of any of some runs."""
+    return any(name in run.numbers for run in runs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttemptRow(Row):
+    """A metric that was tried on a run, or on a variant (then `run` is empty)."""
+
+    table: str = column("name of the table", default="")
+    variant: str = column("hash of the variant")
+    label: str = column("label of the variant")
+    run: str = column("id of the run")
+    seed: float = column("seed of the run; missing for what was tried on a variant")
+    metric: str = column("name of the metric")
+    error: str = column("why it failed; else empty")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricRow(Row):
+    """A measured value, of a run or of a variant (then `run` is empty)."""
+
+    table: str = column("name of the table; empty where the experiment has one alone", default="")
+    variant: str = column("hash of the variant's architecture and train config")
+    label: str = column("label of the variant")
+    run: str = column(
+        "id of the run; empty for what was measured of a variant, such as a speed", default=""
+    )
+    seed: float = column(
+        "seed of the run; missing for what was measured of a variant", default=math.nan
+    )
+    metric: str = column("name of the metric, as in `measure:`")
+    name: str = column("name of the number")
+    quantity: str = column("what kind of number it is, as `loss` or `decode_speed`")
+    unit: str = column("unit of the value", default="")
+    value: float = column("the number")
+    #: Where it was measured; shared by the rows that are equal in it.
+    coordinates: Mapping[str, Coordinate] = keys()
+    #: The values by document or by round of an interleaved pass, if any.
+    samples: Sequence[float] = field(default=(), kw_only=True)
+    #: Of a variant, those of each process.
+    by_process: Turns = field(default=(), kw_only=True)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest of what the value stands for."""
+        samples = self.samples or (self.value,)
+        return min(samples), max(samples)
+
+
+class MeasuredValues(tuple[MetricRow, ...]):  # noqa: SLOT001 - what is made of them is kept
+    """The measured values of a table, of runs and of variants."""
+
+    @cached_property
+    def named(self) -> Mapping[str, Sequence[MetricRow]]:
+        """The values by the name of the number."""
+        return grouped(self, lambda row: row.name)
+
+    @cached_property
+    def of_variants(self) -> Sequence[MetricRow]:
+        """The values of variants."""
+        return [row for row in self if not row.run]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,16 @@
 """The effective speed-up of each variant: the baseline's cost of the same loss, over its own."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-
-import pandas as pd
 
 from llama_ablate.evidence import Interval, medians, simultaneous
 from llama_ablate.evidence.medians import Turns
 from llama_ablate.evidence.speed_up import LENGTHS, LossCurve, SpeedUp, speed_up
-from llama_ablate.findings.frames import Frames, TableFrames
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.frames import Frames, LossPoint, TableFrames
+from llama_ablate.findings.ladder import Grid
+from llama_ablate.findings.rows import Row, cell, column, grouped
 from llama_ablate.results.plan_document import BITS
 
 _ALPHA = 0.05
@@ -103,9 +102,8 @@ def _of_lengths(table: TableFrames) -> list[SpeedUpRow]:
     """Return the rows of a table whose runs have branches."""
     variants = {v.label: v for v in table.plan.variants}
     text = {label: table.plan.text_per_token(variant) for label, variant in variants.items()}
-    points = table.points
-    of_text = points["tokens"] * points["label"].map(text)  # in the baseline's tokens
-    curves = _curves(points.assign(tokens=of_text), "tokens")
+    # In the baseline's tokens.
+    curves = _curves(table.points, lambda point: point.tokens * text[point.label])
     standing = _differences(table)
     multiples = _multiples(curves, standing)
     shares = {label: standing[label].alpha * len(multiples) / _ALPHA for label in multiples}
@@ -131,7 +129,8 @@ def _of_sizes(frames: Frames) -> list[SpeedUpRow]:
     """Return the rows of a ladder of sizes, along compute."""
     if not frames.rungs:
         return []
-    curves = _curves(frames.ladder[~frames.ladder["branch"]], "compute")
+    ends = [point for point in frames.ladder if not point.branch]
+    curves = _curves(ends, lambda point: point.compute)
     largest = max(frames.rungs, key=lambda rung: rung.plan.baseline.non_embedding)
     standing = _differences(largest)
     return [
@@ -161,7 +160,7 @@ def _row(
         table=table.plan.name,
         label=label,
         along=along,
-        loss=max(float(grid.iloc[-1].mean()) for grid in curves),
+        loss=max(float(grid.losses[-1].mean()) for grid in curves),
         n=difference.n,
         form=form,
         unit=table.unit.name,
@@ -174,21 +173,21 @@ def _differences(table: TableFrames) -> dict[str, Interval]:
 
 
 #: The losses of the baseline and of a variant, by length and by the seeds that both have.
-_Pair = tuple[pd.DataFrame, pd.DataFrame]
+_Pair = tuple[Grid[float], Grid[float]]
 
 
-def _curves(points: pd.DataFrame, axis: str) -> dict[str, _Pair]:
+def _curves(points: Sequence[LossPoint], place: Callable[[LossPoint], float]) -> dict[str, _Pair]:
     """Return the losses along an axis of each variant, none where the baseline's are too few."""
-    base = _grid(points[points["baseline"]], axis) if len(points) else pd.DataFrame()
-    if len(base) < LENGTHS:
+    base = Grid.of((point for point in points if point.baseline), place)
+    if len(base.places) < LENGTHS:
         return {}
-    labels = set(points.loc[points["baseline"], "label"])
     curves = {}
-    for name, of_variant in points[points["role"] == ""].groupby("label", sort=False):
-        label, own = str(name), _grid(of_variant, axis)
-        seeds = [seed for seed in own.columns if seed in base.columns]
-        if label not in labels and seeds:
-            curves[label] = (base[seeds], own[seeds])
+    others = [point for point in points if not (point.role or point.baseline)]
+    for label, of_variant in grouped(others, lambda point: point.label).items():
+        own = Grid.of(of_variant, place)
+        seeds = [seed for seed in own.seeds if seed in base.seeds]
+        if seeds:
+            curves[label] = (base.only(seeds), own.only(seeds))
     return curves
 
 
@@ -201,21 +200,14 @@ def _multiples(
     }
 
 
-def _grid(points: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Return losses by place along an axis, and by seed: those that have every place."""
-    return points.pivot_table("loss", axis, "seed").dropna(axis=1)
-
-
-def _curve(grid: pd.DataFrame) -> LossCurve:
-    return LossCurve([float(x) for x in grid.index], grid.mean(axis=1).tolist())
+def _curve(grid: Grid[float]) -> LossCurve:
+    return LossCurve([*grid.places], grid.losses.mean(axis=1).tolist())
 
 
 def _turns(table: TableFrames, variant: str) -> Turns:
     """Return the training speeds of a variant, by process and turn of the measurement."""
-    own = table.metrics[
-        (table.metrics["variant"] == variant) & (table.metrics["name"] == "train_tokens_per_s")
-    ]
-    return own["by_process"].iloc[0] if len(own) else ()
+    rows = table.metrics.named.get("train_tokens_per_s", ())
+    return next((row.by_process for row in rows if row.variant == variant), ())
 
 
 def _log_ratios(own: Turns, base: Turns) -> list[float]:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-import pandas as pd
-
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.evidence import (
     Contrast,
@@ -29,7 +27,7 @@ from llama_ablate.evidence.factorial import FactorEffect, weights
 from llama_ablate.evidence.sequential import State, is_futile, spending, standings
 from llama_ablate.findings import comparison, heldout, tuning
 from llama_ablate.findings.controls import scaled
-from llama_ablate.findings.outcomes import words
+from llama_ablate.findings.rows import RunRow
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable
 
@@ -62,7 +60,7 @@ class Quantity:
 def stand(
     table: PlannedTable,
     experiment: Experiment,
-    planned: pd.DataFrame,
+    planned: Sequence[RunRow],
     margin: float | None,
     quantities: Mapping[str, Quantity],
     by_document: heldout.ByDocument,
@@ -70,12 +68,11 @@ def stand(
 ) -> dict[str, Standing[Interval]]:
     """Return where each variant of a table but the baseline stands, by id, and each quantity.
 
-    `planned` has a row for each planned run. `guarded` tells of a look which variants, by id, have
-    a guard that later seeds may decide: those go on, whatever their loss says. The cells of a grid
-    of factors go on together, until all its effects are decided: were one to stop where its own
-    loss is, the means of the others would be biased by that. With a single look a variant is judged
-    by whatever has ended, and quantities have no looks of their own. The interval of a quantity is
-    of no seeds.
+    `guarded` tells of a look which variants, by id, have a guard that later seeds may decide: those
+    go on, whatever their loss says. The cells of a grid of factors go on together, until all its
+    effects are decided: were one to stop where its own loss is, the means of the others would be
+    biased by that. With a single look a variant is judged by whatever has ended, and quantities
+    have no looks of their own. The interval of a quantity is of no seeds.
     """
     looks, seeds = experiment.looks, experiment.seed_list
     last = len(looks) - 1
@@ -85,10 +82,10 @@ def stand(
     first = {v.id: 0 for v in arms if v.id not in repeated}
     grid = {v.id for v in arms if v.levels}
     raced = _raced(planned, table.repeated)
-    at_point = planned[planned["best"] & ~planned["race"]]
-    ids = zip(at_point["variant"], at_point["seed"], strict=True)
-    ended: dict[tuple[str, int], str] = dict(zip(ids, words(at_point), strict=True))
-    losses = comparison.losses_by_seed(table, at_point)
+    at_point = [run for run in planned if run.best and not run.race]
+    ended = {(run.variant, run.seed): run.ended for run in at_point}
+    loss = f"{tuning.reported_split(planned)}_{table.unit.number}"
+    losses = comparison.losses_by_seed(table, at_point, loss)
     base = table.baseline.id
 
     def of_look(arm: str, look: int) -> list[str]:
@@ -205,18 +202,18 @@ def grid_effects(
 def mark(
     table: PlannedTable,
     experiment: Experiment,
-    planned: pd.DataFrame,
+    planned: Sequence[RunRow],
     stands: Mapping[str, Standing[Interval]],
     quantities: Mapping[str, Quantity],
-) -> pd.DataFrame:
-    """Return the planned runs with columns that say which are `chosen`, `needed` and `possible`.
+) -> list[RunRow]:
+    """Return the planned runs with marks that say which are `chosen`, `needed` and `possible`.
 
     A variant is reported by its `chosen` runs: those of the look that it was judged at, at its
     tuned point; the baseline by all that any other needs. What is needed now, for a row or for a
     quantity, is `needed`, what may yet be is `possible`.
     """
     if not experiment.is_staged:
-        return planned.assign(chosen=planned["best"], needed=True, possible=True)
+        return [run if run.best else replace(run, chosen=False) for run in planned]
     looks = experiment.looks
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
     shown: dict[str, int] = {}
@@ -231,46 +228,52 @@ def mark(
     base = table.baseline.id
     needed[base], most[base] = (max(of.values(), default=looks[-1]) for of in (needed, most))
     shown[base] = needed[base]
-    reported = planned["best"] & ~planned["race"]
+    raced = _raced(planned, table.repeated)
 
-    def within(seeds: Mapping[str, int]) -> "pd.Series[bool]":
-        return reported & (planned["seed"].map(place) < planned["variant"].map(seeds))
+    def within(run: RunRow, seeds: Mapping[str, int]) -> bool:
+        return run.best and not run.race and place[run.seed] < seeds.get(run.variant, 0)
 
-    is_known = planned["variant"].map(_raced(planned, table.repeated)).isin(FINAL)
-    return planned.assign(
-        chosen=is_known & within(shown),
-        needed=planned["race"] | (is_known & within(needed)),
-        possible=planned["race"] | within(most),
-    )
+    def is_known(run: RunRow) -> bool:
+        return raced[run.variant] == "ok"
+
+    return [
+        replace(
+            run,
+            chosen=is_known(run) and within(run, shown),
+            needed=run.race or (is_known(run) and within(run, needed)),
+            possible=run.race or within(run, most),
+        )
+        for run in planned
+    ]
 
 
-def stage(experiment: Experiment, tables: Sequence[pd.DataFrame]) -> Stage:
+def stage(experiment: Experiment, runs: Sequence[RunRow]) -> Stage:
     """Return the stage that the marked runs of an experiment's tables have come to."""
-    runs = pd.concat(tables)
-    ids = {mark: frozenset(runs.loc[runs[mark], "id"]) for mark in ("needed", "possible")}
-    pending = runs[runs["needed"] & ~runs["outcome"].isin(FINAL)]
+    pending = [run for run in runs if run.needed and run.outcome not in FINAL]
     looks = experiment.looks
     place = {seed: i for i, seed in enumerate(experiment.seed_list)}
-    if pending["race"].any():
+    if any(run.race for run in pending):
         name = "race"
     elif len(looks) == 1:
         name = "after the race"
     else:
-        first = min(pending["seed"].map(place), default=0)
+        first = min((place[run.seed] for run in pending), default=0)
         name = f"look {bisect_right(looks, first) + 1} of {len(looks)}"
-    return Stage(name, ids["needed"], len(ids["possible"]))
+    needed = frozenset(run.id for run in runs if run.needed)
+    return Stage(name, needed, len({run.id for run in runs if run.possible}))
 
 
-def _raced(planned: pd.DataFrame, repeated: Mapping[str, str]) -> dict[str, str]:
+def _raced(planned: Sequence[RunRow], repeated: Mapping[str, str]) -> dict[str, str]:
     """Return for each variant whether its point is known: ok, pending, or failed.
 
     `repeated` are the variants that are at another's point, by their ids and its.
     """
-    trials = tuning.trial_runs(planned)
-    states = dict.fromkeys(planned["variant"], "ok")
-    for variant, outcomes in trials["outcome"].groupby(trials["variant"]):
-        if not outcomes.isin(FINAL).all():
-            states[str(variant)] = "pending" if (outcomes == "pending").any() else "failed"
+    states = dict.fromkeys((run.variant for run in planned), "ok")
+    for run in tuning.trial_runs(planned):
+        if run.outcome == "pending":
+            states[run.variant] = "pending"
+        elif run.outcome not in FINAL and states[run.variant] == "ok":
+            states[run.variant] = "failed"
     return states | {variant: states[other] for variant, other in repeated.items()}
 
 

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from llama_ablate.config.experiment import Experiment
@@ -15,12 +14,25 @@ from llama_ablate.evidence import Interval, StandardError, Verdict, judged, simu
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.evidence.written import Estimate, number
 from llama_ablate.findings.outcomes import UNSTABLE, sides
-from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, means
+from llama_ablate.findings.rows import (
+    DIFFERENCE,
+    MeasuredValues,
+    MetricRow,
+    Row,
+    RunRow,
+    cell,
+    column,
+    filled,
+    grouped,
+    has_number,
+    mean,
+)
 from llama_ablate.findings.tuning import SPLITS
 from llama_ablate.results.plan_document import PlannedTable, Unit
-from llama_ablate.results.record import TRAINING
+from llama_ablate.results.record import TRAINING, Coordinate
 
 _DECIDES = "accuracy"  # what a task's interval is about
+_TASK, _PRINT = "task", "fingerprint"  # coordinates
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +67,11 @@ class TaskTable(Protocol):
     @property
     def chance(self) -> float: ...  # noqa: D102
     @property
-    def runs(self) -> pd.DataFrame: ...  # noqa: D102
+    def runs(self) -> Sequence[RunRow]: ...  # noqa: D102
     @property
-    def ranked(self) -> pd.DataFrame: ...  # noqa: D102
+    def ranked(self) -> Sequence[RunRow]: ...  # noqa: D102
     @property
-    def metrics(self) -> pd.DataFrame: ...  # noqa: D102
+    def metrics(self) -> MeasuredValues: ...  # noqa: D102
     @property
     def answers(self) -> ByItem: ...  # noqa: D102
     def text_errors(  # noqa: D102
@@ -67,49 +79,45 @@ class TaskTable(Protocol):
     ) -> dict[str, StandardError]: ...
 
 
-def by_item(metrics: pd.DataFrame, runs: pd.DataFrame) -> ByItem:
+def by_item(metrics: MeasuredValues, runs: Sequence[RunRow]) -> ByItem:
     """Return the scores of each item in some runs, by the name of their mean."""
-    of_tasks = metrics["coordinates"].map(lambda where: "task" in where).astype(bool)
-    rows = metrics[of_tasks & metrics["run"].isin(runs["id"])]
-    seeds = dict(zip(runs["id"], runs["seed"], strict=True))
+    seeds = {run.id: run.seed for run in runs}
+    rows = [row for row in metrics if _TASK in row.coordinates and row.run in seeds]
     known = {
-        (run, where["task"]): where["fingerprint"]
-        for run, where in zip(rows["run"], rows["coordinates"], strict=True)
-        if "fingerprint" in where
+        (row.run, row.coordinates[_TASK]): str(row.coordinates[_PRINT])
+        for row in rows
+        if _PRINT in row.coordinates
     }
     groups = _groups(rows)
     found: dict[str, dict[str, dict[int, Answers]]] = {}
-    names = ("name", "quantity", "variant", "run", "coordinates", "samples")
-    columns = (rows[column] for column in names)
-    for name, quantity, variant, run, where, samples in zip(*columns, strict=True):
-        if len(samples) > 1 and quantity != "groups":
-            items = known.get((run, where["task"]), "")
-            is_accuracy = quantity.startswith(_DECIDES)
-            of = groups.get((run, where["task"]))
-            own = of if of is not None and len(of) == len(samples) else None
-            answers = Answers(np.array(samples, float), items, is_accuracy, own)
-            found.setdefault(name, {}).setdefault(variant, {})[int(seeds[run])] = answers
+    for row in rows:
+        if len(row.samples) > 1 and row.quantity != "groups":
+            items = known.get((row.run, row.coordinates[_TASK]), "")
+            is_accuracy = row.quantity.startswith(_DECIDES)
+            of = groups.get((row.run, row.coordinates[_TASK]))
+            own = of if of is not None and len(of) == len(row.samples) else None
+            answers = Answers(np.array(row.samples, float), items, is_accuracy, own)
+            found.setdefault(row.name, {}).setdefault(row.variant, {})[seeds[row.run]] = answers
     return found
 
 
-def _groups(rows: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+def _groups(rows: Sequence[MetricRow]) -> dict[tuple[str, Coordinate], NDArray[np.float64]]:
     """Return the groups of the items of each run and task.
 
     Records of older versions have the accuracy of each group and not its items: where those are
     the means of stretches of equal length, the stretches are the groups.
     """
-    found: dict[tuple[str, str], NDArray[np.float64]] = {}
-    means: dict[tuple[str, str], list[float]] = {}
-    scores: dict[tuple[str, str], NDArray[np.float64]] = {}
-    columns = (rows[column] for column in ("quantity", "run", "coordinates", "samples", "value"))
-    for quantity, run, where, samples, value in zip(*columns, strict=True):
-        key = (run, where["task"])
-        if quantity == "groups":
-            found[key] = np.array(samples, float)
-        elif quantity == _DECIDES and "group" in where:
-            means.setdefault(key, []).append(value)
-        elif quantity == _DECIDES:
-            scores[key] = np.array(samples, float)
+    found: dict[tuple[str, Coordinate], NDArray[np.float64]] = {}
+    means: dict[tuple[str, Coordinate], list[float]] = {}
+    scores: dict[tuple[str, Coordinate], NDArray[np.float64]] = {}
+    for row in rows:
+        key = (row.run, row.coordinates[_TASK])
+        if row.quantity == "groups":
+            found[key] = np.array(row.samples, float)
+        elif row.quantity == _DECIDES and "group" in row.coordinates:
+            means.setdefault(key, []).append(row.value)
+        elif row.quantity == _DECIDES:
+            scores[key] = np.array(row.samples, float)
     for key in means.keys() & scores.keys() - found.keys():
         each, rest = divmod(len(scores[key]), len(means[key]))
         if not rest and np.allclose(scores[key].reshape(-1, each).mean(1), means[key], atol=1e-3):
@@ -144,11 +152,10 @@ def bounded(row: Interval) -> Interval:
 
 def other_items(table: TaskTable) -> list[str]:
     """Name the tasks that runs of a table have answered with different items."""
-    rows = table.metrics[table.metrics["quantity"] == "items"]
-    of_task: dict[str, set[Any]] = {}
-    for where in rows["coordinates"]:
-        if "fingerprint" in where:
-            of_task.setdefault(str(where["task"]), set()).add(where.get("fingerprint", ""))
+    of_task: dict[str, set[Coordinate]] = {}
+    for row in table.metrics:
+        if row.quantity == "items" and _PRINT in row.coordinates:
+            of_task.setdefault(str(row.coordinates[_TASK]), set()).add(row.coordinates[_PRINT])
     return [task for task, prints in of_task.items() if len(prints) > 1]
 
 
@@ -205,10 +212,6 @@ class TaskRow(Row):
     )
 
 
-#: Quantities of a task beside its accuracy.
-_BESIDE = means(TaskRow)
-
-
 def accuracies(table: TaskTable) -> list[TaskRow]:
     """Return one row for each task and variant: its accuracy, and the difference from the baseline.
 
@@ -217,42 +220,38 @@ def accuracies(table: TaskTable) -> list[TaskRow]:
     measured.
     """
     names = {
-        where["task"]: name
-        for name, quantity, where in zip(
-            *(table.metrics[column] for column in ("name", "quantity", "coordinates")), strict=True
-        )
-        if quantity == _DECIDES and "task" in where and "group" not in where
+        str(row.coordinates[_TASK]): row.name
+        for row in table.metrics
+        if row.quantity == _DECIDES and _TASK in row.coordinates and "group" not in row.coordinates
     }
     ranked = [variant for variant in table.plan.variants if not (variant.role or variant.baseline)]
     rows = []
     for task, name in names.items():
         looks = len(table.experiment.looks)
-        found = _intervals(table, str(name), len(ranked) * len(names) * looks)
-        beside = _means(table, str(task))
+        found = _intervals(table, name, len(ranked) * len(names) * looks)
+        beside = _beside(table, task)
         for variant in table.plan.variants:
             row = found.get(variant.id)
             scores = [a.scores.mean() for a in table.answers[name].get(variant.id, {}).values()]
             ids = {variant.id, table.plan.baseline.id}
-            ended = set(table.ranked.loc[table.ranked["variant"].isin(ids), "outcome"])
+            ended = {run.outcome for run in table.ranked if run.variant in ids}
             word: Verdict = "pending"
             if row is not None and (row.n or "pending" not in ended):
                 both = sides(table.ranked, {variant.id}, {table.plan.baseline.id})
                 word = judged(-row, None, *both)
-            rows.append(
-                TaskRow(
-                    task=task,
-                    label=variant.label,
-                    baseline=variant.baseline,
-                    role=variant.role,
-                    n=row.n if row else len(scores),
-                    accuracy=float(np.mean(scores)) if scores else math.nan,
-                    difference=row.mean if row else math.nan,
-                    low=row.low if row else math.nan,
-                    high=row.high if row else math.nan,
-                    verdict="baseline" if variant.baseline else word,
-                    **{key: value for (key, id_), value in beside.items() if id_ == variant.id},
-                )
+            made = TaskRow(
+                task=task,
+                label=variant.label,
+                baseline=variant.baseline,
+                role=variant.role,
+                n=row.n if row else len(scores),
+                accuracy=float(np.mean(scores)) if scores else math.nan,
+                difference=row.mean if row else math.nan,
+                low=row.low if row else math.nan,
+                high=row.high if row else math.nan,
+                verdict="baseline" if variant.baseline else word,
             )
+            rows.append(filled(made, beside.get(variant.id, {})))
     return rows
 
 
@@ -279,17 +278,17 @@ def _intervals(table: TaskTable, name: str, family: int) -> dict[str, Interval]:
     return {id_: bounded(row) for id_, row in found.items()}
 
 
-def _means(table: TaskTable, task: str) -> dict[tuple[str, str], float]:
-    """Return the means over runs of what stands beside a task's accuracy."""
-    rows = table.metrics[
-        table.metrics["quantity"].isin(_BESIDE) & table.metrics["run"].isin(table.ranked["id"])
-    ]
-    own = rows[[where.get("task") == task for where in rows["coordinates"]]]
-    means: dict[tuple[str, str], float] = {}
-    for variant, quantity in {*zip(own["variant"], own["quantity"], strict=True)}:
-        values = own.loc[(own["variant"] == variant) & (own["quantity"] == quantity), "value"]
-        means[quantity, variant] = float(values.mean())
-    return means
+def _beside(table: TaskTable, task: str) -> dict[str, dict[str, float]]:
+    """Return the means over runs of a task's quantities, by variant's id and by quantity."""
+    ranked = {run.id for run in table.ranked}
+    rows = [m for m in table.metrics if m.run in ranked and m.coordinates.get(_TASK) == task]
+    return {
+        id_: {
+            quantity: mean(row.value for row in own)
+            for quantity, own in grouped(of_variant, lambda row: row.quantity).items()
+        }
+        for id_, of_variant in grouped(rows, lambda row: row.variant).items()
+    }
 
 
 #: Numbers by seed, or medians by process of an interleaved pass.
@@ -305,20 +304,20 @@ def samples(table: TaskTable, label: str, name: str | None) -> Samples:
     is better than one that did not. Neither has any other number of what it learned.
     """
     name = name or table.loss
-    if name in table.ranked:
-        runs = table.ranked[table.ranked["label"] == label].copy()
-        lost = runs["outcome"].isin(UNSTABLE)
-        if split_of(table, name):
-            runs.loc[lost, name] = (
-                runs.loc[lost, name].fillna(table.chance).clip(upper=table.chance)
-            )
-        elif not of_training(table, name):
-            runs = runs[~lost]
-        runs = runs[runs[name].notna()]
-        return {int(s): float(v) for s, v in zip(runs["seed"], runs[name], strict=True)}
-    metrics = table.metrics
-    own = metrics[(metrics["run"] == "") & (metrics["label"] == label) & (metrics["name"] == name)]
-    return dict(enumerate(map(median, own["by_process"].iloc[0]))) if len(own) else {}
+    if not has_number(table.ranked, name):
+        own = [row for row in table.metrics.named.get(name, ()) if not row.run]
+        turns = next((row.by_process for row in own if row.label == label), ())
+        return dict(enumerate(map(median, turns)))
+    found = {}
+    for run in (run for run in table.ranked if run.label == label):
+        value = run.number(name)
+        if run.outcome in UNSTABLE and split_of(table, name):
+            value = min(table.chance, table.chance if math.isnan(value) else value)
+        elif run.outcome in UNSTABLE and not of_training(table, name):
+            continue
+        if not math.isnan(value):
+            found[run.seed] = value
+    return found
 
 
 def split_of(table: TaskTable, name: str | None) -> str:
@@ -328,9 +327,8 @@ def split_of(table: TaskTable, name: str | None) -> str:
 
 def of_training(table: TaskTable, name: str) -> bool:
     """Return whether a number of runs says how training went, and not what was learned."""
-    metrics = table.metrics
-    own = metrics[(metrics["name"] == name) & (metrics["run"] != "")]
-    return bool((own["metric"] == TRAINING).all())
+    own = table.metrics.named.get(name, ())
+    return all(row.metric == TRAINING for row in own if row.run)
 
 
 def differences(own: Samples, other: Samples, *, relative: bool) -> Samples:

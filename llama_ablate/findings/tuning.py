@@ -7,11 +7,9 @@ validation and test text are one split.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from llama_ablate.config.experiment import Experiment
 from llama_ablate.config.registry import entry_text
@@ -19,18 +17,20 @@ from llama_ablate.evidence import paired_effect, written
 from llama_ablate.evidence.sensitivity import sensitivity
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.findings.outcomes import UNSTABLE
-from llama_ablate.findings.rows import Row, cell, column
+from llama_ablate.findings.rows import Row, RunRow, cell, column, grouped, has_number, mean_number
 from llama_ablate.results import FINAL
 from llama_ablate.results.plan_document import HELD_OUT, NATS, PlannedTable, PlannedVariant
 
 #: The remark on a comparison of two optimizers at the learning rate of one of them.
 ONE_RATE = "one rate for all: not tuned"
+#: The number of a run that is the learning-rate sensitivity of its variant and seed.
+SENSITIVITY = "lr_sensitivity_nats"
 SPLITS = (HELD_OUT, "test", "validation")  # the first that was measured is the one reported
 
 
-def reported_split(runs: pd.DataFrame) -> str:
+def reported_split(runs: Sequence[RunRow]) -> str:
     """Return the split that is reported: all held-out text, or test where there is one."""
-    return first_split(s for s in SPLITS if f"{s}_loss_nats" in runs.columns) or "test"
+    return first_split(s for s in SPLITS if has_number(runs, f"{s}_loss_nats")) or "test"
 
 
 def first_split(measured: Iterable[object]) -> str:
@@ -38,7 +38,7 @@ def first_split(measured: Iterable[object]) -> str:
     return min((str(s) for s in measured if s in SPLITS), key=SPLITS.index, default="")
 
 
-def point(tuned: dict[str, Any]) -> str:
+def point(tuned: Mapping[str, object]) -> str:
     """Write a point of what is tuned, as its column in the tables."""
     return ", ".join(
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {entry_text(value)}"
@@ -46,8 +46,8 @@ def point(tuned: dict[str, Any]) -> str:
     )
 
 
-def choose(runs: pd.DataFrame, repeated: Mapping[str, str]) -> "pd.Series[bool]":
-    """Return for each run whether it is at the point that its variant is reported at.
+def at_best(runs: Sequence[RunRow], repeated: Mapping[str, str]) -> list[RunRow]:
+    """Return runs with whether each is at the `best` point: that its variant is reported at.
 
     `repeated` are variants that are at another's point, by their ids and its.
 
@@ -56,84 +56,94 @@ def choose(runs: pd.DataFrame, repeated: Mapping[str, str]) -> "pd.Series[bool]"
     not all finished is passed over while any other is complete.
     """
     if not several(runs):
-        return pd.Series(data=True, index=runs.index)
-    trials = trial_runs(runs).groupby("variant", sort=False)
-    best = {variant: _best(own) for variant, own in trials}
+        return [*runs]
+    trials = grouped(trial_runs(runs), lambda run: run.variant)
+    best = {variant: _best(own) for variant, own in trials.items()}
     best |= {variant: best[other] for variant, other in repeated.items()}
-    return runs["tuned"] == runs["variant"].map(best)
+    return [replace(run, best=run.tuned == best.get(run.variant)) for run in runs]
 
 
-def trial_runs(runs: pd.DataFrame) -> pd.DataFrame:
+def trial_runs(runs: Sequence[RunRow]) -> Sequence[RunRow]:
     """Return the runs that choose the points: those of the race, or without one all; or none."""
     if not several(runs):
-        return runs.iloc[:0]
-    return runs[runs["race"]] if runs["race"].any() else runs
+        return []
+    return [run for run in runs if run.race] or runs
 
 
-def several(runs: pd.DataFrame) -> bool:
+def several(runs: Sequence[RunRow]) -> bool:
     """Return whether anything was tuned."""
-    return len(set(runs["tuned"])) > 1
+    return len({run.tuned for run in runs}) > 1
 
 
-def _best(runs: pd.DataFrame) -> str:
-    means = {str(tuned): _mean(own) for tuned, own in runs.groupby("tuned", sort=False)}
-    return min(means, key=means.__getitem__)
+def _best(runs: Sequence[RunRow]) -> str:
+    points = grouped(runs, lambda run: run.tuned)
+    return min(points, key=lambda tuned: _mean(points[tuned]))
 
 
-def _mean(runs: pd.DataFrame) -> tuple[bool, int, float]:
+def _mean(runs: Sequence[RunRow]) -> tuple[bool, int, float]:
     """Order points: complete before incomplete, the fewest lost runs first, then by loss."""
-    complete = bool(runs["outcome"].isin(FINAL).all())
-    ok, column = runs[runs["outcome"] == "ok"], "validation_loss_nats"
-    known = ok if len(ok) else runs  # that collapsed, and were measured
-    loss = float(known[column].mean()) if column in known else math.nan
+    ok = [run for run in runs if run.outcome == "ok"]
+    known = ok or runs  # that collapsed, and were measured
+    loss = mean_number(known, "validation_loss_nats")
+    complete = all(run.outcome in FINAL for run in runs)
     return not complete, len(runs) - len(ok), math.inf if math.isnan(loss) else loss
 
 
-def unfinished(runs: pd.DataFrame) -> list[str]:
+def unfinished(runs: Sequence[RunRow]) -> set[str]:
     """Return the variants, by id, that have not been tried at every point with every seed.
 
     Where nothing is tuned there is one point, and what has not finished is merely pending. Where a
     race chooses the points it is its seeds that count.
     """
-    trials = trial_runs(runs)
-    done = trials["outcome"].isin(FINAL).groupby(trials["variant"]).all()
-    return [str(variant) for variant, all_done in done.items() if not all_done]
+    return {run.variant for run in trial_runs(runs) if run.outcome not in FINAL}
 
 
-def rates(runs: pd.DataFrame, column: str, cap: float) -> pd.DataFrame:
-    """Return a loss by variant, seed and learning rate, best over what else is tuned.
+class Rate(NamedTuple):
+    """A loss of a variant and a seed at a learning rate, best over what else is tuned."""
 
-    Columns: `variant, label, seed, lr, loss`. A run that diverged, or collapsed without a loss
-    that was measured, has the cap, as has a loss beyond it.
+    variant: str
+    label: str
+    seed: int
+    lr: float
+    loss: float
+
+
+def rates(runs: Sequence[RunRow], name: str, cap: float) -> list[Rate]:
+    """Return the number `name`, a loss, by variant, seed and learning rate.
+
+    A run that diverged, or collapsed without a loss that was measured, has the cap, as has a loss
+    beyond it.
     """
-    runs = runs[runs["outcome"].isin(FINAL)].copy()
-    runs["lr"] = [json.loads(tuned).get("lr", math.nan) for tuned in runs["tuned"]]
-    losses = runs[column] if column in runs else pd.Series(math.nan, index=runs.index)
-    lost = runs["outcome"].isin(UNSTABLE) & losses.isna()
-    runs["loss"] = losses.mask(lost, cap).clip(upper=cap)
-    runs = runs[runs["lr"].notna() & runs["loss"].notna()]
-    keys = ["variant", "label", "seed", "lr"]
-    return runs.groupby(keys, sort=False)["loss"].min().reset_index()
+    found: dict[tuple[str, str, int, float], float] = {}
+    for run in runs:
+        lr, loss = json.loads(run.tuned).get("lr", math.nan), run.number(name)
+        if run.outcome in UNSTABLE and math.isnan(loss):
+            loss = cap
+        if run.outcome in FINAL and not (math.isnan(lr) or math.isnan(loss)):
+            key = (run.variant, run.label, run.seed, lr)
+            found[key] = min(found.get(key, cap), loss)
+    return [Rate(*key, loss) for key, loss in found.items()]
 
 
-def sensitivities(by_rate: pd.DataFrame) -> dict[tuple[str, int], float]:
-    """Return the learning-rate sensitivity in nats by variant and seed, from what `rates` gives."""
-    losses: dict[tuple[str, int], list[float]] = {}
-    columns = (by_rate[name] for name in ("variant", "seed", "loss"))
-    for variant, seed, loss in zip(*columns, strict=True):
-        losses.setdefault((str(variant), int(seed)), []).append(float(loss))
-    return {key: sensitivity(values) for key, values in losses.items()}
-
-
-def sensitivity_of_runs(runs: pd.DataFrame, cap: float) -> list[float]:
-    """Return for each run the learning-rate sensitivity of its variant and seed.
+def with_sensitivity(runs: Sequence[RunRow], cap: float) -> list[RunRow]:
+    """Return runs with the learning-rate sensitivity, in nats, of the variant and seed of each.
 
     NaN for a variant that was not tried at every point, and for a seed that is none of its trials.
     """
-    by_seed = sensitivities(rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap))
-    by_seed = {key: v for key, v in by_seed.items() if key[0] not in set(unfinished(runs))}
-    keys = zip(runs["variant"], runs["seed"], strict=True)
-    return [by_seed.get((str(variant), int(seed)), math.nan) for variant, seed in keys]
+    tried = rates(trial_runs(runs), f"{reported_split(runs)}_{NATS.number}", cap)
+    less = unfinished(runs)
+    by_seed = {
+        key: sensitivity([rate.loss for rate in own])
+        for key, own in grouped(tried, lambda rate: (rate.variant, rate.seed)).items()
+        if key[0] not in less
+    }
+    return [
+        replace(
+            run,
+            numbers={**run.numbers, SENSITIVITY: by_seed.get((run.variant, run.seed), math.nan)},
+        )
+        for run in runs
+    ]
 
 
 def one_rate(
@@ -145,7 +155,7 @@ def one_rate(
     table has the variant's optimizer at any other rate, and for controls.
     """
 
-    def optimizer(of: PlannedVariant) -> Any:
+    def optimizer(of: PlannedVariant) -> object:
         entry = of.train.get("optimizer", experiment.train.optimizer)
         return entry if isinstance(entry, str) else entry["name"]
 
@@ -191,35 +201,32 @@ class TuningRow(Row):
         return written.interval(self.sensitivity, self.low, self.high, sign="") if known else ""
 
 
-def trials(runs: pd.DataFrame, loss: str) -> list[TuningRow]:
+def trials(runs: Sequence[RunRow], loss: str) -> list[TuningRow]:
     """Return one row for each variant; the loss is the number `loss` of the reported runs.
 
     None where nothing was tuned.
     """
-    if not several(runs):
-        return []
     tried = trial_runs(runs)
-    points = [json.loads(tuned) for tuned in dict.fromkeys(tried["tuned"])]
-    ends = {key: _ends([point[key] for point in points]) for key in points[0]}
+    points = [json.loads(tuned) for tuned in dict.fromkeys(run.tuned for run in tried)]
+    ends = {key: _ends([point[key] for point in points]) for key in (points or [{}])[0]}
     rows = []
-    for label, own in tried.groupby("label", sort=False):
-        at_best = own[own["best"]]
-        best = json.loads(at_best["tuned"].iloc[0])
-        reported = runs[(runs["label"] == label) & runs["chosen"]]
-        sensitive = at_best.get("lr_sensitivity_nats", pd.Series(dtype=float)).dropna()
-        effect = paired_effect(list(sensitive), [0.0] * len(sensitive))
+    for label, own in grouped(tried, lambda run: run.label).items():
+        at = [run for run in own if run.best]
+        best = json.loads(at[0].tuned)
+        sensitive = [v for run in at if not math.isnan(v := run.number(SENSITIVITY))]
+        effect = paired_effect(sensitive, [0.0] * len(sensitive))
         low, high = map(float, not_negative(effect.mean, effect.mean - effect.low))
-        outcomes = Counter(own["outcome"])
+        outcomes = Counter(run.outcome for run in own)
         rows.append(
             TuningRow(
-                label=str(label),
+                label=label,
                 trials=len(own),
                 finished=sum(outcomes[end] for end in FINAL),
                 diverged=outcomes["diverged"],
                 collapsed=outcomes["collapsed"],
-                chosen=at_best["point"].iloc[0],
+                chosen=at[0].point,
                 edge=", ".join(key for key, value in best.items() if value in ends[key]),
-                loss=float(reported[loss].mean()) if loss in reported else math.nan,
+                loss=mean_number((r for r in runs if r.label == label and r.chosen), loss),
                 sensitivity=effect.mean,
                 low=low,
                 high=high,
@@ -228,7 +235,7 @@ def trials(runs: pd.DataFrame, loss: str) -> list[TuningRow]:
     return rows
 
 
-def _ends(values: list[Any]) -> tuple[Any, ...]:
+def _ends(values: Sequence[object]) -> tuple[float, ...]:
     """Return the first and last of a grid of three numbers or more; anything else has no edge."""
     numbers = {v for v in values if isinstance(v, int | float) and not isinstance(v, bool)}
     return (min(numbers), max(numbers)) if len(numbers) > 2 else ()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pandas as pd
 
@@ -20,10 +20,18 @@ from llama_ablate.errors import ConfigError
 from llama_ablate.evidence import Interval, StandardError, Standing
 from llama_ablate.files.strict_json import to_json
 from llama_ablate.findings import comparison
-from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, TableFrames, relabelled
 from llama_ablate.findings.guards import GuardRow
 from llama_ablate.findings.outcomes import counted
-from llama_ablate.findings.rows import ComparisonRow, columns
+from llama_ablate.findings.rows import (
+    AttemptRow,
+    ComparisonRow,
+    MeasuredValues,
+    MetricRow,
+    RunRow,
+    columns,
+    grouped,
+)
 from llama_ablate.results.plan_document import PlanDocument, PlannedTable, PlannedVariant
 from llama_ablate.terminal import listed
 
@@ -61,11 +69,13 @@ class UnionTable(TableFrames):
         return {id_: Standing(0, 0, row, is_open=False) for id_, row in rows.items()}
 
     @cached_property
-    def marked(self) -> pd.DataFrame:
+    def marked(self) -> Sequence[RunRow]:
         """All planned runs, each once, with the marks of its own experiment."""
-        marks = _each_run_once([part.marked for part in self.parts]).set_index("id")
-        own = [mark for mark in marks if mark not in self.planned]
-        return self.planned.join(marks[own], on="id")
+        marks = {run.id: run for run in _each_run_once([part.marked for part in self.parts])}
+        return [
+            replace(run, chosen=own.chosen, needed=own.needed, possible=own.possible)
+            for run, own in ((run, marks[run.id]) for run in self.planned)
+        ]
 
     @cached_property
     def losses(self) -> comparison.Losses:
@@ -290,7 +300,7 @@ def _fitting(table: TableFrames, other: Frames) -> TableFrames | None:
     return fits[0] if fits else None
 
 
-def _train_config(table: TableFrames) -> dict[str, Any]:
+def _train_config(table: TableFrames) -> dict[str, object]:
     """Return what all runs of a table share: how they train, how long, what is tuned."""
     own = table.plan.baseline.train.keys()
     run = next(run for run in table.plan.runs if run.variant == table.plan.baseline.id)
@@ -303,7 +313,7 @@ def _train_config(table: TableFrames) -> dict[str, Any]:
     }
 
 
-def _first(values: Sequence[Mapping[str, Any]], parts: Sequence[TableFrames]) -> str:
+def _first(values: Sequence[Mapping[str, object]], parts: Sequence[TableFrames]) -> str:
     """Name the first key in which two mappings differ, with both values."""
     for key in [*values[0], *values[1]]:
         texts = [f"{entry_text(own.get(key, 'default')):.80}" for own in values]
@@ -371,17 +381,15 @@ def _union_table(
     plan: PlannedTable, experiment: Experiment, parts: Sequence[TableFrames]
 ) -> UnionTable:
     labels = {variant.id: variant.label for variant in plan.variants}
-    metrics: list[pd.DataFrame] = []
-    attempts: list[pd.DataFrame] = []
-    seen: set[str] = set()
+    metrics: list[MetricRow] = []
+    attempts: list[AttemptRow] = []
+    seen = {""}  # what was timed belongs to the pass of one experiment, and stays with it
     for part in parts:
-        for frames, own in ((metrics, part.metrics), (attempts, part.attempts)):
-            # What was timed belongs to the pass of one experiment, and stays with it.
-            frames.append(own[(own["run"] != "") & ~own["run"].isin(seen)])
-        seen |= set(part.planned.loc[part.planned["outcome"] != "pending", "id"])
-
-    def relabelled(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame.assign(label=frame["variant"].map(labels))
+        metrics += [row for row in part.metrics if row.run not in seen]
+        attempts += [row for row in part.attempts if row.run not in seen]
+        seen |= {run.id for run in part.planned if run.outcome != "pending"}
+    every = _each_run_once([part.planned for part in parts])
+    planned = [replace(run, label=labels[run.variant]) for run in every]
 
     def curve(run: str) -> Sequence[Mapping[str, float]]:
         return next((points for part in parts if (points := part.curve(run))), [])
@@ -389,9 +397,9 @@ def _union_table(
     return UnionTable(
         plan,
         experiment,
-        counted(relabelled(_each_run_once([part.planned for part in parts])), curve, [plan]),
-        relabelled(pd.concat(metrics, ignore_index=True)),
-        relabelled(pd.concat(attempts, ignore_index=True)),
+        counted(planned, curve, [plan]),
+        MeasuredValues(relabelled(metrics, labels)),
+        relabelled(attempts, labels),
         pd.concat([part.machines for part in parts], ignore_index=True),
         curve,
         (),
@@ -399,11 +407,12 @@ def _union_table(
     )
 
 
-def _each_run_once(planned: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _each_run_once(planned: Sequence[Sequence[RunRow]]) -> list[RunRow]:
     """Return the runs of several experiments; of one that several have, the first that ended."""
-    every = pd.concat(planned, ignore_index=True)
-    ended_first = every.sort_values("outcome", key=lambda o: o == "pending", kind="stable")
-    return ended_first.drop_duplicates("id").sort_index()
+    every = [run for runs in planned for run in runs]
+    ended_first = sorted(every, key=lambda run: run.outcome == "pending")
+    taken = {id(own[0]) for own in grouped(ended_first, lambda run: run.id).values()}
+    return [run for run in every if id(run) in taken]
 
 
 def _merged(parts: Sequence[Mapping[Key, Value]]) -> dict[Key, Value]:

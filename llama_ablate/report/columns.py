@@ -7,12 +7,13 @@ frames to it. Names stay; others are added behind them.
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from llama_ablate.findings.frames import Frames, TableFrames, ends, spread
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import ComparisonRow, MetricRow, Row, RunRow, filled
 from llama_ablate.findings.rows import columns as described
 from llama_ablate.findings.rows import frame as of_rows
 from llama_ablate.results import CURVE
@@ -28,14 +29,15 @@ _OWNER: Columns = {
     "variant": "label of the variant",
     "variant_id": "hash of the variant's architecture and train config",
 }
-_RUN: Columns = {
-    "seed": "seed of the run",
-    "run": "id of the run: a hash of all that it depends on. Tables may share a run",
-    "point": "what was tuned, as `lr 0.001`; empty where nothing is",
-    "reported": "whether the run is one of those that the comparison reports",
-    "outcome": "`ok`, `diverged`, `collapsed`, `oom`, `timeout`, `error`, or `pending`; as it "
-    "counts beside the other runs of its seed",
-}
+#: What columns of rows are called in a frame that has a column for whose each row is.
+_NAMES = {**OWN, "id": "run", "chosen": "reported"}
+
+
+def _named(kind: type[Row], *first: str) -> Columns:
+    """Return what the columns of rows hold, those that say whose they are and some others first."""
+    of_rows = {_NAMES.get(name, name): about for name, about in described(kind).items()}
+    return {**_OWNER, **{name: of_rows[name] for name in first}, **of_rows, **_OWNER}
+
 
 TABLES: Columns = {
     "experiment": _OWNER["experiment"],
@@ -57,22 +59,11 @@ TABLES: Columns = {
     "runs": "number of runs that are needed or have ended",
     "finished": "number of them that ended `ok`, `diverged` or `collapsed`",
 }
-RUNS: Columns = {
-    **_OWNER,
-    **_RUN,
-    "reason": "why it did not end `ok`, or why it was too short; else empty",
-    "baseline": "whether it is a run of the baseline",
-    "role": "`aa` or `positive` for a run of a control, else empty",
-    "race": "whether it only chose a tuned point, and is never reported",
-    "loss": "loss on the split that the comparison reports, in the unit of the table",
-    "steps_done": "optimizer steps that it took",
-    "train_s": "seconds of training, without evaluation",
-    "peak_memory_bytes": "most memory that the run held",
-    "too_short": "whether it ended near or above the loss of token frequencies, and still fell",
-}
+RUNS: Columns = _named(RunRow)
+_RUN = ("seed", "run", "point", "reported", "outcome")
 CURVES: Columns = {
     **_OWNER,
-    **_RUN,
+    **{name: RUNS[name] for name in _RUN},
     "step": "optimizer steps so far",
     "tokens": "training tokens so far",
     "lr": "learning rate of the step",
@@ -82,22 +73,12 @@ CURVES: Columns = {
     "train_s": "seconds of training so far",
 }
 METRICS: Columns = {
-    **_OWNER,
-    "seed": "seed of the run; missing for what was measured of a variant",
-    "run": "id of the run; empty for what was measured of a variant, such as a speed",
-    "metric": "name of the metric, as in `measure:`",
-    "name": "name of the number",
-    "quantity": "what kind of number it is, as `loss` or `decode_speed`",
-    "unit": "unit of the value",
-    "value": "the number",
+    **_named(MetricRow, "seed", "run"),
     "samples": "how many values it stands for: rounds of a timing, documents of a loss, else 1",
     "lowest": "lowest of them",
     "highest": "highest of them",
 }
-COMPARISON: Columns = {
-    **_OWNER,
-    **{k: about for k, about in described(ComparisonRow).items() if k != "label"},
-}
+COMPARISON: Columns = _named(ComparisonRow)
 
 
 def tables(frames: Frames) -> pd.DataFrame:
@@ -170,20 +151,23 @@ def _table(frames: Frames, table: TableFrames) -> dict[str, Any]:
 
 
 def _runs(frames: Frames, table: TableFrames) -> pd.DataFrame:
-    planned = {variant.id: variant for variant in table.plan.variants}
-    frame = _owned(frames, table.runs.rename(columns={"id": "run", "chosen": "reported"}), table)
-    frame["baseline"] = [planned[id_].baseline for id_ in frame["variant_id"]]
-    frame["role"] = [planned[id_].role for id_ in frame["variant_id"]]
-    frame["loss"] = frame.get(table.loss)
-    return frame.drop(columns=["tuned", "best", "needed", "possible"])
+    known = described(RunRow)
+
+    def plain(run: RunRow) -> RunRow:
+        """Return a run with those of its numbers that are columns of all runs as such."""
+        own = {**run.numbers, "loss": run.number(table.loss)}
+        run = replace(run, numbers={name: own[name] for name in own if name not in known})
+        return filled(run, own)
+
+    return _owned(frames, of_rows([plain(run) for run in table.runs], RunRow), table)
 
 
 def _points(table: TableFrames) -> "dict[str, array[Any]]":
     """Return the points of all curves by column, and of each the place of its run."""
     points: dict[str, array[Any]] = {_PLACE: array("q")}
     points |= {name: array("d") for name in CURVE}
-    for place, run in enumerate(table.runs["id"]):
-        for point in table.curve(run):
+    for place, run in enumerate(table.runs):
+        for point in table.curve(run.id):
             read = len(points[_PLACE])
             points[_PLACE].append(place)
             for name in point.keys() - points.keys():
@@ -194,12 +178,13 @@ def _points(table: TableFrames) -> "dict[str, array[Any]]":
 
 
 def _metrics(frames: Frames, table: TableFrames) -> pd.DataFrame:
-    samples = list(table.metrics["samples"])
-    frame = _owned(frames, spread(table.metrics), table)
-    found = [ends(*both) for both in zip(samples, frame["value"], strict=True)]
-    frame["samples"] = [len(values) or 1 for values in samples]
-    frame["lowest"], frame["highest"] = zip(*found, strict=True) if found else ((), ())
-    return frame.astype({"seed": "Int64"})
+    ends = [row.ends for row in table.metrics]
+    frame = _owned(frames, of_rows(table.metrics, MetricRow), table)
+    return frame.astype({"seed": "Int64"}).assign(
+        samples=[len(row.samples) or 1 for row in table.metrics],
+        lowest=[low for low, _ in ends],
+        highest=[high for _, high in ends],
+    )
 
 
 def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
@@ -210,7 +195,7 @@ def _comparison(frames: Frames, table: TableFrames) -> pd.DataFrame:
 
 def _owned(frames: Frames, frame: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
     """Return a frame whose columns say whose its rows are."""
-    named = frame.rename(columns=OWN)
+    named = frame.rename(columns=_NAMES)
     return named.assign(experiment=frames.plan.experiment.name, table=table.plan.name)
 
 

@@ -10,10 +10,11 @@ import pandas as pd
 
 from llama_ablate.config.registry import entry_text
 from llama_ablate.config.spec import SLOTS
-from llama_ablate.evidence import judged, paired_effect, simultaneous, summary, written
+from llama_ablate.evidence import Effect, judged, paired_effect, simultaneous, summary, written
 from llama_ablate.findings.comparison import outcomes
-from llama_ablate.findings.frames import TableFrames, rows, spread
-from llama_ablate.findings.outcomes import UNSTABLE, sides, words
+from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.outcomes import UNSTABLE, sides
+from llama_ablate.findings.rows import MetricRow, RunRow, frame, grouped, mean
 from llama_ablate.report import tables
 from llama_ablate.results.plan_document import PlannedVariant
 from llama_ablate.results.record import TRAINING
@@ -29,16 +30,15 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
 
     Without `everything` the text has at most 25 lines; the values are the same.
     """
-    runs = table.runs[table.runs["variant"] == chosen.id]
-    reported = runs[runs["chosen"]]
-    metrics, attempts = (
-        frame[(frame["run"] == "") & (frame["variant"] == chosen.id)]
-        for frame in (table.metrics, table.attempts)
-    )
-    of_runs = table.attempts[
-        (table.attempts["error"] != "") & table.attempts["run"].isin(runs["id"])
+    runs = [run for run in table.runs if run.variant == chosen.id]
+    reported = [run for run in runs if run.chosen]
+    metrics = [row for row in table.metrics.of_variants if row.variant == chosen.id]
+    ids = {run.id for run in runs}
+    of_runs = [row for row in table.attempts if row.error and row.run in ids]
+    of_variant = [
+        row for row in table.attempts if row.error and not row.run and row.variant == chosen.id
     ]
-    failed = Counter(zip(of_runs["metric"], of_runs["error"], strict=True))
+    failed = Counter((row.metric, row.error) for row in of_runs)
     changed = changes(table, table.plan.baseline, chosen)
     same = {} if changed else {slot: chosen.model[slot] for slot in SLOTS if slot in chosen.model}
     lines = [
@@ -49,51 +49,82 @@ def variant(table: TableFrames, chosen: PlannedVariant, *, everything: bool = Tr
         "without embeddings",
         f"{written.number(chosen.flops_per_token, ',')} FLOPs and "
         f"{written.number(chosen.kv_bytes_per_token, ',')} KV bytes a token",
-        f"{len(runs)} runs: {outcomes(words(runs))}",
+        f"{len(runs)} runs: {outcomes(run.ended for run in runs)}",
         *(f"{one[0]}: not measured of {n} of {len(runs)}: {one[1]}" for one, n in failed.items()),
-        *(f"seed {run.seed}: {run.reason}" for run in rows(runs) if run.reason),
-        *(f"{a.metric}: not measured: {a.error}" for a in rows(attempts) if a.error),
+        *(f"seed {run.seed}: {run.reason}" for run in runs if run.reason),
+        *(f"{row.metric}: not measured: {row.error}" for row in of_variant),
     ]
     if everything:
-        numbers = [
-            c for c in runs.columns if runs[c].dtype.kind == "f" and reported[c].notna().any()
-        ]
+        numbers = {
+            name: each
+            for name in dict.fromkeys(name for run in runs for name in run.numbers)
+            if not all(map(math.isnan, each := [run.number(name) for run in reported]))
+        }
         trained = {f"train.{key}": value for key, value in chosen.train.items()}
-        lines += ["", _architecture(chosen.model | trained), ""]
-        lines += [tables.text(runs[["id", "seed", "point", "outcome", "reason"]].astype(str)), ""]
-        lines += [f"{name}: {_over_seeds(list(reported[name]))}" for name in numbers]
-        for metric, own in metrics.groupby("metric", sort=False):
-            named = zip(own["name"], own["value"], strict=True)
-            lines += ["", f"{metric}:", *(f"  {k}: {written.plain(v, 4)}" for k, v in named)]
+        shown = [(run.id, str(run.seed), run.point, run.outcome, run.reason) for run in runs]
+        cells = pd.DataFrame(shown, columns=["id", "seed", "point", "outcome", "reason"])
+        lines += ["", _architecture(chosen.model | trained), "", tables.text(cells), ""]
+        lines += [f"{name}: {_over_seeds(each)}" for name, each in numbers.items()]
+        for metric, own in grouped(metrics, lambda row: row.metric).items():
+            values_of = (f"  {row.name}: {written.plain(row.value, 4)}" for row in own)
+            lines += ["", f"{metric}:", *values_of]
     else:
-        told = table.metrics[table.metrics["run"].isin(reported["id"])]
-        lines += ["", *_quantities(pd.concat([told, metrics]), table.split)]
+        told = {run.id for run in reported}
+        measured = [*(row for row in table.metrics if row.run in told), *metrics]
+        lines += ["", *_quantities(measured, table.split)]
         lines = [*lines[: _SHORT - 1], "all numbers, runs and options: --all"]
     values = chosen.model_dump(mode="json") | {
-        "runs": runs.to_dict("records"),
-        "metrics": spread(metrics).to_dict("records"),
-        "not_measured": pd.concat([of_runs, attempts[attempts["error"] != ""]])[
-            ["run", "metric", "error"]
-        ].to_dict("records"),
+        "runs": [_plain(run) for run in runs],
+        "metrics": frame(metrics, MetricRow).to_dict("records"),
+        "not_measured": [
+            {"run": row.run, "metric": row.metric, "error": row.error}
+            for row in (*of_runs, *of_variant)
+        ],
     }
     return "\n".join(lines), values
 
 
-def _quantities(measured: pd.DataFrame, split: str) -> list[str]:
+def _quantities(measured: Sequence[MetricRow], split: str) -> list[str]:
     """Write a line for each quantity, of the reported split alone, what training notes last."""
-    is_told = measured["coordinates"].map(
-        lambda at: at.get("split", split) == split and "cluster" not in at
-    )
+    told = [
+        row
+        for row in measured
+        if row.coordinates.get("split", split) == split and "cluster" not in row.coordinates
+    ]
+    told.sort(key=lambda row: row.metric == TRAINING)
     lines = []
-    last = measured[is_told].assign(last=measured["metric"] == TRAINING)
-    last = last.sort_values("last", kind="stable")
-    for _, own in last.groupby(["metric", "quantity"], sort=False):
-        means = own.groupby("name", sort=False)["value"].mean()
-        low, high = (written.plain(end, 4) for end in (means.min(), means.max()))
-        several = f"{own['quantity'].iloc[0]}: {low} to {high} ({len(means)} numbers)"
-        one = f"{means.index[0]}: {_over_seeds(list(own['value']))}"
+    for (_, quantity), own in grouped(told, lambda row: (row.metric, row.quantity)).items():
+        names = grouped(own, lambda row: row.name)
+        means = [mean(row.value for row in each) for each in names.values()]
+        known = [value for value in means if not math.isnan(value)] or [math.nan]
+        low, high = (written.plain(end, 4) for end in (min(known), max(known)))
+        several = f"{quantity}: {low} to {high} ({len(means)} numbers)"
+        one = f"{own[0].name}: {_over_seeds([row.value for row in own])}"
         lines.append(several if len(means) > 1 else one)
     return lines
+
+
+#: What stands before the numbers of a run in JSON, and behind them.
+_BEFORE = [
+    "id",
+    "variant",
+    "label",
+    "seed",
+    "tuned",
+    "point",
+    "race",
+    "outcome",
+    "reason",
+    "too_short",
+    "steps_done",
+]
+_BEHIND = ["best", "chosen", "needed", "possible"]
+
+
+def _plain(run: RunRow) -> dict[str, object]:
+    """Return a run as JSON has it."""
+    before, behind = ({key: getattr(run, key) for key in of} for of in (_BEFORE, _BEHIND))
+    return {**before, **run.numbers, **behind}
 
 
 def run(results: Results, run_id: str) -> Shown:
@@ -115,19 +146,19 @@ def run(results: Results, run_id: str) -> Shown:
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     """Compare B with A: what differs in the architecture, and every number, paired by seed."""
     changed = changes(table, a, b)
-    ok = table.reported[table.reported["outcome"] == "ok"]
-    runs = [ok[ok["variant"] == v.id].set_index("seed") for v in (a, b)]
-    seeds = sorted(set(runs[0].index) & set(runs[1].index))
+    ok = [run for run in table.reported if run.outcome == "ok"]
+    runs = [{run.seed: run for run in ok if run.variant == v.id} for v in (a, b)]
+    seeds = sorted(runs[0].keys() & runs[1].keys())
     texts = [table.plan.text_of(v) for v in (a, b)]
     alike = texts[0].fingerprint == texts[1].fingerprint
-    numbers = _numbers(runs[0].loc[seeds], runs[1].loc[seeds], per_token=alike)
+    numbers = _numbers(*([of[seed] for seed in seeds] for of in runs), per_token=alike)
     names = ["measure", a.label, b.label]
     cells = pd.DataFrame(
         [
             (
                 name,
-                written.plain(x.mean(), 5),
-                written.plain(y.mean(), 5),
+                written.plain(mean(x), 5),
+                written.plain(mean(y), 5),
                 written.interval(effect.mean, effect.low, effect.high),
                 written.number(effect.correlation, ".2f"),
             )
@@ -152,50 +183,52 @@ def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:
     return "\n".join(lines), values
 
 
-def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[Any]]:
+def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[str, list[object]]:
     """Return what differs between two variants' architectures and training."""
     both = {key: [a.model.get(key), b.model.get(key)] for key in {**a.model, **b.model}}
-    changed: dict[str, list[Any]] = {k: [old, new] for k, (old, new) in both.items() if old != new}
+    changed: dict[str, list[object]] = {
+        k: [old, new] for k, (old, new) in both.items() if old != new
+    }
     for key in {**a.train, **b.train}:
         shared = getattr(table.experiment.train, key)
         changed[f"train.{key}"] = [v.train.get(key, shared) for v in (a, b)]
     tokenizers = [table.plan.text_of(v).source.tokenizer for v in (a, b)]
     if tokenizers[0] != tokenizers[1]:
-        changed["data.tokenizer"] = tokenizers
+        changed["data.tokenizer"] = [*tokenizers]
     return changed
 
 
-def _numbers(
-    a: pd.DataFrame, b: pd.DataFrame, *, per_token: bool
-) -> dict[str, tuple[Any, Any, Any]]:
-    """Return the numbers of both over the same seeds, with their paired effect.
+#: A number of two variants over the same seeds, with their paired effect.
+_Both = tuple[list[float], list[float], Effect]
+
+
+def _numbers(a: Sequence[RunRow], b: Sequence[RunRow], *, per_token: bool) -> dict[str, _Both]:
+    """Return the numbers of both over the same seeds.
 
     Those `per_token` compare only where both have the same tokens.
     """
     kinds = ("_nats", "perplexity", "_byte", "_s") if per_token else ("_byte", "_s")
-    names = [n for n in a.columns if n.endswith(kinds) and not n.endswith("_se_nats")]
-    return {
-        name: (a[name], b[name], paired_effect(list(b[name]), list(a[name])))
-        for name in names
-        if a[name].notna().any() or b[name].notna().any()
-    }
+    found = {}
+    for name in dict.fromkeys(name for run in (*a, *b) for name in run.numbers):
+        x, y = ([run.number(name) for run in of] for of in (a, b))
+        is_known = not all(map(math.isnan, [*x, *y]))
+        if is_known and name.endswith(kinds) and not name.endswith("_se_nats"):
+            found[name] = (x, y, paired_effect(y, x))
+    return found
 
 
 def _speeds(
     table: TableFrames, a: PlannedVariant, b: PlannedVariant
 ) -> list[tuple[str, str, str, str]]:
     """Return every number of the variants themselves that both have, and the ratio of the two."""
-    of_variants = table.metrics[table.metrics["run"] == ""]
-    x, y = (of_variants[of_variants["variant"] == v.id].set_index("name")["value"] for v in (a, b))
+    x, y = (
+        {row.name: row.value for row in table.metrics.of_variants if row.variant == v.id}
+        for v in (a, b)
+    )
     return [
-        (
-            str(name),
-            written.plain(x[name], 4),
-            written.plain(y[name], 4),
-            f"{y[name] / x[name]:.3f}",
-        )
-        for name in x.index
-        if name in y.index and x[name]
+        (name, written.plain(value, 4), written.plain(y[name], 4), f"{y[name] / value:.3f}")
+        for name, value in x.items()
+        if name in y and value
     ]
 
 
@@ -203,14 +236,15 @@ def _sentence(
     table: TableFrames,
     a: PlannedVariant,
     b: PlannedVariant,
-    numbers: Mapping[str, tuple[Any, Any, Any]],
+    numbers: Mapping[str, _Both],
 ) -> str:
     """Write the verdict on the reported loss of this pair alone; nothing where there is none."""
     loss = table.loss
-    if loss not in numbers or not len(numbers[loss][0]):
+    if loss not in numbers:
         return ""
     of_a, of_b, _ = numbers[loss]
-    differences, errors = {b.id: list(of_b - of_a)}, table.text_errors(a.id)
+    differences = {b.id: [own - other for other, own in zip(of_a, of_b, strict=True)]}
+    errors = table.text_errors(a.id)
     interval = simultaneous(differences, text_errors=errors)[b.id]
     word = judged(interval, table.margin, *sides(table.reported, {b.id}, {a.id}))
     words = {
@@ -225,20 +259,16 @@ def _sentence(
     of_text = ", with the error of the text" if b.id in errors else ""
     return (
         f"{b.label} {words.get(word, 'is not told apart from')} {a.label} on "
-        f"{table.split_name} loss, {shown}{of_text}, over {len(of_a)} paired seeds (this pair "
-        "alone: a table corrects for its number of rows)"
+        f"{table.split_name} loss, {shown}{of_text}, over {len(of_a)} paired seeds "
+        "(this pair alone: a table corrects for its number of rows)"
     )
 
 
 def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[str]:
     """Say which runs diverged or collapsed, and so have no numbers here."""
-    unstable = table.reported[table.reported["outcome"].isin(UNSTABLE)]
-    by_variant = {v.label: unstable.loc[unstable["variant"] == v.id, "outcome"] for v in (a, b)}
-    return [
-        f"left out of {label}: {outcomes(ended)}"
-        for label, ended in by_variant.items()
-        if len(ended)
-    ]
+    unstable = [run for run in table.reported if run.outcome in UNSTABLE]
+    ended = {v.label: [run.outcome for run in unstable if run.variant == v.id] for v in (a, b)}
+    return [f"left out of {label}: {outcomes(own)}" for label, own in ended.items() if own]
 
 
 def _changed(both: Sequence[Any]) -> str:
@@ -251,7 +281,7 @@ def _over_seeds(values: Sequence[float]) -> str:
     return f"{written.plain(numbers.mean, 6)}{sd}"
 
 
-def without_shared(old: Any, new: Any) -> tuple[Any, Any]:
+def without_shared(old: object, new: object) -> tuple[object, object]:
     """Leave out of two components the options that both have alike."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return old, new
@@ -260,5 +290,5 @@ def without_shared(old: Any, new: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def _architecture(model: Mapping[str, Any]) -> str:
+def _architecture(model: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {entry_text(value)}" for key, value in model.items())

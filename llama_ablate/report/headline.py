@@ -178,7 +178,7 @@ def _of_hypothesis(rows: Sequence[HypothesisRow]) -> str:
 def _controls(frames: Frames) -> Iterator[str]:
     """Yield which controls fail, unless hypotheses say so, once all runs of a table have ended."""
     stated = frames.plan.experiment.hypotheses
-    ended = all((table.runs["outcome"] != "pending").all() for table in frames.tables)
+    ended = all(run.outcome != "pending" for table in frames.tables for run in table.runs)
     if not stated and ended and (failing := _failing(frames)):
         what = "No difference" if _CONTROLS["aa"] in failing else "No equivalence"
         yield f"{what} is sure: {failing}."

@@ -27,8 +27,7 @@ from llama_ablate.config.registry import entry_text
 from llama_ablate.evidence import written
 from llama_ablate.files import disk
 from llama_ablate.files.strict_json import to_json, write_text
-from llama_ablate.findings.frames import Frames, ends, rows
-from llama_ablate.findings.outcomes import words
+from llama_ablate.findings.frames import Frames
 from llama_ablate.report import columns, details, embedding, plots, tables
 from llama_ablate.report.charts import chart
 from llama_ablate.report.glossary import GLOSSARY
@@ -305,19 +304,19 @@ def _shown(section: Section) -> Shown:
 def _runs(frames: Frames, folder: Path) -> Shown:
     """Return every run with its numbers, and a link to its record where it has a folder."""
     runs = frames.runs
-    table_of = {
-        run: table.plan.name for table in reversed(frames.tables) for run in table.runs["id"]
-    }
-    cells = runs[["label", "id", "point", "seed"]].assign(outcome=words(runs)).astype(str)
-    cells.columns = pd.Index(["variant", "run", "tuned to", "seed", "outcome"])
-    cells.insert(2, "table", [table_of[run] for run in runs["id"]])
+    table_of = {run.id: table.plan.name for table in reversed(frames.tables) for run in table.runs}
+    shown = [
+        (run.label, run.id, table_of[run.id], run.point, str(run.seed), run.ended) for run in runs
+    ]
+    heads = ["variant", "run", "table", "tuned to", "seed", "outcome"]
+    cells = pd.DataFrame(shown, columns=heads)
     for head, (name, form, scale, unit) in _RUN_NUMBERS.items():
         column = name.format(split=frames.table.split)
-        values = runs.get(column, pd.Series(math.nan, index=runs.index)).astype(float)
-        if values.notna().any():
+        values = [run.number(column) for run in runs]
+        if not all(map(math.isnan, values)):
             cells[head] = [written.number(value / scale, form, unit) for value in values]
-    cells["reason"] = runs["reason"]
-    places = [frames.folder(run) for run in runs["id"]]
+    cells["reason"] = [run.reason for run in runs]
+    places = [frames.folder(run.id) for run in runs]
     links = [
         quote(os.path.relpath(place / "record.json", folder).replace(os.sep, "/")) if place else ""
         for place in places
@@ -333,7 +332,7 @@ def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for table in frames.tables:
-        for run in table.runs.loc[table.runs["outcome"].isin(FINAL), "id"]:
+        for run in (run.id for run in table.runs if run.outcome in FINAL):
             curve = table.curve(run)
             every = range(len(curve))
             read = [at for at in every if math.isfinite(curve[at][_CURVE[-1]])]
@@ -348,17 +347,16 @@ def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
 
 def _speeds(frames: Frames) -> Shown:
     """Return every number of the variants themselves, with the lowest and highest round."""
-    metrics = pd.concat([table.metrics for table in frames.tables])
-    attempts = pd.concat([table.attempts for table in frames.tables])
-    measured = metrics[metrics["run"] == ""]
-    failed = attempts[(attempts["run"] == "") & (attempts["error"] != "")]
     shown = [
-        [row.label, row.table, row.name]
-        + [f"{v:,.4g}" for v in (row.value, *ends(row.samples, row.value))]
-        for row in rows(measured)
+        [row.label, row.table, row.name] + [f"{v:,.4g}" for v in (row.value, *row.ends)]
+        for table in frames.tables
+        for row in table.metrics.of_variants
     ]
     shown += [
-        [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""] for row in rows(failed)
+        [row.label, row.table, f"{row.metric}: {row.error}", "", "", ""]
+        for table in frames.tables
+        for row in table.attempts
+        if row.error and not row.run
     ]
     cells = pd.DataFrame(
         shown, columns=["variant", "table", "measure", "median", "lowest", "highest"]

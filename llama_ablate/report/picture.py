@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings.frames import TableFrames
+from llama_ablate.findings.rows import grouped, mean
 from llama_ablate.report.parts import Parts
 from llama_ablate.terminal import plural
 
@@ -231,28 +231,21 @@ class Picture:
 FIGURES = Parts[Picture]("figure")
 
 
-def over_seeds(frame: pd.DataFrame, keys: Sequence[str], value: str) -> pd.DataFrame:
-    """Return the mean of a column over seeds, with Student's 95% interval, by some keys.
+def over_seeds(values: Iterable[tuple[str, float, float, float]]) -> list[Point]:
+    """Return the mean over seeds at each place, with Student's 95% interval, by place.
 
-    Columns: the keys, `mean, low, high, n`. The interval is NaN for one seed.
+    `values` are a line's name, a place, a seed and a number. The interval is NaN for one seed.
     """
-    finite = frame.loc[np.isfinite(frame[value])]
-    groups = finite.groupby([*keys], sort=False)
-    found = groups[value].agg(["mean", "std"]).assign(n=groups["seed"].nunique())
-    t = {n: quantile(0.975, n - 1) if n > 1 else math.nan for n in set(found["n"])}
-    half = found["n"].map(t) * found["std"] / np.sqrt(found["n"])
-    whole: pd.DataFrame = found.assign(low=found["mean"] - half, high=found["mean"] + half)
-    return whole.reset_index()
-
-
-def points(means: pd.DataFrame, name: str, x: str) -> list[Point]:
-    """Return the points of `over_seeds`, in their order along a column."""
-    columns = (means[column] for column in (name, x, "mean", "low", "high", "n"))
-    ordered = sorted(zip(*columns, strict=True), key=lambda row: float(row[1]))
-    return [
-        Point(str(label), float(at), Estimate(mean, low, high), int(n))
-        for label, at, mean, low, high, n in ordered
-    ]
+    finite = [one for one in values if math.isfinite(one[3])]
+    found = []
+    for (name, x), own in grouped(finite, lambda one: one[:2]).items():
+        each, n = [value for *_, value in own], len({seed for _, _, seed, _ in own})
+        half = math.nan
+        if n > 1:
+            half = quantile(0.975, n - 1) * float(np.std(each, ddof=1)) / math.sqrt(n)
+        middle = mean(each)
+        found.append(Point(name, float(x), Estimate(middle, middle - half, middle + half), n))
+    return sorted(found, key=lambda point: point.x)
 
 
 def differ(values: Iterable[float], share: float = _SAME) -> bool:

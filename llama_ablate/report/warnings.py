@@ -13,12 +13,13 @@ from llama_ablate.evidence.intervals import believed
 from llama_ablate.evidence.student import quantile
 from llama_ablate.evidence.text_error import DOCUMENTS
 from llama_ablate.findings import comparison, contrasts, heldout, tasks, tuning
-from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.hypotheses import undecidable
-from llama_ablate.findings.rows import ComparisonRow
+from llama_ablate.findings.rows import ComparisonRow, RunRow
 from llama_ablate.results import protocol
 from llama_ablate.results.plan_document import PlannedTable, PlannedText
 from llama_ablate.results.protocol import ProtocolChange, Replaced
+from llama_ablate.results.record import TRAINING
 from llama_ablate.terminal import listed, plural, shortened
 
 _UNSTEADY = 0.1  # of the median, over which the middle half of the turns may not lie apart
@@ -120,15 +121,15 @@ def _other_items(table: TableFrames) -> list[str]:
 def _of_table(table: TableFrames) -> list[str]:
     runs = table.runs
     sentences = _other_items(table)
-    if pending := int((runs["outcome"] == "pending").sum()):
+    if pending := sum(run.outcome == "pending" for run in runs):
         sentences.append(f"{pending} of {len(runs)} planned runs have not finished.")
-    failed = runs[~runs["outcome"].isin(["ok", "pending"])]
     sentences += [
-        f"{row.label}, seed {row.seed}: {row.outcome} ({row.reason})." for row in rows(failed)
+        f"{run.label}, seed {run.seed}: {run.outcome} ({run.reason})."
+        for run in runs
+        if run.outcome not in ("ok", "pending")
     ]
-    short = runs[runs["too_short"]]
-    if len(short):
-        first = short.iloc[0]
+    if short := [run for run in runs if run.too_short]:
+        first = short[0]
         sentences.append(
             f"{len(short)} of {len(runs)} runs are too short to compare, such as {first.label}, "
             f"seed {first.seed}: {first.reason}."
@@ -206,11 +207,10 @@ def _no_text(table: TableFrames) -> list[str]:
     ]
 
 
-def _by_the_last_loss(runs: pd.DataFrame) -> list[str]:
+def _by_the_last_loss(runs: Sequence[RunRow]) -> list[str]:
     """Return a note where runs collapsed by a rule of older versions."""
-    collapsed = runs[runs["outcome"] == "collapsed"]
-    kept = collapsed.get("unigram_loss_nats", pd.Series(math.nan, index=collapsed.index))
-    if not (old := int(kept.isna().sum())):
+    collapsed = [run for run in runs if run.outcome == "collapsed"]
+    if not (old := sum(math.isnan(run.number("unigram_loss_nats")) for run in collapsed)):
         return []
     return [
         f"{old} of {len(runs)} runs collapsed by the rule of an older version, which looked at the "
@@ -338,29 +338,27 @@ def _again(names: Iterable[str]) -> str:
     return f"`llama-ablate measure DIR {metrics} --again` measures them again."
 
 
-def _leaks(runs: pd.DataFrame) -> list[str]:
+def _leaks(runs: Sequence[RunRow]) -> list[str]:
     """Return the runs whose loss is below the entropy of the text."""
-    sentences = []
-    for split in (s for s in tuning.SPLITS if f"{s}_excess_nats" in runs):
-        below = runs[runs[f"{split}_excess_nats"] < -3 * runs[f"{split}_excess_se_nats"]]
-        sentences += [
-            f"{row.label}, seed {row.seed}: the {split} loss is below the best possible by more "
-            "than three standard errors: something leaks."
-            for row in rows(below)
-        ]
-    return sentences
+    return [
+        f"{run.label}, seed {run.seed}: the {split} loss is below the best possible by more "
+        "than three standard errors: something leaks."
+        for split in tuning.SPLITS
+        for run in runs
+        if run.number(f"{split}_excess_nats") < -3 * run.number(f"{split}_excess_se_nats")
+    ]
 
 
 def _failed_metrics(table: TableFrames) -> list[str]:
     """Return which metrics failed, and why."""
     finished = _finished(table)
-    failed = table.attempts[table.attempts["error"] != ""]
+    failed, ok = [row for row in table.attempts if row.error], _ok(table)
     sentences = [
         f"{row.metric} was not measured of '{row.label}': {row.error}."
-        for row in rows(failed[failed["run"] == ""])
+        for row in failed
+        if not row.run
     ]
-    of_runs = failed[failed["run"].isin(_ok(table))]
-    counts = Counter((row.metric, row.label, row.error) for row in rows(of_runs))
+    counts = Counter((row.metric, row.label, row.error) for row in failed if row.run in ok)
     return sentences + [
         f"{metric} was not measured of {n} of {finished[label]} finished runs of '{label}': "
         f"{error}."
@@ -371,10 +369,10 @@ def _failed_metrics(table: TableFrames) -> list[str]:
 def _lacking_metrics(table: TableFrames) -> list[str]:
     """Return the metrics that were not tried on every finished run, and how to measure them."""
     finished = _finished(table)
-    of_runs = table.attempts[table.attempts["run"].isin(_ok(table))]
-    tried = Counter(zip(of_runs["metric"], of_runs["label"], strict=True))
+    ok = _ok(table)
+    tried = Counter((row.metric, row.label) for row in table.attempts if row.run in ok)
     lacking: dict[tuple[str, int, int], list[str]] = {}
-    for metric in sorted(set(of_runs["metric"]) - {"training"}):  # of the loop: no metric
+    for metric in sorted({metric for metric, _ in tried} - {TRAINING}):  # of the loop: no metric
         for label, runs in finished.items():
             if tried[metric, label] < runs:
                 lacking.setdefault((metric, tried[metric, label], runs), []).append(f"'{label}'")
@@ -388,19 +386,19 @@ def _lacking_metrics(table: TableFrames) -> list[str]:
         wanted = {entry if isinstance(entry, str) else entry["name"] for entry in entries}
         sentences += [
             f"{metric} was not measured; `llama-ablate measure DIR {metric}` measures it."
-            for metric in sorted(wanted - set(table.attempts["metric"]))
+            for metric in sorted(wanted - {row.metric for row in table.attempts})
         ]
     return sentences
 
 
-def _ok(table: TableFrames) -> "pd.Series[str]":
+def _ok(table: TableFrames) -> set[str]:
     """Return the ids of the runs that ended ok."""
-    return table.runs.loc[table.runs["outcome"] == "ok", "id"]
+    return {run.id for run in table.runs if run.outcome == "ok"}
 
 
 def _finished(table: TableFrames) -> "Counter[str]":
     """Count the runs that ended ok by their variant's label."""
-    return Counter(table.runs.loc[table.runs["outcome"] == "ok", "label"])
+    return Counter(run.label for run in table.runs if run.outcome == "ok")
 
 
 def _tuning(table: TableFrames) -> list[str]:

@@ -10,6 +10,7 @@ from analysis.claims.experiments import _lengths, by_length, evidence, scale_of
 from analysis.claims.ledger import Claim, Evidence, ledger
 from analysis.claims.pages import _claim
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results
 from tests.in_process import run_in_process
 
@@ -88,7 +89,7 @@ def test_a_hypothesis_on_the_loss_is_told_at_every_branch_of_the_runs(frames):
     lengths, other = by_length(frames)
     assert list(lengths) == [10 * 4 * 16]
     assert other == {}  # the perplexity is measured at the end alone
-    runs = frames.table.runs.pivot_table(
+    runs = framed(frames.table.runs).pivot_table(
         index="seed", columns="label", values="heldout_loss_at_640_tokens_nats"
     )
     by_hand = statistics.mean(runs["layernorm"] - runs["rmsnorm (baseline)"])

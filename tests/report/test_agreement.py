@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.findings import agreement
+from llama_ablate.findings.agreement import ArmPair, Repeated
 from llama_ablate.findings.frames import Frames
 from llama_ablate.results import Results
 from tests import tables
@@ -102,37 +104,38 @@ def read(frames):
 
 def test_sizes_are_held_against_the_largest_and_controls_left_out():
     found = read(ladder(control=[5.0] * 6))
-    frame = agreement.joined([agreement.pairs("x", found)])
-    ranked = agreement.ranked(frame)
+    pairs = agreement.joined([agreement.pairs("x", found)])
+    ranked = pd.DataFrame(agreement.ranked(pairs))
     assert ranked["size"].tolist() == ["dim 8", "dim 16"]
     assert ranked["alike"].tolist() == [0.0, 1.0]
     assert ranked["alike"].tolist() == [alike / of for alike, of in counted(found)]
     assert (ranked["pairs"] == 15).all()
     assert (ranked["decided_pairs"] == 15).all()
-    seeds = agreement.by_seeds(frame)
-    assert {*seeds["seeds"]} == {2, 3}  # of six
-    (best,) = agreement.cheapest(seeds).to_dict("records")
-    assert (best["size"], best["seeds"], best["repeated"]) == ("dim 16", 2, 1.0)
-    assert best["flops"] == 3 * 2000 * 64 * 2  # forward and backward, a token; tokens; seeds
+    seeds = agreement.by_seeds(pairs)
+    assert {row.seeds for row in seeds} == {2, 3}  # of six
+    (best,) = agreement.cheapest(seeds)
+    assert (best.size, best.seeds, best.repeated) == ("dim 16", 2, 1.0)
+    assert best.flops == 3 * 2000 * 64 * 2  # forward and backward, a token; tokens; seeds
     assert [row.name for row in agreement.turned("x", found)] == [f"arm {n}" for n in range(1, 6)]
 
 
 def test_where_no_setting_ranks_alike_in_80_percent_the_best_is_named_so():
-    seeds = pd.DataFrame(
-        [
-            {"results": "x", "size": "", "share": share, "largest": share == 1, "seeds": n}
-            | {"arms": 6, "pairs": 15, "alike": alike, "low": 0.2, "high": 0.9, "flops": n * share}
-            for share, n, alike in [(0.5, 2, 0.4), (0.5, 3, 0.6), (1.0, 2, 0.7), (1.0, 3, 0.75)]
-        ]
-    )
-    best = agreement.cheapest(seeds)
-    assert not best["enough"].any()
-    assert agreement.cheapest_cells(best).iloc[0, 0] == "none; best: 100% of the length"
-    enough = agreement.cheapest(seeds.assign(alike=seeds["alike"] + 0.2))
-    assert agreement.cheapest_cells(enough).iloc[0, 0] == "50% of the length"
-    assert (enough["seeds"].iloc[0], enough["repeated"].iloc[0]) == (3, 0.95)
-    lacking = seeds.assign(alike=0.9, pairs=[14, 15, 15, 15])  # as where an arm failed there
-    assert agreement.cheapest(lacking)["seeds"].tolist() == [3]
+    common = {"results": "x", "size": "", "arms": 6, "pairs": 15, "low": 0.2, "high": 0.9}
+    seeds = [
+        Repeated(share=share, largest=share == 1, seeds=n, alike=alike, flops=n * share, **common)
+        for share, n, alike in [(0.5, 2, 0.4), (0.5, 3, 0.6), (1.0, 2, 0.7), (1.0, 3, 0.75)]
+    ]
+    (best,) = agreement.cheapest(seeds)
+    assert not best.enough
+    assert agreement.cheapest_cells([best]).iloc[0, 0] == "none; best: 100% of the length"
+    (enough,) = agreement.cheapest([replace(row, alike=row.alike + 0.2) for row in seeds])
+    assert agreement.cheapest_cells([enough]).iloc[0, 0] == "50% of the length"
+    assert (enough.seeds, enough.repeated) == (3, 0.95)
+    lacking = [  # as where an arm failed there
+        replace(row, alike=0.9, pairs=pairs)
+        for row, pairs in zip(seeds, [14, 15, 15, 15], strict=True)
+    ]
+    assert [row.seeds for row in agreement.cheapest(lacking)] == [3]
 
 
 def test_of_two_seeds_shares_are_told_and_no_cheapest_setting(capsys):
@@ -145,10 +148,12 @@ def test_of_two_seeds_shares_are_told_and_no_cheapest_setting(capsys):
 
 
 def test_lengths_of_nearly_one_share_are_one_and_others_are_not():
-    frames = [
-        pd.DataFrame({"results": "x", "share": own}) for own in ([0.0997, 0.5, 1.0], [0.1015, 0.53])
+    nothing = np.zeros(1)
+    parts = [
+        [ArmPair("x", "", share, 1, False, "a", "b", nothing, nothing, False, 1.0) for share in own]
+        for own in ([0.0997, 0.5, 1.0], [0.1015, 0.53])
     ]
-    assert agreement.joined(frames)["share"].tolist() == [0.1, 0.5, 1.0, 0.1, 0.53]
+    assert [pair.share for pair in agreement.joined(parts)] == [0.1, 0.5, 1.0, 0.1, 0.53]
 
 
 def test_sizes_and_lengths_together_are_held_against_the_largest_size_at_its_end(

@@ -86,12 +86,12 @@ def test_a_plugins_metric_is_drawn_along_its_numeric_coordinate_with_its_unit(fr
 def test_bars_are_students_95_percent_intervals_over_seeds(frames):
     values = {"base": [1.0, 2.0, 4.0], "other": [2.0, 2.0, 2.0]}
     read = frames({"other": 0.1}, lambda label, seed: {"m": plainly(x=values[label][seed])})
-    spread = picture.over_seeds(
-        read.metrics[read.metrics["metric"] == "m"], ["label"], "value"
-    ).set_index("label")
+    base, other = picture.over_seeds(
+        (row.label, 0, row.seed, row.value) for row in read.metrics if row.metric == "m"
+    )
     expected = stats.t.interval(0.95, 2, np.mean(values["base"]), stats.sem(values["base"]))
-    assert tuple(spread.loc["base", ["low", "high"]]) == pytest.approx(expected)
-    assert tuple(spread.loc["other", ["mean", "low", "high", "n"]]) == (2, 2, 2, 3)
+    assert (base.at.low, base.at.high) == pytest.approx(expected)
+    assert (*other.at, other.n) == (2, 2, 2, 3)
 
 
 def test_bars_of_shares_times_and_norms_do_not_reach_below_zero(frames):

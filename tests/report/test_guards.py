@@ -4,14 +4,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.commands.cli import main
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.item_error import item_error, least_error
 from llama_ablate.findings import guards, hypotheses, tasks
-from llama_ablate.findings.rows import cells
+from llama_ablate.findings.rows import MeasuredValues, MetricRow, cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import SECTIONS
@@ -46,23 +45,30 @@ ANSWERS = {
 def answered(frames, answers=ANSWERS, prints=None, metric="cloze", quantity="accuracy", unit=""):
     """Add the answers of each run to frames made by hand, as the metric gives them."""
     (table,) = frames.tables
-    rows, planned = [], table.planned.copy()
+    rows, planned = [], table.planned
     name = f"own_{quantity}"
     for label, by_seed in answers.items():
         for seed, scores in enumerate(by_seed):
-            run = planned[(planned["label"] == label) & (planned["seed"] == seed)].iloc[0]
-            planned.loc[run.name, name] = scores.mean()
-            owner = {"table": "", "variant": run["variant"], "label": label, "run": run["id"]}
-            owner |= {"seed": seed, "metric": metric, "unit": unit}
-            of = {"name": name, "quantity": quantity, "value": scores.mean()}
-            of |= {"samples": tuple(scores), "by_process": (tuple(scores),)}
-            rows.append({**owner, **of, "coordinates": {"task": "own"}})
-            prints_of = (prints or {}).get(label, "same")
+            (run,) = (run for run in planned if (run.label, run.seed) == (label, seed))
+            planned = tables.changed(planned, lambda r, own=run: r is own, {name: scores.mean()})
+            own = MetricRow(
+                variant=run.variant,
+                label=label,
+                run=run.id,
+                seed=seed,
+                metric=metric,
+                unit=unit,
+                name=name,
+                quantity=quantity,
+                value=scores.mean(),
+                samples=tuple(scores),
+                coordinates={"task": "own"},
+            )
+            where = {"task": "own", "fingerprint": (prints or {}).get(label, "same")}
             count = {"name": "own_items", "quantity": "items", "value": 400.0}
-            where = {"task": "own", "fingerprint": prints_of}
-            count |= {"samples": (400.0,), "by_process": ((400.0,),), "coordinates": where}
-            rows.append({**owner, **count})
-    return replace(frames, tables=(replace(table, planned=planned, metrics=pd.DataFrame(rows)),))
+            rows += [own, replace(own, **count, samples=(400.0,), coordinates=where)]
+    measured = replace(table, planned=planned, metrics=MeasuredValues(rows))
+    return replace(frames, tables=(measured,))
 
 
 @pytest.fixture
@@ -159,7 +165,7 @@ def test_a_variant_without_runs_is_pending_and_one_without_the_number_not_measur
 
 def test_a_run_that_was_too_short_answers_no_task_and_breaks_no_guard(frames):
     (table,) = frames().tables
-    short = table.planned.assign(too_short=table.planned["label"] == "base")
+    short = tables.changed(table.planned, lambda run: run.label == "base", too_short=True)
     found = replace(table, planned=short)
     assert list(framed(tasks.accuracies(found))["verdict"]) == [
         "baseline",

@@ -5,13 +5,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.evidence import Interval
 from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import estimands, heldout
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import MeasuredValues, MetricRow, RunRow, has_number, mean_number
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import warnings
 from llama_ablate.report.sections import sections
@@ -37,19 +37,32 @@ def nats():
 
 def frames_of(nats, tokens=FILES, left_out=()):
     """Return runs and their measured values, as a table's frames hold them."""
-    runs = [{"id": f"{v}{s}", "variant": v, "seed": s} for v in nats for s in SEEDS]
+    runs = [
+        RunRow(id=f"{v}{s}", variant=v, label=v, seed=s, steps_done=2) for v in nats for s in SEEDS
+    ]
     values = [
-        {"run": run["id"], "quantity": quantity, "coordinates": {"split": split}, "samples": of}
+        MetricRow(
+            variant=run.variant,
+            label=run.label,
+            run=run.id,
+            seed=run.seed,
+            metric="perplexity",
+            name=f"{split} {quantity}",
+            quantity=quantity,
+            value=2.0,
+            coordinates={"split": split},
+            samples=of,
+        )
         for run in runs
-        if run["id"] not in left_out
+        if run.id not in left_out
         for split, scale in (("validation", 7.0), ("test", 1.0))
         for quantity, of in (
-            ("loss_by_document", tuple(nats[run["variant"]][run["seed"]] * scale)),
+            ("loss_by_document", tuple(nats[run.variant][run.seed] * scale)),
             ("tokens_by_document", tuple(tokens)),
             ("loss", (2.0,)),
         )
     ]
-    return pd.DataFrame(values), pd.DataFrame(runs)
+    return MeasuredValues(values), runs
 
 
 def losses_of(nats, seeds=SEEDS):
@@ -72,7 +85,7 @@ def test_the_texts_part_of_an_average_of_differences_is_of_their_average_by_file
     weights = {"base": -1.0, "other": 0.5, "third": 0.5}
     average = (nats["other"] + nats["third"]) / 2 - nats["base"]
     expected = text_error(average, FILES)
-    error = heldout.text_error_of(weights, documents, SEEDS)
+    error = heldout.text_error_of(dict.fromkeys(SEEDS, weights), documents)
     assert (error.se, error.df) == pytest.approx((expected.se, expected.df))
 
 
@@ -89,7 +102,7 @@ def test_records_without_losses_by_document_have_no_text_error(nats):
         heldout.by_document(metrics, runs, "test"), losses_of(nats), "base"
     )
     assert set(errors) == {"third"}
-    older = metrics[metrics["quantity"] == "loss"]
+    older = MeasuredValues(row for row in metrics if row.quantity == "loss")
     assert not heldout.by_document(older, runs, "test")
     assert not heldout.text_errors({}, losses_of(nats), "base")
     assert heldout.splits(None, older, None, "test") == []
@@ -214,7 +227,7 @@ def test_validation_and_test_text_are_one_where_nothing_is_chosen_by_validation(
     """Of a committed pack, by hand from its records: losses, documents and the text's error."""
     table = opened("claims/e15-kv-heads-quality").table
     assert table.split == "heldout"
-    runs = table.runs.set_index("id")
+    runs = framed(table.runs)
     n = {split: runs[f"{split}_predicted_tokens"] for split in ("validation", "test")}
     both = sum(runs[f"{split}_loss_nats"] * n[split] for split in n) / sum(n.values())
     assert runs["heldout_loss_nats"].to_numpy() == pytest.approx(both.to_numpy())
@@ -231,7 +244,7 @@ def test_a_text_that_chose_the_tuned_points_is_none_to_report():
     frames = opened("claims/e07-ffn-activation")
     assert frames.plan.experiment.tune
     assert frames.table.split == "test"
-    assert "heldout_loss_nats" not in frames.table.planned
+    assert not has_number(frames.table.planned, "heldout_loss_nats")
 
 
 def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split():
@@ -242,5 +255,6 @@ def test_a_number_that_the_file_names_by_its_split_is_that_of_the_split():
     found = estimands.interval(entry, frames.named, 1)
     ids = {variant.label: variant.id for variant in table.plan.variants}
     error = table.text_errors(split="test")[ids[entry.variant]]
-    base = table.runs[(table.runs["variant"] == table.plan.baseline.id) & table.runs["chosen"]]
-    assert found.text_se == pytest.approx(error.se / base["test_loss_nats"].mean())
+    base = [run for run in table.runs if run.baseline and run.chosen]
+    mean = mean_number(base, "test_loss_nats")
+    assert found.text_se == pytest.approx(error.se / mean)

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.evidence.item_error import by_group, item_error, least_error
 from llama_ablate.findings import guards, tasks
 from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import MetricRow
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.results import Results
 
@@ -48,18 +48,27 @@ def test_two_published_holds_rested_on_pairs_taken_as_independent(prose):
 
 
 def test_groups_are_read_where_a_record_has_them_and_none_are_made_up():
-    where = {"task": "t"}
-    rows = pd.DataFrame(
-        {
-            "run": "r",
-            "quantity": ["accuracy", "accuracy", "accuracy", "groups"],
-            "coordinates": [where, where | {"group": "a"}, where | {"group": "b"}, where],
-            "value": [0.5, 1.0, 0.0, 2.0],
-            "samples": [(1.0, 0.0, 1.0, 0.0), (), (), (0.0, 1.0, 0.0, 1.0)],
-        }
-    )
+    rows = [
+        MetricRow(
+            variant="v",
+            label="v",
+            run="r",
+            metric="cloze",
+            name="",
+            quantity=quantity,
+            coordinates={"task": "t", **where},
+            value=value,
+            samples=samples,
+        )
+        for quantity, where, value, samples in (
+            ("accuracy", {}, 0.5, (1.0, 0.0, 1.0, 0.0)),
+            ("accuracy", {"group": "a"}, 1.0, ()),
+            ("accuracy", {"group": "b"}, 0.0, ()),
+            ("groups", {}, 2.0, (0.0, 1.0, 0.0, 1.0)),
+        )
+    ]
     assert tasks._groups(rows)["r", "t"].tolist() == [0, 1, 0, 1]
-    assert tasks._groups(rows.iloc[:3]) == {}
+    assert tasks._groups(rows[:3]) == {}
 
 
 def test_a_guard_is_gone_on_for_where_more_seeds_may_decide_it(prose):

@@ -1,6 +1,7 @@
 """Laws of a ladder in the report: what is fitted, checked on the largest size, and projected."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from llama_ablate.evidence.scaling import Law, fit
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import ladder
-from llama_ablate.findings.rows import cells
+from llama_ablate.findings.frames import LossPoint
+from llama_ablate.findings.rows import RunRow, cells
 from llama_ablate.findings.rows import frame as framed
 
 LAW = Law(1.2, 15.0, 0.25)
@@ -21,25 +23,26 @@ def of_sizes(sizes, floor=None, law=LAW, gap=0.0):
     """Frames of a ladder of a baseline and a variant: three seeds, a little noise."""
     noise = np.random.default_rng(4).normal(0, 0.002, (2, len(sizes), 3))
     points = [
-        {
-            "label": label,
-            "baseline": not arm,
-            "role": "",
-            "seed": seed,
-            "parameters": x,
-            "tokens": 20 * x,
-            "compute": 120 * x * x,
-            "loss": law(x) + arm * (gap + 0.01 * math.log10(x / 1e4)) + noise[arm, i, seed],
-            "branch": False,
-            "rung": f"rung {i}",
-        }
+        LossPoint(
+            label=label,
+            baseline=not arm,
+            role="",
+            seed=seed,
+            parameters=x,
+            tokens=20 * x,
+            compute=120 * x * x,
+            loss=law(x) + arm * (gap + 0.01 * math.log10(x / 1e4)) + noise[arm, i, seed],
+            branch=False,
+            rung=f"rung {i}",
+        )
         for arm, label in enumerate(("base", "other"))
         for i, x in enumerate(sizes)
         for seed in range(3)
     ]
-    reported = pd.DataFrame({} if floor is None else {"test_floor_nats": [floor]})
-    table = SimpleNamespace(reported=reported, split="test", margin=0.01)
-    return SimpleNamespace(ladder=pd.DataFrame(points), table=table)
+    numbers = {} if floor is None else {"test_floor_nats": floor}
+    run = RunRow(id="r", variant="v", label="base", seed=0, steps_done=2, numbers=numbers)
+    table = SimpleNamespace(reported=[run], split="test", margin=0.01)
+    return SimpleNamespace(ladder=points, table=table)
 
 
 def row(frames, label="base", axis="parameters"):
@@ -50,8 +53,7 @@ def row(frames, label="base", axis="parameters"):
 def test_a_projection_stands_beside_what_the_smaller_sizes_predict_of_the_largest():
     frames = of_sizes(SIZES)
     shown = row(frames)
-    own = frames.ladder[frames.ladder["label"] == "base"]
-    losses = own.pivot_table("loss", "parameters", "seed").to_numpy()
+    losses = np.array([point.loss for point in frames.ladder if point.baseline]).reshape(-1, 3)
     check = fit(SIZES[:-1], losses[:-1].tolist(), at=SIZES[-1]).projected
     whole = fit(SIZES, losses.tolist(), at=1e7)
     assert (shown["form"], shown["n"], shown["at"]) == ("floor fitted", 5, 1e7)
@@ -115,7 +117,10 @@ def test_a_law_that_misses_the_largest_size_is_not_projected():
     """A size whose rate was not tuned: 0.3 nats above the law through the others."""
     frames = of_sizes(SIZES)
     assert framed(ladder.laws(frames))["projected"].notna().all()
-    frames.ladder.loc[frames.ladder["parameters"] == SIZES[-1], "loss"] += 0.3
+    frames.ladder = [
+        replace(point, loss=point.loss + 0.3 * (point.parameters == SIZES[-1]))
+        for point in frames.ladder
+    ]
     failed = [row for row in ladder.laws(frames) if row.axis == "parameters"]
     assert framed(failed)["projected"].isna().all()
     assert framed(failed)["predicted"].notna().all()

@@ -168,7 +168,7 @@ def test_a_run_that_is_lower_at_every_evaluation_is_never_put_below_another(volu
             if no_lower(curves, *own) and not no_lower(curves, *reversed(own)):
                 assert rows.loc[arm, "point"] == f"lr {one}"
         told = {run.id: run.outcome for run in status._needed(results, ())}
-        assert told == dict(zip(runs["id"], runs["outcome"], strict=True))
+        assert told == {run.id: run.outcome for run in runs}
     assert len({better for better, _ in seen}) > 3
 
 
@@ -221,7 +221,7 @@ def test_one_arm_that_was_too_short_makes_its_row_too_short_with_its_difference(
     assert comparison.winners(dict.fromkeys("ab", frames.table.comparison)) == []
     (told,) = (w for w in warnings(frames) if "too short to compare" in w)
     assert told.startswith("4 of 8 runs are too short to compare, such as base, seed 0: the loss")
-    assert list(frames.runs["too_short"]) == [True, True, False, False, False, False, True, True]
+    assert [run.too_short for run in frames.runs] == [True] * 2 + [False] * 4 + [True] * 2
 
 
 def test_a_hypothesis_about_a_row_that_is_too_short_says_which_run_was():
@@ -252,12 +252,12 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
         *["collapsed"] * 4,
     ]
     frames = Frames.of(results)
-    assert list(frames.runs["outcome"]) == [*["ok"] * 4, *["collapsed"] * 2]
+    assert [run.outcome for run in frames.runs] == [*["ok"] * 4, *["collapsed"] * 2]
     assert verdicts(frames) == {"base": "baseline", "flat": "too short", "far": "collapsed"}
-    flat = frames.runs.set_index("id").loc[plans.id_of("flat", 0, 0.1)]
-    assert flat["too_short"]
-    assert flat["reason"].endswith("'base' lies no lower at any evaluation")
-    assert flat["test_loss_nats"] == pytest.approx(3.35)
+    (flat,) = (run for run in frames.runs if run.id == plans.id_of("flat", 0, 0.1))
+    assert flat.too_short
+    assert flat.reason.endswith("'base' lies no lower at any evaluation")
+    assert flat.number("test_loss_nats") == pytest.approx(3.35)
     rates = framed(outcomes.stability(frames.runs)).set_index("label")["collapsed"]
     assert rates.to_dict() == {"base": 0, "flat": 0, "far": 2}
     answer = status._once(results)
@@ -284,7 +284,7 @@ def test_losses_of_other_steps_or_tokens_excuse_nothing():
 def test_no_curve_is_read_where_all_runs_of_a_seed_ended_alike():
     results = results_of(arms(base=partial(stuck, 3.3), flat=partial(stuck, 3.35)))
     results.curve = None  # cannot be called
-    assert list(Frames.of(results).runs["outcome"]) == ["collapsed"] * 4
+    assert [run.outcome for run in Frames.of(results).runs] == ["collapsed"] * 4
 
 
 def test_of_two_points_that_were_both_lost_once_the_lower_one_is_chosen():
@@ -339,8 +339,8 @@ LEVELS = {cell: {"norm": int(cell[0] == "b"), "block": int(cell[1] == "b")} for 
 
 def with_short(made, label):
     """Frames in which the first run of a variant was too short."""
-    planned = made.table.planned.copy()
-    planned.loc[planned.index[planned["label"] == label][0], "too_short"] = True
+    first = next(run for run in made.table.planned if run.label == label)
+    planned = tables.changed(made.table.planned, lambda run: run is first, too_short=True)
     return replace(made.table, planned=planned)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -218,13 +219,13 @@ def test_a_chart_and_a_short_section_that_are_registered_are_on_the_page(
     @FIGURES.register("dots")
     def dots(frames):
         """Show a dot for each seed."""
-        seeds = sorted(set(frames.runs["seed"]))
+        seeds = sorted({run.seed for run in frames.runs})
         marks = [Dot(f"seed {seed}", Estimate(seed)) for seed in seeds]
         return Picture([Dots(marks, Axis("seed"))])
 
     @SECTIONS.register("seeds")
     def seeds(frames):
-        frame = frames.runs[["label", "seed"]]
+        frame = pd.DataFrame([(r.label, r.seed) for r in frames.runs], columns=["label", "seed"])
         return Section("Seeds", frame.astype(str), "", frame, short=1)
 
     text = written(store, tmp_path).read_text("utf-8")

@@ -10,24 +10,33 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from llama_ablate.findings import tuning
+from llama_ablate.findings.rows import RunRow
 
 LOSSES = json.loads(Path(__file__).with_name("tuned_losses.json").read_text("utf-8"))
 
 
 def chosen(race=()):
     """Return the point of each variant, chosen on some of its seeds, or on all."""
-    rows = [
-        (name, json.dumps({"point": i}), i, seed in race, loss)
+    runs = [
+        RunRow(
+            id=f"{name} {i} {seed}",
+            variant=name,
+            label=name,
+            seed=seed,
+            tuned=json.dumps({"point": i}),
+            race=seed in race,
+            outcome="diverged" if loss is None else "ok",
+            steps_done=2,
+            numbers={"validation_loss_nats": math.nan if loss is None else loss},
+        )
         for name, points in LOSSES.items()
         for i, losses in enumerate(points)
         for seed, loss in enumerate(losses)
     ]
-    frame = pd.DataFrame(rows, columns=["variant", "tuned", "i", "race", "validation_loss_nats"])
-    frame["outcome"] = np.where(frame["validation_loss_nats"].isna(), "diverged", "ok")
-    return frame[tuning.choose(frame, {})].groupby("variant")["i"].first().to_dict()
+    best = (run for run in tuning.at_best(runs, {}) if run.best)
+    return {run.variant: json.loads(run.tuned)["point"] for run in best}
 
 
 def test_two_seeds_choose_the_point_that_all_seeds_choose_nine_times_in_ten():

@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from llama_ablate.evidence.written import Estimate
 from llama_ablate.files.strict_json import sealed
 from llama_ablate.findings import contrasts, hypotheses
 from llama_ablate.findings.frames import Frames
-from llama_ablate.findings.rows import cells
+from llama_ablate.findings.rows import MetricRow, cells
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import details, page, plots, tables
 from llama_ablate.report.headline import headline
@@ -189,8 +190,8 @@ def test_runs_without_a_record_are_pending(store):
     import shutil
 
     shutil.rmtree(store.runs.folder("bb1"))
-    frame = read(store).table.runs
-    assert frame.set_index("id").loc["bb1", "outcome"] == "pending"
+    outcomes = {run.id: run.outcome for run in read(store).table.runs}
+    assert outcomes["bb1"] == "pending"
     assert any("1 of 9 planned runs have not finished" in w for w in warnings(read(store)))
 
 
@@ -283,15 +284,18 @@ def test_a_report_of_runs_of_which_none_has_finished_is_written(store, tmp_path)
 
 
 def test_metrics_of_many_variants_show_the_first_the_lowest_and_the_highest():
-    rows = [("", "speed", "tokens_per_s", f"v{n}", float(n)) for n in range(20)]
-    rows += [("", "loss", "se", "v3", math.nan), ("", "loss", "mean", "v3", 1.0)]
-    frame = pd.DataFrame(rows, columns=["table", "metric", "name", "label", "value"])
-    shown = means_of(frame)
+    named = [("speed", "tokens_per_s", f"v{n}", float(n)) for n in range(20)]
+    named += [("loss", "se", "v3", math.nan), ("loss", "mean", "v3", 1.0)]
+    rows = [
+        MetricRow(variant=label, label=label, metric=metric, name=name, quantity=name, value=value)
+        for metric, name, label, value in named
+    ]
+    shown = means_of(rows)
     assert shown.to_numpy().tolist() == [
         ["speed", "tokens_per_s", "0", "0 (v0)", "19 (v19)"],
         ["loss", "mean", "-", "1 (v3)", "1 (v3)"],
     ]
-    few = means_of(frame.assign(label=[f"v{n % 2}" for n in range(22)]))
+    few = means_of([replace(row, label=f"v{n % 2}") for n, row in enumerate(rows)])
     assert list(few.columns) == ["metric", "name", "v0", "v1"]
     assert few["v1"][0] == "10"  # the mean of 1, 3 ... 19
 
@@ -309,7 +313,7 @@ def test_a_section_and_a_figure_that_are_registered_are_on_the_page(store, monke
 
     @SECTIONS.register("seeds")
     def seeds(frames):
-        frame = frames.runs.groupby("label")["seed"].nunique().reset_index()
+        frame = framed(frames.runs).groupby("label")["seed"].nunique().reset_index()
         return Section("Seeds of each", frame.astype(str), "As planned.", frame)
 
     @FIGURES.register("losses_by_seed", every_table=True)

@@ -5,17 +5,16 @@ import math
 import pkgutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from llama_ablate import findings
 from llama_ablate.evidence.written import Estimate
-from llama_ablate.findings import comparison
 from llama_ablate.findings.rows import (
     ComparisonRow,
+    MetricRow,
     Row,
     cell,
     cells,
@@ -24,11 +23,16 @@ from llama_ablate.findings.rows import (
     frame,
     means,
 )
+from tests import tables
 
 ROOT = Path(__file__).parents[2]
 for module in pkgutil.iter_modules(findings.__path__, f"{findings.__name__}."):
     importlib.import_module(module.name)
-KINDS = [kind for kind in Row.__subclasses__() if kind.__module__.startswith(findings.__name__)]
+KINDS = {  # by name, as a class with slots is made twice
+    kind.__name__: kind
+    for kind in Row.__subclasses__()
+    if kind.__module__.startswith(findings.__name__)
+}
 
 
 @dataclass(frozen=True)
@@ -98,17 +102,36 @@ def test_no_rows_are_an_empty_frame_with_the_columns_of_their_kind():
     assert frame([], Fruit).empty
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_column_of_every_row_has_a_description(kind):
     assert all(columns(kind).values())
     assert columns(kind)
 
 
 def test_a_column_whose_default_is_nan_is_the_mean_over_runs_of_the_number_of_its_name():
-    runs = pd.DataFrame({"test_perplexity": [2.0, 4.0], "peak_memory_bytes": [8.0, 10.0]})
+    made = tables.frames({"": {"base": [1.0, 1.0], "other": ["pending"] * 2}}).table
+    runs = [
+        replace(run, numbers={**run.numbers, "test_perplexity": of, "peak_memory_bytes": 4 * of})
+        for run, of in zip(made.planned[:2], (2.0, 4.0), strict=True)
+    ]
+    base, other = replace(made, planned=[*runs, *made.planned[2:]]).comparison
     assert {"perplexity", "peak_memory_bytes"} < {*means(ComparisonRow)}
-    assert comparison._means(runs, "test") == {"perplexity": 3.0, "peak_memory_bytes": 9.0}
-    assert comparison._means(runs[:0], "test") == {}
+    assert (base.perplexity, base.peak_memory_bytes) == (3.0, 12.0)
+    assert math.isnan(other.perplexity)
+    assert math.isnan(other.peak_memory_bytes)
+
+
+def test_keys_are_columns_and_one_that_is_called_as_another_column_is_marked():
+    own = {"metric": "m", "name": "x", "quantity": "q", "value": 1.0}
+    rows = [
+        MetricRow(variant="v", label="a", coordinates=at, **own)
+        for at in ({"layer": 0}, {"layer": 1, "name": "y"})
+    ]
+    found = frame(rows)
+    assert list(found)[-2:] == ["layer", "name_"]
+    assert found["layer"].tolist() == [0, 1]
+    assert found["name_"].isna().tolist() == [True, False]
+    assert list(frame([], MetricRow)) == [*columns(MetricRow)]
 
 
 @pytest.mark.full  # mypy reads pandas too

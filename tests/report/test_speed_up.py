@@ -5,13 +5,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.evidence import simultaneous
 from llama_ablate.evidence.scaling import Law
 from llama_ablate.findings import speed_up
-from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.frames import Frames, LossPoint, TableFrames
+from llama_ablate.findings.rows import MeasuredValues
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.speed_up import Multiple, speed_ups
 from llama_ablate.report.sections import SECTIONS
@@ -96,8 +96,8 @@ def test_turns_of_one_process_are_one_observation_of_a_pace():
 
 
 def test_a_pace_of_one_process_has_no_interval_and_gives_no_bound(frames):
-    at_once = frames.table.metrics.assign(
-        by_process=[(s,) for s in frames.table.metrics["samples"]]
+    at_once = MeasuredValues(
+        replace(row, by_process=(row.samples,)) for row in frames.table.metrics
     )
     table = replace(frames.table, metrics=at_once)
     found = framed(speed_ups(replace(frames, tables=(table,)))).set_index("label")
@@ -137,15 +137,18 @@ def _gap(times, compute):
 def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
     noise = 0.002 * np.random.default_rng(2).normal(size=(2, 4, 3))
     points = [
-        {
-            "label": label,
-            "baseline": not arm,
-            "role": "",
-            "seed": seed,
-            "compute": compute,
-            "loss": Law(1.5, 90.0 * times**-0.2, 0.2)(compute) + noise[arm, i, seed],
-            "branch": False,
-        }
+        LossPoint(
+            label=label,
+            baseline=not arm,
+            role="",
+            seed=seed,
+            parameters=1,
+            tokens=1,
+            compute=compute,
+            loss=Law(1.5, 90.0 * times**-0.2, 0.2)(compute) + noise[arm, i, seed],
+            branch=False,
+            rung="",
+        )
         for arm, (label, times) in enumerate({"base": 1.0, "other": 1.5}.items())
         for i, compute in enumerate((1e10, 1e11, 1e12, 1e13))
         for seed in range(3)
@@ -155,7 +158,7 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
     largest = SimpleNamespace(
         plan=plans.table(arms, []), intervals={arms[1].id: difference}, unit=NATS
     )
-    ladder = SimpleNamespace(tables=(), table=largest, rungs=[largest], ladder=pd.DataFrame(points))
+    ladder = SimpleNamespace(tables=(), table=largest, rungs=[largest], ladder=points)
     (shown,) = framed(speed_ups(ladder)).to_dict("records")
     assert (shown["label"], shown["along"], shown["n"]) == ("other", "sizes", 3)
     assert shown["flops_low"] < 1.5 < shown["flops_high"]
@@ -166,5 +169,7 @@ def test_a_ladder_of_sizes_without_branches_compares_compute_alone():
 
 def test_without_three_lengths_there_is_no_section(frames):
     table = frames.table
-    short = replace(table, metrics=table.metrics[table.metrics["metric"] != "training"])
+    short = replace(
+        table, metrics=MeasuredValues(row for row in table.metrics if row.metric != "training")
+    )
     assert SECTIONS["speed_up"](replace(frames, tables=(short,))) is None

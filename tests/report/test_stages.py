@@ -1,14 +1,15 @@
 """Which runs are needed after a race or a look, and which of them a variant is reported by."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from llama_ablate.findings import comparison, estimands, stages, tuning
+from llama_ablate.findings.rows import MeasuredValues, RunRow
 from tests import plans, tables
 
 LOOKS = {"looks": [3, 6, 12]}
@@ -27,64 +28,61 @@ def planned(arms=ARMS, *, seeds=12, ended=None, failed=(), points=(), race=0):
     for arm, (mean, sd) in arms.items():
         noise = rng.standard_normal(seeds)
         losses[arm] = base + mean + sd * (noise - noise.mean()) / noise.std()
-    rows = []
+    runs = []
     raced = [1_000_000 + i for i in range(race)]
     for arm, values in losses.items():
         for seed in [*raced, *range(seeds)]:
             for i, tuned in enumerate(points or [""]):
+                id_ = f"{arm}-{seed}-{i}"
                 done = seed >= 1_000_000 or seed < (ended or {}).get(arm, seeds)
                 loss = values[seed] if seed < seeds else 2.0 + abs(i - 1)
-                rows.append(
-                    {
-                        "id": f"{arm}-{seed}-{i}",
-                        "variant": arm,
-                        "label": arm,
-                        "seed": seed,
-                        "tuned": tuned,
-                        "point": tuned,
-                        "race": seed >= 1_000_000,
-                        "outcome": "ok" if done else "pending",
-                        "too_short": False,
-                        "test_loss_nats": loss if done else math.nan,
-                        "validation_loss_nats": loss if done else math.nan,
-                    }
+                loss = loss if done and id_ not in failed else math.nan
+                runs.append(
+                    RunRow(
+                        id=id_,
+                        variant=arm,
+                        label=arm,
+                        seed=seed,
+                        tuned=tuned,
+                        point=tuned,
+                        race=seed >= 1_000_000,
+                        outcome="error" if id_ in failed else "ok" if done else "pending",
+                        steps_done=2,
+                        numbers={"test_loss_nats": loss, "validation_loss_nats": loss},
+                    )
                 )
-    frame = pd.DataFrame(rows)
-    broken = frame["id"].isin(failed)
-    frame.loc[broken, ["test_loss_nats", "validation_loss_nats"]] = math.nan
-    frame.loc[broken, "outcome"] = "error"
-    frame["best"] = tuning.choose(frame, {})
-    return plans.table([plans.variant(arm) for arm in losses], []), frame
+    table = plans.table([plans.variant(arm) for arm in losses], [])
+    return table, tuning.at_best(runs, {})
 
 
-def marked(table, frame, quantities=None, **experiment):
+def marked(table, runs, quantities=None, **experiment):
     experiment = plans.document(table, **{"seeds": LOOKS, **experiment}).experiment
     quantities = quantities or {}
-    stands = stages.stand(table, experiment, frame, None, quantities, {})
-    return stands, stages.mark(table, experiment, frame, stands, quantities), experiment
+    stands = stages.stand(table, experiment, runs, None, quantities, {})
+    return stands, stages.mark(table, experiment, runs, stands, quantities), experiment
 
 
 def seeds_of(marks, mark):
     """Return how many seeds of each variant bear a mark, those of a race apart."""
-    runs = marks[marks[mark] & ~marks["race"]]
-    return runs.groupby("variant")["seed"].nunique().to_dict()
+    own = {(run.variant, run.seed) for run in marks if getattr(run, mark) and not run.race}
+    return Counter(variant for variant, _ in own)
 
 
 def test_the_first_look_takes_its_seeds_of_every_arm_and_nothing_more():
-    table, frame = planned(ended=dict.fromkeys(["base", *ARMS], 0))
-    stands, marks, experiment = marked(table, frame)
+    table, runs = planned(ended=dict.fromkeys(["base", *ARMS], 0))
+    stands, marks, experiment = marked(table, runs)
     assert seeds_of(marks, "needed") == dict.fromkeys(["base", *ARMS], 3)
     assert all(at.is_open and math.isnan(at.row.mean) for at in stands.values())
-    stage = stages.stage(experiment, [marks])
+    stage = stages.stage(experiment, marks)
     assert (stage.name, len(stage.runs), stage.most) == ("look 1 of 3", 12, 48)
 
 
 def test_decided_arms_stop_and_the_baseline_goes_on_with_the_others():
-    table, frame = planned(ended=dict.fromkeys(["base", *ARMS], 3))
-    stands, marks, experiment = marked(table, frame)
+    table, runs = planned(ended=dict.fromkeys(["base", *ARMS], 3))
+    stands, marks, experiment = marked(table, runs)
     assert seeds_of(marks, "needed") == {"base": 6, "clear": 3, "null": 6, "other": 6}
     assert {arm for arm, at in stands.items() if at.is_open} == {"null", "other"}
-    stage = stages.stage(experiment, [marks])
+    stage = stages.stage(experiment, marks)
     assert (stage.name, len(stage.runs), stage.most) == ("look 2 of 3", 21, 39)
 
 
@@ -106,23 +104,23 @@ def test_runs_that_a_stopped_arm_has_beyond_its_look_change_nothing_of_its_row()
 
 
 def test_a_look_is_judged_when_its_last_run_has_ended_and_by_no_more_seeds_than_its_own():
-    table, frame = planned(ended={"base": 6, "clear": 3, "null": 6, "other": 5})
-    stands, marks, _ = marked(table, frame)
+    table, runs = planned(ended={"base": 6, "clear": 3, "null": 6, "other": 5})
+    stands, marks, _ = marked(table, runs)
     assert (stands["null"].look, stands["null"].row.n) == (0, 3)
     assert seeds_of(marks, "needed") == {"base": 6, "clear": 3, "null": 6, "other": 6}
     assert seeds_of(marks, "chosen")["null"] == 3
 
 
 def test_an_arm_whose_run_failed_holds_up_no_other():
-    table, frame = planned(ended=dict.fromkeys(["base", *ARMS], 3), failed=["other-1-0"])
-    stands, marks, _ = marked(table, frame)
+    table, runs = planned(ended=dict.fromkeys(["base", *ARMS], 3), failed=["other-1-0"])
+    stands, marks, _ = marked(table, runs)
     assert seeds_of(marks, "needed") == {"base": 6, "clear": 3, "null": 6, "other": 3}
     assert stands["other"].look == -1
 
 
 def test_stated_shares_are_what_a_look_spends():
-    table, frame = planned()
-    stands, _, _ = marked(table, frame, seeds={**LOOKS, "spend": [0.2, 0.3, 0.5]})
+    table, runs = planned()
+    stands, _, _ = marked(table, runs, seeds={**LOOKS, "spend": [0.2, 0.3, 0.5]})
     assert stands["clear"].row.alpha == pytest.approx(0.05 * 0.2 / 3)
 
 
@@ -132,18 +130,18 @@ def test_a_quantity_keeps_its_variants_going_until_it_is_decided_and_no_row_wait
         arms = frozenset({"clear", "null"})
         return {"q": stages.Quantity(arms, first, lambda look: look >= decided_at, shares)}
 
-    table, frame = planned(ended=dict.fromkeys(["base", *ARMS], 3))
-    stands, marks, _ = marked(table, frame, of(1))
+    table, runs = planned(ended=dict.fromkeys(["base", *ARMS], 3))
+    stands, marks, _ = marked(table, runs, of(1))
     assert seeds_of(marks, "needed")["clear"] == 6
     assert seeds_of(marks, "chosen")["clear"] == 3
     assert stands["q"].is_open
     assert not stands["clear"].is_open
-    stands, marks, _ = marked(table, frame, of(0))
+    stands, marks, _ = marked(table, runs, of(0))
     assert seeds_of(marks, "needed")["clear"] == 3
     assert (stands["q"].look, stands["q"].is_open) == (0, False)
-    table, frame = planned()
+    table, runs = planned()
     for quantity, look in ((of(1), 1), (of(9), 2), (of(0, first=2), 2)):
-        stands, marks, _ = marked(table, frame, quantity)
+        stands, marks, _ = marked(table, runs, quantity)
         assert (stands["q"].look, stands["q"].is_open) == (look, False)
         assert seeds_of(marks, "needed")["clear"] == (3, 6, 12)[look]
         assert (stands["clear"].row.n, stands["clear"].row.alpha) == (
@@ -153,8 +151,8 @@ def test_a_quantity_keeps_its_variants_going_until_it_is_decided_and_no_row_wait
 
 
 def test_which_hypotheses_are_quantities_of_their_own():
-    table, frame = planned(ended={})
-    frame["train_loss_nats"] = 1.0
+    table, runs = planned(ended={})
+    runs = tables.changed(runs, lambda _: True, {"train_loss_nats": 1.0})
 
     def arms(**entry):
         plan = plans.document(
@@ -165,9 +163,9 @@ def test_which_hypotheses_are_quantities_of_their_own():
         frames = SimpleNamespace(
             plan=table,
             experiment=plan.experiment,
-            planned=frame,
+            planned=runs,
             loss="test_loss_nats",
-            metrics=frame.iloc[:0],
+            metrics=MeasuredValues(),
         )
         found = estimands.quantities(frames, estimands.asked(plan, table), lambda _: frames)
         return set().union(*(quantity.arms for quantity in found.values()))
@@ -187,44 +185,42 @@ POINTS = ["lr 0.1", "lr 0.2", "lr 0.3"]
 
 
 def test_a_race_comes_first_and_then_each_variant_runs_at_its_best_point_alone():
-    table, frame = planned(points=POINTS, race=2, ended=dict.fromkeys(["base", *ARMS], 0))
-    frame.loc[frame["race"], "outcome"] = "pending"
-    _, marks, experiment = marked(table, frame, **RACE)
-    assert set(marks.loc[marks["needed"], "race"]) == {True}
-    stage = stages.stage(experiment, [marks])
+    table, runs = planned(points=POINTS, race=2, ended=dict.fromkeys(["base", *ARMS], 0))
+    runs = tables.changed(runs, lambda run: run.race, outcome="pending")
+    _, marks, experiment = marked(table, runs, **RACE)
+    assert {run.race for run in marks if run.needed} == {True}
+    stage = stages.stage(experiment, marks)
     assert (stage.name, len(stage.runs), stage.most) == ("race", 24, 24 + 48)
 
-    table, frame = planned(points=POINTS, race=2, ended=dict.fromkeys(["base", *ARMS], 0))
-    _, marks, experiment = marked(table, frame, **RACE)
-    after = marks[marks["needed"] & ~marks["race"]]
-    assert set(after["point"]) == {"lr 0.2"}
+    table, runs = planned(points=POINTS, race=2, ended=dict.fromkeys(["base", *ARMS], 0))
+    _, marks, experiment = marked(table, runs, **RACE)
+    after = [run for run in marks if run.needed and not run.race]
+    assert {run.point for run in after} == {"lr 0.2"}
     assert len(after) == 12
-    assert stages.stage(experiment, [marks]).name == "look 1 of 3"
-    _, marks, experiment = marked(table, frame, **RACE, seeds=12)
-    assert len(marks[marks["needed"] & ~marks["race"]]) == 48
-    assert stages.stage(experiment, [marks]).name == "after the race"
+    assert stages.stage(experiment, marks).name == "look 1 of 3"
+    _, marks, experiment = marked(table, runs, **RACE, seeds=12)
+    assert sum(run.needed and not run.race for run in marks) == 48
+    assert stages.stage(experiment, marks).name == "after the race"
 
 
 def test_the_seeds_of_the_race_choose_and_are_not_reported():
-    table, frame = planned(points=POINTS, race=2)
+    table, runs = planned(points=POINTS, race=2)
     # On the reported seeds the first point would be best: they have no say.
-    frame.loc[~frame["race"] & (frame["tuned"] == POINTS[0]), "validation_loss_nats"] = 0.0
-    frame["best"] = tuning.choose(frame, {})
-    _, marks, _ = marked(table, frame, **RACE)
-    chosen = marks[marks["chosen"]]
-    assert set(chosen["point"]) == {"lr 0.2"}
-    assert not chosen["race"].any()
+    runs = tables.changed(
+        runs, lambda run: not run.race and run.tuned == POINTS[0], {"validation_loss_nats": 0.0}
+    )
+    runs = tuning.at_best(runs, {})
+    _, marks, _ = marked(table, runs, **RACE)
+    assert {(run.point, run.race) for run in marks if run.chosen} == {("lr 0.2", False)}
 
 
 def test_a_point_that_diverged_in_the_race_does_not_win():
-    _, frame = planned(points=POINTS, race=2)
-    frame.loc[frame["id"] == "null-1000001-1", ["outcome", "validation_loss_nats"]] = (
-        "diverged",
-        math.nan,
-    )
-    best = frame[tuning.choose(frame, {})].groupby("variant")["tuned"].unique()
-    assert best["null"].tolist() == ["lr 0.1"]
-    assert best["clear"].tolist() == ["lr 0.2"]
+    _, runs = planned(points=POINTS, race=2)
+    lost = {"validation_loss_nats": math.nan}
+    runs = tables.changed(runs, lambda r: r.id == "null-1000001-1", lost, outcome="diverged")
+    best = {(run.variant, run.tuned) for run in tuning.at_best(runs, {}) if run.best}
+    assert best > {("null", "lr 0.1"), ("clear", "lr 0.2")}
+    assert not best & {("null", "lr 0.2"), ("clear", "lr 0.1")}
 
 
 def test_the_fewest_and_the_most_runs_of_a_plan():
@@ -267,18 +263,18 @@ def test_a_variant_that_was_decided_early_can_win_and_one_that_is_pending_cannot
 
 
 def test_an_arm_whose_guard_later_seeds_may_decide_goes_on_whatever_its_loss_says():
-    table, frame = planned()
+    table, runs = planned()
     experiment = plans.document(table, seeds=LOOKS).experiment
-    alone = stages.stand(table, experiment, frame, None, {}, {})
+    alone = stages.stand(table, experiment, runs, None, {}, {})
     assert (alone["clear"].look, alone["clear"].is_open) == (0, False)
     at = stages.stand(
-        table, experiment, frame, None, {}, {}, lambda look: {"clear"} if look == 0 else ()
+        table, experiment, runs, None, {}, {}, lambda look: {"clear"} if look == 0 else ()
     )
     assert (at["clear"].look, at["clear"].is_open) == (1, False)
     ended = {"base": 3, "clear": 3, "null": 3, "other": 3}
-    table, frame = planned(ended=ended)
-    at = stages.stand(table, experiment, frame, None, {}, {}, lambda _: {"clear"})
+    table, runs = planned(ended=ended)
+    at = stages.stand(table, experiment, runs, None, {}, {}, lambda _: {"clear"})
     assert (at["clear"].needs, at["clear"].is_open) == (1, True)
-    table, frame = planned()
-    last = stages.stand(table, experiment, frame, None, {}, {}, lambda _: {"clear"})
+    table, runs = planned()
+    last = stages.stand(table, experiment, runs, None, {}, {}, lambda _: {"clear"})
     assert (last["clear"].look, last["clear"].is_open) == (2, False)

@@ -3,9 +3,8 @@
 import json
 from types import SimpleNamespace
 
-import pandas as pd
-
 from llama_ablate.findings.ladder import optima
+from llama_ablate.findings.rows import RunRow
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import plots
 from llama_ablate.report.sections import FIGURES, SECTIONS
@@ -20,21 +19,23 @@ def frames(sizes=("dim 32", "dim 64", "dim 128"), tune=("lr",)):
     """Frames of two variants at three sizes: losses are parabolas around the best rate."""
 
     def table(rung, size):
-        runs = pd.DataFrame(
-            {
-                "variant": label,
-                "label": label,
-                "seed": seed,
-                "outcome": "ok",
-                "too_short": False,
-                "tuned": json.dumps({"lr": rate}),
-                "best": i == best[rung],
-                "test_loss_nats": 2 + (i - best[rung]) ** 2 + 0.1 * seed,
-            }
+        runs = [
+            RunRow(
+                id=f"{label} {seed} {rate}",
+                variant=label,
+                label=label,
+                role="aa" if label == "A/A" else "",
+                seed=seed,
+                outcome="ok",
+                steps_done=2,
+                tuned=json.dumps({"lr": rate}),
+                best=i == best[rung],
+                numbers={"test_loss_nats": 2 + (i - best[rung]) ** 2 + 0.1 * seed},
+            )
             for label, best in (*BEST.items(), ("A/A", (1, 1, 1)))
             for seed in range(2)
             for i, rate in enumerate(RATES)
-        )
+        ]
         arms = [SimpleNamespace(label=label, role="") for label in BEST]
         arms.append(SimpleNamespace(label="A/A", role="aa"))
         plan = SimpleNamespace(name=size, variants=arms)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections import Counter
 from dataclasses import replace
 
@@ -18,7 +19,8 @@ from llama_ablate.findings import (
     speed_up,
     tuning,
 )
-from llama_ablate.findings.frames import Frames, rows
+from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.rows import RunRow
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.findings.tasks import samples
 from llama_ablate.report import plots
@@ -27,6 +29,7 @@ from llama_ablate.report.warnings import warnings
 from llama_ablate.results import Results, Store
 from llama_ablate.results.run import RunFolder
 from tests.in_process import in_process, run_in_process
+from tests.tables import changed
 
 
 def read(store):
@@ -34,15 +37,22 @@ def read(store):
 
 
 def runs(rows):
-    """Return a frame of runs from (variant, seed, lr, outcome, validation loss)."""
-    frame = pd.DataFrame(rows, columns=["variant", "seed", "lr", "outcome", "validation_loss_nats"])
-    frame["label"] = frame["variant"]
-    frame["tuned"] = [json.dumps({"lr": lr}) for lr in frame["lr"]]
-    frame["point"] = [tuning.point({"lr": lr}) for lr in frame["lr"]]
-    frame["test_loss_nats"] = frame["validation_loss_nats"] + 0.5
-    frame["race"] = False
-    frame["best"] = frame["chosen"] = tuning.choose(frame, {})
-    return frame
+    """Return runs from (variant, seed, lr, outcome, validation loss)."""
+    made = [
+        RunRow(
+            id=f"{variant} {seed} {lr}",
+            variant=variant,
+            label=variant,
+            seed=seed,
+            tuned=json.dumps({"lr": lr}),
+            point=tuning.point({"lr": lr}),
+            outcome=outcome,
+            steps_done=2,
+            numbers={"validation_loss_nats": loss, "test_loss_nats": loss + 0.5},
+        )
+        for variant, seed, lr, outcome, loss in rows
+    ]
+    return [replace(run, chosen=run.best) for run in tuning.at_best(made, {})]
 
 
 GRID = runs(
@@ -64,13 +74,13 @@ GRID = runs(
 
 
 def test_the_point_of_the_lowest_mean_validation_loss_is_chosen_and_divergence_never_wins():
-    chosen = GRID[GRID["chosen"]]
-    assert set(chosen[chosen["variant"] == "a"]["lr"]) == {3e-3}  # 1e-2 diverged in one seed
+    points = {run.point for run in GRID if run.chosen and run.variant == "a"}
+    assert points == {"lr 0.003"}  # 0.01 diverged in one seed
 
 
 def test_a_point_that_has_not_finished_is_passed_over():
-    assert set(GRID[GRID["chosen"] & (GRID["variant"] == "b")]["lr"]) == {1e-2}
-    assert tuning.unfinished(GRID) == ["b"]
+    assert {run.point for run in GRID if run.chosen and run.variant == "b"} == {"lr 0.01"}
+    assert tuning.unfinished(GRID) == {"b"}
 
 
 def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
@@ -83,14 +93,16 @@ def test_trials_are_counted_and_the_edge_of_the_grid_is_seen():
 
 
 def test_sensitivity_takes_the_cap_for_what_diverged():
-    by_rate = tuning.rates(GRID, "test_loss_nats", cap=4.0)
-    found = tuning.sensitivities(by_rate)
+    found = {(run.variant, run.seed): run for run in tuning.with_sensitivity(GRID, cap=4.0)}
     # Seed 1 of a: 2.7, 2.6 and the cap 4.0 over their minimum 2.6.
-    assert found["a", 1] == pytest.approx((0.1 + 0 + 1.4) / 3)
+    expected = pytest.approx((0.1 + 0 + 1.4) / 3)
+    assert found["a", 1].number("lr_sensitivity_nats") == expected
+    assert math.isnan(found["b", 1].number("lr_sensitivity_nats"))  # not tried at every point
 
 
 def test_the_interval_of_a_sensitivity_does_not_reach_below_zero():
-    measured = GRID.assign(lr_sensitivity_nats=GRID["seed"].map({0: 0.1, 1: 0.9}))
+    first = changed(GRID, lambda run: run.seed == 0, {"lr_sensitivity_nats": 0.1})
+    measured = changed(first, lambda run: run.seed == 1, {"lr_sensitivity_nats": 0.9})
     trials = framed(tuning.trials(measured, "test_loss_nats")).set_index("label")
     assert trials["sensitivity"]["a"] == pytest.approx(0.5)
     assert 0 <= trials["low"]["a"] < 0.5 < trials["high"]["a"]
@@ -163,8 +175,8 @@ def test_every_table_compares_its_own_runs_at_the_chosen_points(tables):
     assert near["n"].to_dict() == {**dict.fromkeys(near.index, 2), "A/A none": 1}
     assert not near["loss"].equals(far["loss"])
     for table, frame in zip(tables, (near, far), strict=True):
-        everything = table.runs
-        assert len(everything) == (4 * 2 + 1) * 3
+        assert len(table.runs) == (4 * 2 + 1) * 3
+        everything = framed(table.runs)
         of = everything[(everything["label"] == "relu")]
         means = of.groupby("point")["validation_loss_nats"].mean()
         assert frame.loc["relu", "point"] == means.idxmin()
@@ -199,8 +211,8 @@ def test_a_hypothesis_has_no_verdict_where_a_control_fails(rich):
 def test_a_variant_that_was_tried_less_is_not_ranked(rich):
     import shutil
 
-    frame = read(rich).table.runs
-    lost = frame[(frame["label"] == "relu") & (frame["tuned"] == '{"lr": 0.005}')].iloc[0]["id"]
+    runs = read(rich).table.runs
+    lost = next(r.id for r in runs if (r.label, r.tuned) == ("relu", '{"lr": 0.005}'))
     folder = rich.runs.folder(lost)
     hidden = folder.parent.parent / "hidden"
     shutil.move(folder, hidden)
@@ -233,7 +245,8 @@ def test_the_report_has_a_section_for_everything_that_was_asked(rich):
 def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(rich):
     frame = pd.read_csv(rich.report / "tables" / "metrics.csv")
     values = {
-        (row.run, row.name_): row.value for row in rows(frame.rename(columns={"name": "name_"}))
+        (row.run, row.name_): row.value
+        for row in frame.rename(columns={"name": "name_"}).itertuples()
     }
     expected = {(r.id, name): v for r in rich.records() for name, v in r.numbers.items()}
     expected |= {(r.id, "train_s"): r.train_s for r in rich.records()}
@@ -244,9 +257,9 @@ def test_every_measured_value_of_every_run_and_variant_is_a_row_of_the_metrics(r
     assert set(frame["quantity"]) >= {"loss", "perplexity", "excess_loss", "calibration_error"}
     shown = next(s for s in sections(read(rich)) if s.key == "metrics").cells
     assert {"calibration_error", "test_excess_se_nats"} <= set(shown["name"])
-    ok = read(rich).tables[1].reported.query("label == 'relu' and outcome == 'ok'")
+    ok = [r for r in read(rich).tables[1].reported if (r.label, r.outcome) == ("relu", "ok")]
     row = shown[(shown["table"] == "lag 3") & (shown["name"] == "accuracy")].iloc[0]
-    assert row["relu"] == f"{ok['accuracy'].mean():.5g}"
+    assert row["relu"] == f"{statistics.mean(r.number('accuracy') for r in ok):.5g}"
 
 
 def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
@@ -274,19 +287,17 @@ def test_a_ladder_is_fitted_and_drawn_and_a_report_compares_each_table_once(
     gaps = laws[laws["label"] == "relu"].iloc[0]
     assert gaps["trend"] in ("grows", "closes", "reverses", "moves", "holds", "undecided")
     points = frames.ladder
-    ends = points[~points["branch"]]
+    ends = [point for point in points if not point.branch]
     assert len(ends) == 3 * 2 * 2
     assert len(points) == 3 * len(ends)  # every run supplies two budgets on the way
-    assert sorted(set(ends["tokens"])) == sorted(
-        {table.plan.tokens_per_run for table in frames.tables}
-    )
+    assert {point.tokens for point in ends} == {t.plan.tokens_per_run for t in frames.tables}
     assert list(framed(ladder.surface(frames))["n"]) == [9, 9]
     assert (store.report / "figures" / "ladder.png").is_file()
     (first, *others) = frames.tables  # of which a run is too short: it is no point of a ladder
-    planned = first.planned.assign(too_short=first.planned["id"] == first.planned["id"].iloc[0])
+    planned = changed(first.planned, lambda run: run is first.planned[0], too_short=True)
     short = replace(frames, tables=(replace(first, planned=planned), *others))
     assert len(short.ladder) == len(points) - 3
-    planned = first.planned.assign(too_short=first.planned["variant"] == first.plan.baseline.id)
+    planned = changed(first.planned, lambda run: run.baseline, too_short=True)
     short = replace(frames, tables=(replace(first, planned=planned),))
     assert speed_up.speed_ups(short) == []
     compared, records = Counter(), Counter()
@@ -332,7 +343,7 @@ def test_a_path_has_marginal_and_cumulative_effects(experiment_file, tmp_path, c
 def test_a_winner_that_flips_between_tables_is_pointed_out(tables):
     found = framed(comparison.winners({table.plan.name: table.comparison for table in tables}))
     assert list(found["table"]) == ["lag 1", "lag 3"]
-    for row, table in zip(rows(found), tables, strict=True):
+    for row, table in zip(found.itertuples(), tables, strict=True):
         frame = framed(table.comparison)
         arms = frame[frame["role"] == ""].set_index("label")["loss"]
         assert row.winner == arms.idxmin()  # a control wins nothing
@@ -360,4 +371,4 @@ def test_metrics_can_be_added_to_every_table(rich):
     with in_process():
         assert main(["measure", str(rich.root), "loss_by_position"]) == 0
     for table in read(rich).tables:
-        assert table.runs["loss_at_position_1_to_1_nats"].notna().all()
+        assert not any(math.isnan(run.number("loss_at_position_1_to_1_nats")) for run in table.runs)

@@ -14,6 +14,7 @@ from llama_ablate.evidence.text_error import text_error
 from llama_ablate.findings import contrasts
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import frame as framed
+from llama_ablate.findings.rows import grouped
 from llama_ablate.findings.speed_up import speed_ups
 from llama_ablate.report.headline import headline
 from llama_ablate.report.sections import sections
@@ -86,10 +87,10 @@ def test_the_texts_error_is_in_bits_for_each_byte_too(frames):
         """Return samples by label, (seeds, documents), those of validation first."""
         each = [
             {
-                label: np.array([*own.sort_values("seed")["samples"]])
-                for label, own in table.metrics[
-                    table.metrics["name"] == f"{split}_{quantity}_by_document"
-                ].groupby("label")
+                label: np.array([row.samples for row in sorted(own, key=lambda row: row.seed)])
+                for label, own in grouped(
+                    table.metrics.named[f"{split}_{quantity}_by_document"], lambda row: row.label
+                ).items()
             }
             for split in ("validation", "test")
         ]
@@ -118,7 +119,7 @@ def test_headline_tables_figures_and_files_say_so(folder, frames):
     csv = pd.read_csv(folder / "report" / "tables" / "comparison.csv")
     assert set(csv["unit"]) == {"bits/byte"}
     curves = frames.table.curves([BASE, "bytes"])
-    last = curves.groupby("label")["read"].max()
+    last = {point.run.label: point.read for point in curves}
     assert last["bytes"] == pytest.approx(last[BASE], rel=0.05)  # a step is 64 tokens of 1200
 
 

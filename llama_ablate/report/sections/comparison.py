@@ -7,7 +7,7 @@ from llama_ablate.evidence import written
 from llama_ablate.evidence.sequential import spending
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import comparison, contrasts
-from llama_ablate.findings.frames import Frames, TableFrames, rows
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.findings.rows import DIFFERENCE, ComparisonRow, cells
 from llama_ablate.report.picture import (
     BASELINE,
@@ -26,7 +26,6 @@ from llama_ablate.report.picture import (
     differ,
     over,
     over_seeds,
-    points,
     styles,
 )
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
@@ -189,7 +188,7 @@ def _mark(row: ComparisonRow, cost: Mapping[str, Estimate] | None = None) -> Dot
 
 def _ticks(table: TableFrames) -> list[Tick]:
     """Return each reported run's difference from the baseline's run of the same seed."""
-    runs = {(run.variant, run.seed): run.id for run in rows(table.ranked)}
+    runs = {(run.variant, run.seed): run.id for run in table.ranked}
     base = table.losses[table.plan.baseline.id]
     return [
         Tick(variant.label, loss - base[seed], seed, runs[variant.id, seed])
@@ -211,30 +210,32 @@ def learning_curves_picture(frames: Frames) -> Picture | None:
     """
     table, shown = frames.table, cast(frames.table)
     curves = table.curves(shown.all)
-    if curves.empty:
+    if not curves:
         return None
-    ok = curves[curves["outcome"] == "ok"]
-    base = ok.loc[ok["label"] == table.plan.baseline.label, ["seed", "read", "loss"]]
-    both = ok.merge(base, on=["seed", "read"], suffixes=("", "_of_base"))
-    both = both[both["label"] != table.plan.baseline.label]
-    both = both.assign(difference=both["loss"] - both["loss_of_base"])
-    runs = {(run.label, run.seed): run.id for run in rows(table.reported)}
+    ok = [point for point in curves if point.run.outcome == "ok"]
+    base = {(p.run.seed, p.read): p.loss for p in ok if p.run.baseline}
+    both = [
+        (point, point.loss - base[point.run.seed, point.read])
+        for point in ok
+        if not point.run.baseline and (point.run.seed, point.read) in base
+    ]
     ticks = [
-        (row.read, Tick(row.label, round(row.difference, 5), row.seed, runs[row.label, row.seed]))
-        for row in rows(both)
-        if row.label in shown.named
+        (point.read, Tick(run.label, round(difference, 5), run.seed, run.id))
+        for point, difference in both
+        if (run := point.run).label in shown.named
     ]
     x, unit = Axis(table.unit.text, "count"), table.unit
     lost = [
-        Point(row.label, row.read, Estimate(row.loss), part=row.outcome)
-        for row in rows(curves[curves["outcome"] != "ok"])
+        Point(point.run.label, point.read, Estimate(point.loss), part=point.run.outcome)
+        for point in curves
+        if point.run.outcome != "ok"
     ]
-    means = points(over_seeds(ok, ["label", "read"], "loss"), "label", "read")
+    means = over_seeds((p.run.label, p.read, p.run.seed, p.loss) for p in ok)
     plain = [Point(p.name, p.x, Estimate(p.at.value), p.n) for p in means]
     losses = Lines([*plain, *lost], x, Axis(f"validation loss ({unit.full})"), shown, zoom=True)
-    if both["read"].nunique() < 2:
+    if len({point.read for point, _ in both}) < 2:
         return Picture([losses], "comparison", interactive=False)
-    paired = points(over_seeds(both, ["label", "read"], "difference"), "label", "read")
+    paired = over_seeds((p.run.label, p.read, p.run.seed, value) for p, value in both)
     others = Cast({k: v for k, v in shown.named.items() if v.colour != BASELINE}, shown.thin)
     y = Axis(f"validation {_against(table)} ({unit.name})", at=0)
     differences = Lines(paired, x, y, others, ticks, zoom=True)

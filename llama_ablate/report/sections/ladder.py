@@ -11,6 +11,7 @@ from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import ladder
 from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.ladder import RateRow
+from llama_ablate.findings.rows import grouped
 from llama_ablate.report.picture import (
     FIGURES,
     Axis,
@@ -21,7 +22,6 @@ from llama_ablate.report.picture import (
     cast,
     over,
     over_seeds,
-    points,
     styles,
 )
 from llama_ablate.report.section import SECTIONS, Section, section
@@ -92,13 +92,15 @@ def ladder_picture(frames: Frames) -> Picture | None:
     Means over seeds with 95% intervals. The thin line is the law, dotted where it is a projection:
     too few sizes have no law, and one that cannot be checked on its largest size no projection.
     """
-    if frames.ladder.empty:
+    if not frames.ladder:
         return None
     shown = cast(frames.table)
-    losses = ladder.at_end(frames.ladder)
-    losses = losses[losses["label"].isin(list(shown.named))]
     floor = ladder.floor_of(frames.table)
-    means = points(over_seeds(losses, ["label", "parameters"], "loss"), "label", "parameters")
+    means = over_seeds(
+        (point.label, point.parameters, point.seed, point.loss)
+        for point in ladder.at_end(frames.ladder)
+        if point.label in shown.named
+    )
     laws = [
         point
         for label in shown.named
@@ -112,7 +114,7 @@ def ladder_picture(frames: Frames) -> Picture | None:
 
 def _law(label: str, means: Sequence[Point], floor: float | None) -> Iterator[Point]:
     """Yield points along the law through a variant's sizes, and along its projection."""
-    law = ladder.law_through(pd.Series({p.x: p.at.value for p in means}, dtype=float), floor)
+    law = ladder.law_through({p.x: p.at.value for p in means}, floor)
     if law is None:
         return
     smallest, largest = means[0].x, means[-1].x
@@ -146,15 +148,15 @@ def gaps_picture(frames: Frames) -> Picture | None:
 def transfer_picture(frames: Frames) -> Picture | None:
     """Show loss against learning rate, a panel for each variant and a line for each size."""
     losses = ladder.by_rate(frames)
-    if losses.empty:
+    if not losses:
         return None
-    rungs = Cast(styles(dict.fromkeys(losses["rung"])))
+    rungs = Cast(styles(dict.fromkeys(one.rung for one in losses)))
     y = Axis(f"{frames.table.split_name} loss ({frames.table.unit.full})")
     panels = []
-    for label, own in list(losses.groupby("label", sort=False))[:_MANY]:
-        best = {*zip(own.loc[own["best"], "rung"], own.loc[own["best"], "lr"], strict=True)}
-        means = points(over_seeds(own, ["rung", "lr"], "loss"), "rung", "lr")
+    for label, own in list(grouped(losses, lambda one: one.rate.label).items())[:_MANY]:
+        best = {(one.rung, one.rate.lr) for one in own if one.best}
+        means = over_seeds((one.rung, one.rate.lr, one.rate.seed, one.rate.loss) for one in own)
         drawn = [replace(point, chosen=(point.name, point.x) in best) for point in means]
-        panels.append(Lines(drawn, Axis("learning rate", log=True), y, rungs, title=str(label)))
+        panels.append(Lines(drawn, Axis("learning rate", log=True), y, rungs, title=label))
     note = over(point.n for panel in panels for point in panel.points)
     return Picture(panels, "transfer", note, interactive=False)

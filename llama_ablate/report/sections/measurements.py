@@ -1,8 +1,9 @@
 """Everything that was measured: the means of variants, what is missing, a picture a metric."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ import pandas as pd
 from llama_ablate.evidence.student import not_negative
 from llama_ablate.evidence.written import Estimate, plain
 from llama_ablate.findings import comparison
-from llama_ablate.findings.frames import Frames, TableFrames, spread
+from llama_ablate.findings.frames import Frames, TableFrames
+from llama_ablate.findings.rows import MetricRow, frame, grouped, mean
 from llama_ablate.findings.tuning import first_split
 from llama_ablate.report.columns import OWN
 from llama_ablate.report.picture import (
@@ -28,10 +30,10 @@ from llama_ablate.report.picture import (
     differ,
     over,
     over_seeds,
-    points,
 )
 from llama_ablate.report.section import SECTIONS, Section
 from llama_ablate.results.plan_document import NATS
+from llama_ablate.results.record import Coordinate
 from llama_ablate.terminal import listed
 
 _MANY = 12  # variants beyond which a column for each is too wide
@@ -41,7 +43,6 @@ _ELSEWHERE = {"perplexity"}
 _OF_OTHERS = ("_se", "_by_document")
 _UNITS = {"context": "tokens", "tokens": "training", "last_position": "tokens"}
 _COLUMNS, _PANELS = 3, 12  # of a picture
-_AT = "at"  # the column of the coordinate
 _STEEP = 1.5  # from one place to the next, from where on an axis is logarithmic
 _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 
@@ -50,9 +51,9 @@ _WIDE = 50  # times the lowest, beyond which an axis is logarithmic
 def metrics(frames: Frames) -> Section | None:
     """Return every measured value: each is a row of the CSV, the cells are means by variant."""
     values = frames.metrics
-    if values.empty:
+    if not values:
         return None
-    means = pd.concat([of_reported(table) for table in frames.tables])
+    means = [row for table in frames.tables for row in of_reported(table)]
     missing = dict.fromkeys(why for table in frames.tables for why in reasons(table))
     note = f"""Everything that was measured, as the mean over a variant's reported runs that ended
         ok. The values of each run are in tables/metrics.csv.
@@ -61,53 +62,67 @@ def metrics(frames: Frames) -> Section | None:
         "Metrics",
         means_of(means),
         " ".join(note.split()),
-        spread(values).rename(columns=OWN),
+        frame(values).rename(columns=OWN),
         printed=False,
         folded=True,
     )
 
 
-def means_of(values: pd.DataFrame) -> pd.DataFrame:
+def means_of(values: Sequence[MetricRow]) -> pd.DataFrame:
     """Return the mean over runs of each measured value, one row a value, one column a variant.
 
     Of more than twelve variants the first, the lowest and the highest are shown.
     """
-    keys = ["table", "metric", "name"]
-    means = values.dropna(subset="value").pivot_table("value", keys, "label", sort=False)
-    shown = means.index.to_frame(index=False)
-    if not shown["table"].any():
-        shown = shown.drop(columns="table")
-    if len(means.columns) <= _MANY:
-        columns = {str(label): [plain(v, 5) for v in means[label]] for label in means}
-    else:
-        first = str(means.columns[0])
-        columns = {first: [plain(v, 5) for v in means[first]]}
-        for title, ends, labels in (
-            ("lowest", means.min(axis=1), means.idxmin(axis=1)),
-            ("highest", means.max(axis=1), means.idxmax(axis=1)),
-        ):
-            columns[title] = [f"{plain(v, 5)} ({at})" for v, at in zip(ends, labels, strict=True)]
+    known = [row for row in values if not math.isnan(row.value)]
+    labels = [*dict.fromkeys(row.label for row in known)]
+    groups = grouped(known, lambda row: (row.table, row.metric, row.name))
+    ranks = [
+        {one: i for i, one in enumerate(dict.fromkeys(of))} for of in zip(*groups, strict=True)
+    ]
+    places = sorted(
+        groups, key=lambda place: [of[one] for of, one in zip(ranks, place, strict=True)]
+    )
+    means = [
+        {label: mean(row.value for row in of) for label, of in grouped(groups[at], _label).items()}
+        for at in places
+    ]
+    heads = zip(("table", "metric", "name"), zip(*places, strict=True), strict=True)
+    shown = {head: [*texts] for head, texts in heads if head != "table" or any(texts)}
+    many = len(labels) > _MANY
+    columns = {
+        label: [plain(of.get(label, math.nan), 5) for of in means]
+        for label in labels[: 1 if many else None]
+    }
+    for title, end in (("lowest", min), ("highest", max)) if many else ():
+        ends = [end(of.items(), key=itemgetter(1)) for of in means]
+        columns[title] = [f"{plain(value, 5)} ({label})" for label, value in ends]
     for title, texts in columns.items():
         shown[f"{title} (variant)" if title in shown else title] = texts
-    return shown
+    return pd.DataFrame(shown)
 
 
-def of_reported(table: TableFrames) -> pd.DataFrame:
+def _label(row: MetricRow) -> str:
+    return row.label
+
+
+def of_reported(table: TableFrames) -> list[MetricRow]:
     """Return the measured values of variants, and of their reported runs that ended ok."""
-    return _of_reported(table.metrics, table)
+    ok = _ok(table)
+    return [row for row in table.metrics if row.run in ok]
 
 
-def _of_reported(measured: pd.DataFrame, table: TableFrames) -> pd.DataFrame:
-    ok = table.reported.loc[table.reported["outcome"] == "ok", "id"]
-    return measured[measured["run"].isin(["", *ok])]
+def _ok(table: TableFrames) -> set[str]:
+    """Return the ids of the reported runs that ended ok, and that of what is no run's."""
+    return {"", *(run.id for run in table.reported if run.outcome == "ok")}
 
 
 def reasons(table: TableFrames) -> list[str]:
     """Say which metrics were not measured of which variants, and why."""
-    failed = _of_reported(table.attempts[table.attempts["error"] != ""], table)
+    ok = _ok(table)
+    failed = [row for row in table.attempts if row.error and row.run in ok]
     said = []
-    for (metric, error), own in failed.groupby(["metric", "error"], sort=False):
-        labels = [f"'{label}'" for label in dict.fromkeys(own["label"])]
+    for (metric, error), own in grouped(failed, lambda row: (row.metric, row.error)).items():
+        labels = [f"'{label}'" for label in dict.fromkeys(row.label for row in own)]
         said.append(f"{metric} of {listed(labels)}: {error}.")
     return said
 
@@ -121,17 +136,18 @@ def metrics_pictures(frames: Frames) -> dict[str, Picture]:
     variant differs is left out.
     """
     table, shown = frames.table, cast(frames.table)
-    values = of_reported(table)
-    values = values[values["label"].isin(shown.all) & ~values["metric"].isin(_ELSEWHERE)]
+    values = [
+        row for row in of_reported(table) if row.label in shown.all and row.metric not in _ELSEWHERE
+    ]
     drawn: dict[str, Picture] = {}
-    for metric, own in values.groupby("metric", sort=False):
+    for metric, own in grouped(values, lambda row: row.metric).items():
         quantities = [one for one in _quantities(table, own) if _tells(one.points)]
         along = [one for one in quantities if one.along]
         alone = [one for one in quantities if not one.along]
-        beside = f"{metric}_by_variant" if along else str(metric)
-        for name, kind in ((str(metric), along), (beside, alone)):
+        beside = f"{metric}_by_variant" if along else metric
+        for name, kind in ((metric, along), (beside, alone)):
             if kind:
-                drawn[name] = _picture(str(metric), kind, table, shown)
+                drawn[name] = _picture(metric, kind, table, shown)
     return drawn
 
 
@@ -168,31 +184,29 @@ def _picture(
     return Picture(panels, note=note, columns=min(len(panels), _COLUMNS), interactive=False)
 
 
-def _quantities(table: TableFrames, metric: pd.DataFrame) -> Iterator[_Quantity]:
+def _quantities(table: TableFrames, metric: Sequence[MetricRow]) -> Iterator[_Quantity]:
     """Yield each quantity of a metric, at each place that is apart."""
     # A mean over layers may stand beside the layers, in a row without that coordinate.
-    coordinates = metric["coordinates"].map(lambda at: tuple(sorted(at)))
-    for (name, _), own in metric.groupby(["quantity", coordinates], sort=False):
-        quantity = str(name)
+    groups = grouped(metric, lambda row: (row.quantity, tuple(sorted(row.coordinates))))
+    for (quantity, _), every in groups.items():
         if quantity.endswith(_OF_OTHERS):
             continue
-        at = pd.DataFrame(list(own["coordinates"]), index=own.index)
-        if "split" in at and (split := first_split(at["split"])):
-            at = at[at["split"] == split]
-        at = at[[c for c in at if len(set(at[c])) > 1]]
+        split = first_split(row.coordinates.get("split") for row in every)
+        own = [row for row in every if not split or row.coordinates.get("split") == split]
+        at = {key: {row.coordinates[key] for row in own} for key in own[0].coordinates}
+        at = {key: values for key, values in at.items() if len(values) > 1}
         along = _along(at)
-        apart = [str(c) for c in at if c != along and not (along and _follows(at, str(c), along))]
-        where = [
-            ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in apart)
-            for row in at.to_dict("records")
-        ]
-        place = own.loc[at.index].assign(**{_AT: at[along] if along else 0})
-        for at_place, there in place.groupby(pd.Series(where, at.index), sort=False):
+        apart = [key for key in at if key != along and not (along and _follows(own, key, along))]
+
+        def where(row: MetricRow, apart: Sequence[str] = apart) -> str:
+            return ", ".join(f"{key.replace('_', ' ')} {row.coordinates[key]}" for key in apart)
+
+        for place, there in grouped(own, where).items():
+            placed = [(row, float(row.coordinates[along]) if along else 0.0) for row in there]
             timed = _is_timed(there)
-            drawn = _ratios(table, there) if timed else _means(there)
+            drawn = _ratios(table, placed) if timed else _means(placed)
             if drawn:
-                unit = str(there["unit"].iloc[0])
-                yield _Quantity(quantity, unit, str(at_place), along, drawn, timed)
+                yield _Quantity(quantity, there[0].unit, place, along, drawn, timed)
 
 
 def _tells(drawn: Sequence[Point]) -> bool:
@@ -227,46 +241,54 @@ def _panel(one: _Quantity, table: TableFrames, shown: Cast) -> Lines | Dots:
     return Dots(marks, replace(measured, at=base.value if base else None), title=one.place)
 
 
-def _along(at: pd.DataFrame) -> str:
+def _along(at: Mapping[str, Collection[Coordinate]]) -> str:
     """Return the numeric coordinate of most places; "" where there is none.
 
     Of coordinates that count alike (first and last position, share and tokens) the last.
     """
-    numeric = [str(c) for c in at if pd.api.types.is_numeric_dtype(at[c])]
-    return max(reversed(numeric), key=lambda c: len(set(at[c])), default="")
+    numeric = [key for key, of in at.items() if not any(isinstance(one, str) for one in of)]
+    return max(reversed(numeric), key=lambda key: len(at[key]), default="")
 
 
-def _follows(at: pd.DataFrame, coordinate: str, along: str) -> bool:
+def _follows(rows: Sequence[MetricRow], coordinate: str, along: str) -> bool:
     """Return whether a coordinate is known from another."""
-    return len(at[[along, coordinate]].drop_duplicates()) == len(set(at[along]))
+    both = {(row.coordinates[along], row.coordinates[coordinate]) for row in rows}
+    return len(both) == len({at for at, _ in both})
 
 
-def _is_timed(own: pd.DataFrame) -> bool:
+def _is_timed(own: Sequence[MetricRow]) -> bool:
     """Return whether values of variants are speeds, which differ from turn to turn."""
-    return bool((own["run"] == "").all()) and any(len({*s}) > 1 for s in own["samples"])
+    return not any(row.run for row in own) and any(len({*row.samples}) > 1 for row in own)
 
 
-def _means(own: pd.DataFrame) -> list[Point]:
+#: Values, and where each stands along a coordinate.
+_Placed = Sequence[tuple[MetricRow, float]]
+
+
+def _means(own: _Placed) -> list[Point]:
     """Return means over seeds; what is a variant's own has one value, over none.
 
     Where no value is below 0, as of shares, times and norms, no interval reaches below it. What is
     in nats may be a difference of losses, and keeps Student's interval.
     """
-    means = over_seeds(own.assign(seed=own["seed"].fillna(0)), ["label", _AT], "value")
-    if (own["unit"] != NATS.name).all() and not (own["value"] < 0).any():
-        means["low"], means["high"] = not_negative(means["mean"], means["high"] - means["mean"])
-    return points(means.assign(n=0) if (own["run"] == "").all() else means, "label", _AT)
+    means = over_seeds((row.label, at, row.seed if row.run else 0, row.value) for row, at in own)
+    if not any(row.unit == NATS.name or row.value < 0 for row, _ in own):
+        ends = [not_negative(one.at.value, one.at.high - one.at.value) for one in means]
+        means = [
+            replace(one, at=Estimate(one.at.value, float(low), float(high)))
+            for one, (low, high) in zip(means, ends, strict=True)
+        ]
+    return means if any(row.run for row, _ in own) else [replace(one, n=0) for one in means]
 
 
-def _ratios(table: TableFrames, own: pd.DataFrame) -> list[Point]:
+def _ratios(table: TableFrames, own: _Placed) -> list[Point]:
     """Return speeds as ratios to the baseline's at the same place, with intervals."""
     base = table.plan.baseline
-    of_base = own[own["variant"] == base.id]
-    turns_of = dict(zip(of_base[_AT], of_base["by_process"], strict=True))
+    turns_of = {at: row.by_process for row, at in own if row.variant == base.id}
     found = []
-    for label, at, turns in zip(own["label"], own[_AT], own["by_process"], strict=True):
-        ratio = comparison.speed_ratio(turns, turns_of.get(at, ()))
-        ends = (math.nan, math.nan) if label == base.label else (ratio.low, ratio.high)
+    for row, at in own:
+        ratio = comparison.speed_ratio(row.by_process, turns_of.get(at, ()))
+        ends = (math.nan, math.nan) if row.label == base.label else (ratio.low, ratio.high)
         if not math.isnan(ratio.value):
-            found.append(Point(label, at, Estimate(ratio.value, *ends), ratio.processes))
+            found.append(Point(row.label, at, Estimate(ratio.value, *ends), ratio.processes))
     return sorted(found, key=lambda point: point.x)

@@ -13,7 +13,6 @@ from llama_ablate.report.picture import (
     cast,
     over,
     over_seeds,
-    points,
 )
 from llama_ablate.report.section import SECTIONS, Section, section
 from llama_ablate.terminal import plural
@@ -46,13 +45,13 @@ def sensitivity_picture(frames: Frames) -> Picture | None:
     table, shown = frames.table, cast(frames.table)
     if "lr" not in table.experiment.tune:
         return None
-    losses = tuning.rates(table.runs, table.loss, table.chance)
-    losses = losses[losses["label"].isin(shown.all)]
-    if losses.empty:
+    rates = tuning.rates(table.runs, table.loss, table.chance)
+    chosen = {run.label: json.loads(run.tuned).get("lr") for run in reversed(table.reported)}
+    means = over_seeds(
+        (rate.label, rate.lr, rate.seed, rate.loss) for rate in rates if rate.label in shown.all
+    )
+    if not means:
         return None
-    tuned = table.reported.groupby("label", sort=False)["tuned"].first()
-    chosen = {label: json.loads(point).get("lr") for label, point in tuned.items()}
-    means = points(over_seeds(losses, ["label", "lr"], "loss"), "label", "lr")
     drawn = [replace(point, chosen=chosen.get(point.name) == point.x) for point in means]
     y = Axis(f"{table.split_name} loss ({table.unit.full})")
     panel = Lines(drawn, Axis("learning rate", log=True), y, shown)
