@@ -72,7 +72,14 @@ def test_plan_shows_sizes_runs_and_time_and_writes_nothing(experiment_file, tmp_
     before = sorted(tmp_path.iterdir())
     assert main(["plan", str(file), "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    for word in ("(baseline) *", "mqa", "residual", "KV bytes/token", "runs: 4", "predicted: about"):
+    for word in (
+        "(baseline) *",
+        "mqa",
+        "residual",
+        "KV bytes/token",
+        "runs: 4",
+        "predicted: about",
+    ):
         assert word in out
     assert main(["plan", str(file), "--device", "cpu", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -558,8 +558,8 @@ def test_a_plan_says_which_variants_have_the_rate_of_another_optimizer(experimen
     assert main([*words, "--device", "cpu"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["tables"][0]["warnings"]
     assert told == (
-        "The optimizers of 'muon', 'lion' and of 'adamw (baseline)' differ, with one rate for all: not "
-        "tuned. `tune: {lr: [...]}` chooses a rate for each."
+        "The optimizers of 'muon', 'lion' and of 'adamw (baseline)' differ, with one rate for all: "
+        "not tuned. `tune: {lr: [...]}` chooses a rate for each."
     )
     assert main([*words[:-1], "--device", "cpu"]) == 0
     assert "one rate for all: not tuned" in " ".join(capsys.readouterr().out.split())

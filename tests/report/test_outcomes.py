@@ -17,7 +17,7 @@ from llama_ablate.findings.rows import DIFFERENCE
 from llama_ablate.findings.rows import frame as framed
 from llama_ablate.report import details
 from llama_ablate.report.headline import headline
-from llama_ablate.report.sections import sections
+from llama_ablate.report.sections import SECTIONS, sections
 from llama_ablate.report.warnings import warnings
 from llama_ablate.results.snapshot import RunStatus
 from llama_ablate.training.loop import outcome
@@ -379,3 +379,9 @@ def test_a_step_is_judged_by_how_the_runs_of_both_its_variants_ended():
     assert words(path | gone) == ["better", "collapsed"]
     gone = dict.fromkeys(["one"], ["collapsed"] * 3)
     assert words(path | gone) == ["collapsed", "inconclusive"]  # nothing to compare with
+
+
+def test_how_often_runs_were_lost_is_printed_where_any_was():
+    for loss, printed in ((2.0, False), ("collapsed", True)):
+        made = tables.frames({"": {"base": [2.0, 2.1], "other": [2.2, loss]}})
+        assert SECTIONS["stability"](made).printed is printed
