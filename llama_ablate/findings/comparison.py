@@ -52,7 +52,7 @@ Losses = dict[str, dict[int, float]]
 Pairs = Sequence[tuple[float, float]]
 _ALPHA = 0.05
 #: The interval of a difference from itself.
-_NOTHING = simultaneous({"": []})[""]
+NOTHING = simultaneous({"": []})[""]
 
 
 class Against(NamedTuple):
@@ -93,7 +93,7 @@ def compare(
     for variant in table.variants:
         id_ = variant.id
         own = reported.get(id_, [])
-        at, row = standings.get(id_), standings[id_].row if id_ in standings else _NOTHING
+        at, row = standings.get(id_), standings[id_].row if id_ in standings else NOTHING
         first = Ended.of(run.ended for run in own)
         second = Ended.of(base_ended[run.seed] for run in own if run.seed in base_ended)
         counts = Counter(run.outcome for run in of_variant.get(id_, ()))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +17,8 @@ from llama_ablate.evidence import Contrast, Interval, judged, simultaneous
 from llama_ablate.evidence.factorial import FactorEffect, every_effect
 from llama_ablate.evidence.written import Estimate, decimals, number, p_value
 from llama_ablate.findings import tuning
+from llama_ablate.findings.comparison import NOTHING
+from llama_ablate.findings.controls import held
 from llama_ablate.findings.frames import TableFrames
 from llama_ablate.findings.outcomes import sides
 from llama_ablate.findings.rows import DIFFERENCE, Row, cell, column, columns
@@ -30,7 +32,6 @@ _WIDE = 2  # times the median half width, beyond which a row says why
 #: What an interaction's interval says: two changes together are neither better nor worse.
 _TOGETHER = {"better": "lower together", "worse": "higher together", "equivalent": "add up"}
 _UNKNOWN = "not estimable"
-_OF_INTERVAL = ("alpha", "df", "seed_se", "text_se", "pooled")
 
 
 @dataclass(frozen=True)
@@ -210,12 +211,7 @@ def factors(table: TableFrames) -> list[FactorRow]:
     factors = list(names)
     cells = {cell.id: [cell.levels[name] for name in factors] for cell in _cells(table)}
     return [
-        FactorRow(
-            factor=" x ".join(effect.factors),
-            **_named(effect, names, found),
-            **_decided(effect, found, table),
-            rate=rate if "train.optimizer" in effect.factors else "",
-        )
+        _row(effect, names, found, table, rate if "train.optimizer" in effect.factors else "")
         for effect in sorted(every_effect(cells, factors), key=place)
     ]
 
@@ -383,7 +379,7 @@ def steps(table: TableFrames) -> list[StepRow]:
     plan, experiment = table.plan, table.experiment
     rows = []
     for (now, before), step in step_intervals(table).items():
-        word = _of_step(table, step, now, before)
+        word = held(_of_step(table, step, now, before), table.controls)
         rows.append(
             StepRow(
                 step=now,
@@ -459,18 +455,26 @@ def effects(table: TableFrames) -> list[Contrast]:
     return grid_effects(table.plan, table.losses, table.by_document, table.shares[max(0, look)])
 
 
+class _Named(NamedTuple):
+    """An effect by what changes, and an interaction by what that does in either case."""
+
+    effect: str
+    changed: str = ""
+    present: str = ""
+    with_present: float = math.nan
+    absent: str = ""
+    with_absent: float = math.nan
+
+
 def _named(
     effect: FactorEffect,
     names: Mapping[str, Mapping[int, str]],
     found: Mapping[FactorEffect, Contrast],
-) -> dict[str, Any]:
-    """Name an effect by what changes, and an interaction by what that does in either case."""
+) -> _Named:
     (off, on), *other = effect.levels
     words = names[effect.factors[0]]
     if not other:
-        nothing: dict[str, Any] = dict.fromkeys(("changed", "present", "absent"), "")
-        nothing |= dict.fromkeys(("with_present", "with_absent"), math.nan)
-        return {"effect": f"{words[on]} instead of {words[off]}", **nothing}
+        return _Named(f"{words[on]} instead of {words[off]}")
     # On average over the levels of the other the first change does what it does alone.
     (base, level), second = other[0], names[effect.factors[1]]
     beyond = {base: 0.0} | {
@@ -486,42 +490,53 @@ def _named(
     ]
     known = alone and beyond.keys() == second.keys()
     without = alone[0] - sum(beyond.values()) / len(beyond) if known else math.nan
-    return {
-        "effect": f"{words[on]} with {second[level]}",
-        "changed": words[on],
-        "present": second[level],
-        "with_present": without + beyond.get(level, math.nan),
-        "absent": second[base],
-        "with_absent": without,
-    }
+    both = f"{words[on]} with {second[level]}"
+    there = without + beyond.get(level, math.nan)
+    return _Named(both, words[on], second[level], there, second[base], without)
 
 
-def _decided(
-    effect: FactorEffect, found: Mapping[FactorEffect, Contrast], table: TableFrames
-) -> dict[str, Any]:
-    """Return an effect's interval and verdict: of the cells that it adds, less the others."""
-    if effect not in found:
-        nothing = ("difference", "low", "high", "p_corrected", *_OF_INTERVAL)
-        told = {"why": "its combinations were not run, or failed", "bias": "", "aliases": ""}
-        return {**dict.fromkeys(nothing, math.nan), "verdict": _UNKNOWN, **told, "pooled": False}
-    one, interval = found[effect], found[effect].interval
-    word = judged(interval, table.margin, *sides(table.reported, *_sides(effect, _cells(table))))
-    usual = np.median([other.interval.high - other.interval.low for other in found.values()])
-    why = ""
-    if interval.high - interval.low > _WIDE * usual:
-        of_text = interval.text_se > interval.seed_se
-        why = "the text" if of_text else "few runs" if interval.pooled else "varies over seeds"
-    return {
-        "difference": interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "verdict": _TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
-        "why": why,
-        "bias": table.beside(word, interval, -one.weights.get(table.plan.baseline.id, 0.0)),
-        "p_corrected": interval.p,
-        "aliases": "; ".join(" x ".join(alias) for alias in one.aliases),
-        **{name: getattr(interval, name) for name in _OF_INTERVAL},
-    }
+def _row(
+    effect: FactorEffect,
+    names: Mapping[str, Mapping[int, str]],
+    found: Mapping[FactorEffect, Contrast],
+    table: TableFrames,
+    rate: str,
+) -> FactorRow:
+    """Return an effect with its interval and verdict: of cells that it adds, less the others."""
+    told, one = _named(effect, names, found), found.get(effect)
+    interval = one.interval if one else NOTHING
+    word, why, bias = _UNKNOWN, "its combinations were not run, or failed", ""
+    if one:
+        ended = sides(table.reported, *_sides(effect, _cells(table)))
+        word = held(judged(interval, table.margin, *ended), table.controls)
+        bias = table.beside(word, interval, -one.weights.get(table.plan.baseline.id, 0.0))
+        usual = np.median([other.interval.high - other.interval.low for other in found.values()])
+        of_seeds = "few runs" if interval.pooled else "varies over seeds"
+        wide = interval.high - interval.low > _WIDE * usual
+        why = ("the text" if interval.text_se > interval.seed_se else of_seeds) if wide else ""
+    return FactorRow(
+        factor=" x ".join(effect.factors),
+        effect=told.effect,
+        difference=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        verdict=_TOGETHER.get(word, word) if len(effect.factors) > 1 else word,
+        why=why,
+        bias=bias,
+        p_corrected=interval.p,
+        alpha=interval.alpha if one else math.nan,
+        df=interval.df,
+        seed_se=interval.seed_se,
+        text_se=interval.text_se,
+        pooled=interval.pooled,
+        changed=told.changed,
+        present=told.present,
+        with_present=told.with_present,
+        absent=told.absent,
+        with_absent=told.with_absent,
+        aliases="; ".join(" x ".join(alias) for alias in one.aliases) if one else "",
+        rate=rate,
+    )
 
 
 def _sides(effect: FactorEffect, cells: Sequence[PlannedVariant]) -> tuple[list[str], list[str]]:
@@ -555,7 +570,7 @@ def level_names(plan: PlannedTable, experiment: Experiment) -> dict[str, dict[in
     return names
 
 
-def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> Any:
+def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Experiment) -> object:
     """Return what a factor is in a cell: of a slot, a size, an option, text or `train`."""
     key, _, inner = name.partition(".")
     if key == "train":
@@ -565,7 +580,7 @@ def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Expe
     return cell.model[key][inner] if inner else cell.model[key]
 
 
-def _written(name: str, values: Mapping[int, Any]) -> dict[int, str]:
+def _written(name: str, values: Mapping[int, object]) -> dict[int, str]:
     key = name.rpartition(".")[2]
     if name not in (*SLOTS, "train.optimizer", "data.tokenizer"):
         return {level: f"{key}={written(value)}" for level, value in values.items()}

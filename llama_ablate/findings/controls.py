@@ -115,16 +115,20 @@ def failing(checks: Mapping[Kind, Check], *, seen_to_differ: bool) -> str:
     return "; ".join(checks[kind].why for kind in needed if not checks[kind].holds)
 
 
+def held(word: str, checks: Mapping[Kind, Check]) -> str:
+    """Return a verdict; `no verdict` where a control fails that it needs."""
+    seen = word in ("better", "worse")
+    needs = seen or word == "equivalent"
+    return "no verdict" if needs and failing(checks, seen_to_differ=seen) else word
+
+
 def withheld(row: ComparisonRow, checks: Mapping[Kind, Check]) -> ComparisonRow:
-    """Return a row whose verdict is `no verdict` where a control fails that the verdict needs.
+    """Return a row of a comparison with the verdict that controls leave it.
 
     A variant that is equal bit for bit is equivalent whatever other arms show.
     """
-    seen_to_differ = row.verdict in ("better", "worse")
-    needs = seen_to_differ or (row.verdict == "equivalent" and not row.low == row.high == 0)
-    if row.role or not needs or not failing(checks, seen_to_differ=seen_to_differ):
-        return row
-    return replace(row, verdict="no verdict", bias="")
+    word = row.verdict if row.role or row.low == row.high == 0 else held(row.verdict, checks)
+    return row if word == row.verdict else replace(row, verdict=word, bias="")
 
 
 def same(row: ComparisonRow) -> Check:

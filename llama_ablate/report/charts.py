@@ -370,7 +370,7 @@ def _either(signal: str, a: _Ends, b: _Ends) -> list[Spec]:
     return [{"expr": f"{signal} ? {x:.6g} : {y:.6g}"} for x, y in zip(a, b, strict=True)]
 
 
-def _beyond(near: _Ends) -> Iterable[tuple[str, str, Any]]:
+def _beyond(near: _Ends) -> Iterable[tuple[str, str, object]]:
     """Return on which side what test leaves the axis, and where its arrow stands."""
     yield "left", f"datum.difference < {near[0]}", 5
     yield "right", f"datum.difference > {near[1]}", {"expr": "width - 5"}

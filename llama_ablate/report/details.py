@@ -271,7 +271,7 @@ def _left_out(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> list[
     return [f"left out of {label}: {outcomes(own)}" for label, own in ended.items() if own]
 
 
-def _changed(both: Sequence[Any]) -> str:
+def _changed(both: Sequence[object]) -> str:
     return " -> ".join(map(entry_text, without_shared(*both)))
 
 

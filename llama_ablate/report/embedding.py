@@ -58,7 +58,7 @@ def _numbered(texts: Iterable[str]) -> dict[str, str]:
     return {text: f"a{at}" for at, text in enumerate(dict.fromkeys(texts))}
 
 
-def charts(made: Sequence[Made[Chart]], runs: Mapping[str, Any]) -> str:
+def charts(made: Sequence[Made[Chart]], runs: Mapping[str, object]) -> str:
     """Return charts as JSON for the page's script, by name and table, and `runs` as they are."""
     places: dict[str, dict[str, Any]] = {}
     for one in made:
@@ -72,12 +72,12 @@ def charts(made: Sequence[Made[Chart]], runs: Mapping[str, Any]) -> str:
     return to_json({"charts": places, "runs": runs})
 
 
-def to_json(values: Any) -> str:
+def to_json(values: object) -> str:
     """Write JSON without spaces."""
     return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def plain(value: Any, digits: int = _DIGITS) -> Any:
+def plain(value: object, digits: int = _DIGITS) -> object:
     """Return a value as JSON has it: a number rounded, and none where it is not finite."""
     value = value.item() if hasattr(value, "item") else value
     if not isinstance(value, float):

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
@@ -125,12 +124,14 @@ def _of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
     return _table("all-comparison", pd.concat(each, ignore_index=True).fillna(""), told)
 
 
-def _table(base: str, shown: pd.DataFrame, told: str, *more: Any) -> dict[str, bytes]:
-    every = tables.in_latex(shown, told, base, *more)
+def _table(
+    base: str, shown: pd.DataFrame, told: str, short: int = 0, note: str = ""
+) -> dict[str, bytes]:
+    every = tables.in_latex(shown, told, base, short, note)
     return {f"{base}{end}.tex": text.encode() for end, text in every.items()}
 
 
-def _rendered(template: str, **values: Any) -> bytes:
+def _rendered(template: str, **values: object) -> bytes:
     """Return a template of LaTeX with values, whose texts are printed as they are."""
     environment = jinja2.Environment(
         *("<%", "%>", "<<", ">>", "<#", "#>"),
@@ -165,7 +166,7 @@ def _architecture(plan: PlannedTable) -> str:
     return listed([_component(model[slot]) for slot in SLOTS if slot in model])
 
 
-def _component(entry: Any) -> str:
+def _component(entry: object) -> str:
     return entry_text(entry, options=False)
 
 
@@ -184,7 +185,7 @@ def _references(experiments: Sequence[Frames]) -> tuple[list[str], bytes]:
     return keys, "\n\n".join(cited).replace("VERSION", __version__).encode()
 
 
-def _used(value: Any, slot: str = "") -> Iterator[str]:
+def _used(value: object, slot: str = "") -> Iterator[str]:
     """Yield the components that a plan names, as `norm:rmsnorm`: one, or those of a pattern."""
     if isinstance(value, str):
         yield f"{slot}:{value}"

@@ -4,7 +4,6 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -187,7 +186,7 @@ def save_csv(parts: Iterable[pd.DataFrame], path: Path) -> None:
     disk.replace(path, write)
 
 
-def _no_formula(cell: Any) -> Any:
+def _no_formula(cell: object) -> object:
     """Quote text that a spreadsheet would compute as a formula.
 
     A step of a path (`+rmsnorm`) calls nothing and refers to nothing: it stays as it is.

@@ -186,6 +186,27 @@ def test_a_factorial_design_names_the_effects_that_decide():
     assert "; no interaction is seen." in told
 
 
+def test_where_a_control_fails_no_factor_and_no_step_has_a_word_that_needs_it():
+    cells = list(itertools.product((0, 1), repeat=2))
+    levels = {f"{n}{b}": {"norm": n, "block": b} for n, b in cells}
+    losses = {f"{n}{b}": moved(-0.3 * n, 1 - n / 2 + b / 3) for n, b in cells}
+    axes = {"norm": ["a", "b"], "block": ["a", "b"]}
+    made = {"roles": {"harm": "positive"}, "margin": "0.05 nats"}
+    for harm, word in ((0.3, "equivalent"), (0.0, "no verdict")):
+        table = frames(
+            {"": {**losses, "harm": moved(harm)}},
+            levels=levels,
+            variants={"design": "product", "axes": axes},
+            **made,
+        ).table
+        words = {row.effect: row.verdict for row in contrasts.factors(table)}
+        assert words["norm1 instead of norm0"] == "better"  # which needs no positive control
+        assert words["block1 instead of block0"] == word
+        path = {"base": BASE, "+a": moved(0.001), "+b": moved(-0.2), "harm": moved(harm)}
+        table = frames({"": path}, variants={"design": "path"}, **made).table
+        assert [row.verdict for row in contrasts.steps(table)] == [word, "better"]
+
+
 def test_two_precisions_in_two_tables_are_told_in_one_sentence_and_in_the_facts():
     """As of the rungs of a ladder, each of which is of one precision."""
     made = frames({name: {"base": BASE, "a": moved(0.0)} for name in ("small", "large")})
