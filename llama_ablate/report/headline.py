@@ -327,11 +327,9 @@ def _factors(table: TableFrames) -> str:
         return ""
     axes = contrasts.axes(table)
     if any(axis.levels > 2 for axis in axes):
-        each = [
-            f"{axis.axis} by {axis.of_range()} {table.unit.name} (lowest: {axis.lowest})"
-            for axis in axes
-        ]
-        told = f"the levels of an axis lie apart: {', '.join(each)}"
+        unit = table.unit.name
+        each = [f"{one.axis} by {one.of_range()} {unit} (lowest: {one.lowest})" for one in axes]
+        told = ", ".join(each).replace(" by ", " moves the loss by ", 1)
     else:
         alone = _by_size([row for row in rows if not row.changed])
         told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")

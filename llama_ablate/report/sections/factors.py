@@ -2,18 +2,23 @@
 
 from llama_ablate.evidence.written import Estimate
 from llama_ablate.findings import contrasts
-from llama_ablate.findings.frames import Frames
+from llama_ablate.findings.frames import Frames, TableFrames
 from llama_ablate.report.picture import FIGURES, Axis, Dot, Dots, Picture
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
 
 _MANY = 10  # interactions, beyond which they are folded away
 
 
+def _has_ranges(table: TableFrames) -> bool:
+    """Return whether an axis has more than two levels; of two the range is their effect."""
+    return any(row.levels > 2 for row in contrasts.axes(table))
+
+
 @SECTIONS.register("axes", every_table=True)
 def _axes_section(frames: Frames) -> Section | None:
     table = frames.table
     rows = contrasts.axes(table)
-    if all(row.levels == 2 for row in rows):  # whose ranges are their effects
+    if not _has_ranges(table):
         return None
     return section(
         "Which axis matters",
@@ -81,6 +86,6 @@ def factors_picture(frames: Frames) -> Picture | None:
     runs = sum(row.n for row in table.comparison)
     return Picture(
         [Dots(marks, Axis(f"effect on the loss ({table.unit.name})", at=0), margin=table.margin)],
-        "factors",
+        "axes" if _has_ranges(table) else "factors",
         f"Bars are 95% intervals that hold for all rows at once, n = {runs} runs.",
     )
