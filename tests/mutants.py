@@ -598,7 +598,7 @@ WINGS = (
         "a row that is decided goes on to the next look",
         "findings/stages.py",
         "decided",
-        "word != 'inconclusive' or look == last or own.lost or of_base.lost",
+        "word != 'inconclusive' or (not is_last and settled(row, look))",
         "False",
         ("tests/report/test_stages.py", LOOKS),
     ),
