@@ -17,6 +17,7 @@ from llama_ablate.design.variants import variants_of
 from llama_ablate.launch import local
 from llama_ablate.launch.environment import cores
 from llama_ablate.model.decoder import REGISTRIES
+from llama_ablate.results import Store
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 from tests.in_process import run_in_process
 from tests.quiet import within
@@ -109,9 +110,23 @@ def test_plan_says_that_a_tokenizer_loses_text(experiment_file, words_tokenizer,
 
 def test_status_counts_outcomes(results, capsys):
     assert main(["status", str(results)]) == 0
-    assert "4 runs: 4 ok" in capsys.readouterr().out
+    assert "4 runs: 4 too short" in capsys.readouterr().out
     assert main(["status", str(results), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 4}
+
+
+def test_a_run_is_shown_by_its_id_by_its_folder_and_as_a_bar_names_it(results, capsys):
+    plan = Store(results).plan
+    run = next(r for r in plan.runs.values() if r.variant == plan.tables[0].baseline.id)
+    folder = next(path.name for path in (results / "runs").iterdir() if path.name.endswith(run.id))
+    told = []
+    for name in (run.id, folder, "baseline s0", "mha s0", "mha (baseline) s0"):
+        assert main(["show", str(results), name]) == 0
+        told.append(capsys.readouterr().out)
+    assert len({*told}) == 1
+    assert run.id in told[0]
+    assert main(["show", str(results), "mha s7"]) == 2
+    assert "'mha s7' is not a variant or run" in capsys.readouterr().err
 
 
 def test_show_looks_at_the_grid_a_variant_or_a_run(results, capsys):

@@ -106,7 +106,7 @@ def test_a_plan_that_leaves_finished_runs_out_is_kept_and_shows_them(
         assert f"llama-ablate show '{earlier}'" in error
     assert not breaches(root)
     assert main(["status", str(earlier)]) == 0
-    assert "4 runs: 4 ok" in capsys.readouterr().out
+    assert "4 runs: 4 too short" in capsys.readouterr().out
     assert main(["show", str(earlier), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["outcome"] for row in rows] == ["2 too short", "2 too short"]

@@ -34,8 +34,8 @@ def run(options: ShowOptions) -> Answer:
     from llama_ablate.results import Results
 
     results = Results.open(options.folder)
-    if options.what in results.plan.runs:
-        return Answer(*details.run(results, options.what))
+    if options.what and (named := selection.run(results.plan, options.what)):
+        return Answer(*details.run(results, named))
     table = selection.table({table.name: table for table in results.plan.tables}, options.table)
     if options.what is not None:
         variant = selection.variant(

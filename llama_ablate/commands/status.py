@@ -52,21 +52,27 @@ def run(options: StatusOptions) -> Answer:
 def _once(results: "Results") -> Answer:
     runs = _needed(results, _asked(results))
     counts = Counter(run.outcome for run in runs)
+    bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
+    # Of a run that ended `ok` the reason says that it was too short, as reports have it.
+    told = [replace(run, outcome="too short") if _is_short(run) else run for run in runs]
     by_label: dict[str, Counter[str]] = {}
-    for run in runs:
+    for run in told:
         by_label.setdefault(run.label, Counter())[run.outcome] += 1
     width = max(map(len, by_label), default=0)
     lines = [f"{label:{width}}  {_listed(counted)}" for label, counted in by_label.items()]
-    shown: list[str | DataFrame] = [f"{results.root}: {_summary(runs)}", "\n".join(lines)]
+    shown: list[str | DataFrame] = [f"{results.root}: {_summary(told)}", "\n".join(lines)]
     if running := [run for run in runs if run.outcome == "running"]:
         from llama_ablate.commands.shared import progress
 
         shown.append(progress.cells(results, running))
-    bad = [run for run in runs if run.outcome not in ("ok", "running", "pending")]
-    if bad:
-        shown.append("\n".join(f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in bad))
+    if why := [run for run in told if run.outcome not in ("ok", "running", "pending")]:
+        shown.append("\n".join(f"{r.label} s{r.seed}: {r.outcome}: {r.reason}" for r in why))
     values = {"runs": [_plain(run) for run in runs], "outcomes": counts}
     return Answer(shown if running else "\n\n".join(map(str, shown)), values, 1 if bad else 0)
+
+
+def _is_short(run: "RunStatus") -> bool:
+    return run.outcome == "ok" and bool(run.reason)
 
 
 def _asked(results: "Results") -> Collection[str]:

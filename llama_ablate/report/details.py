@@ -133,14 +133,16 @@ def run(results: Results, run_id: str) -> Shown:
         planned = results.plan.runs[run_id].model_dump(mode="json")
         return f"{run_id}: pending", {**planned, "outcome": "pending"}
     record, curve = results.record(run_id), results.curve(run_id)
-    folder = str(results.folder(run_id))
+    folder = results.folder(run_id)
     head = f"{record.label} s{record.seed} ({record.id}): {record.outcome} {record.reason}".rstrip()
-    lines = [head, folder, "", _architecture(record.model), ""]
+    trained = results.plan.runs[run_id].train
+    lines = [head, *([str(folder)] if folder else []), "", _architecture(record.model), ""]
+    lines += [f"train.{key}: {entry_text(value)}" for key, value in trained.items()]
     lines += [f"{name}: {written.plain(value, 6)}" for name, value in record.numbers.items()]
     lines += [f"{name}: not measured: {why}" for name, why in record.unmeasured.items()]
     if curve:
         lines += ["", tables.text(pd.DataFrame(curve[-5:]).map(lambda v: written.plain(v, 6)))]
-    return "\n".join(lines), {**asdict(record), "curve": curve, "folder": folder}
+    return "\n".join(lines), {**asdict(record), "curve": curve, "folder": str(folder)}
 
 
 def pair(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> Shown:

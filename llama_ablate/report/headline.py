@@ -108,10 +108,17 @@ def facts(frames: Frames) -> str:
         f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of {experiment.train.batch} x "
         f"{experiment.model.context}){_passes(plan)}",
         " or ".join(optimizers),
-        "learning rate " + ("tuned" if "lr" in experiment.tune else f"{experiment.train.lr:g}"),
+        f"learning rate {'tuned' if 'lr' in experiment.tune else learning_rate(frames)}",
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
     ]
     return f"{', '.join(text)}. {computed(frames)}"
+
+
+def learning_rate(frames: Frames) -> str:
+    """Write the learning rate of all variants; of several the least and the most."""
+    shared = frames.plan.experiment.train.lr
+    each = {v.train.get("lr", shared) for v in frames.table.plan.variants if not v.role}
+    return _ends([*each], "{:g}".format) + ", by variant" * (len(each) > 1)
 
 
 def _passes(plan: PlanDocument) -> str:

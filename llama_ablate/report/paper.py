@@ -28,7 +28,7 @@ from llama_ablate.findings.frames import Frames
 from llama_ablate.findings.rows import cells
 from llama_ablate.findings.union import union
 from llama_ablate.report import latex, plots, tables
-from llama_ablate.report.headline import computed
+from llama_ablate.report.headline import computed, learning_rate
 from llama_ablate.report.section import Section
 from llama_ablate.report.sections import FIGURES, sections
 from llama_ablate.report.warnings import warnings
@@ -109,7 +109,8 @@ def _of_all(experiments: Sequence[Frames]) -> dict[str, bytes]:
         told += "over all rows."
     except ConfigError as error:
         parts = experiments
-        told += f"over the rows of one experiment ({error})."
+        why = str(error).removesuffix(": no table of both")
+        told += f"over the rows of one experiment ({why})."
     each = []
     for table in (table for part in parts for table in part.tables):
         shown = cells(table.comparison)
@@ -141,7 +142,7 @@ def _rendered(template: str, **values: object) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own = (_span, _text, _architecture, _component, computed, warnings)
+    own = (_span, _text, _architecture, _component, computed, learning_rate, warnings)
     environment.filters |= {one.__name__.strip("_"): one for one in own}
     return environment.get_template(template).render(values).encode()
 

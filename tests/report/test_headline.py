@@ -285,3 +285,10 @@ def test_the_facts_tell_every_matching_and_how_many_seeds_are_reported():
     assert "not matched or matched on parameters (by table)" in told
     one = facts(frames({"": table}, planned={"": {"match": "active_parameters"}}))
     assert "matched on active_parameters." in one
+
+
+def test_where_the_learning_rate_is_an_axis_the_facts_tell_its_ends():
+    rates = {"a": {"train": {"lr": 0.03}}, "b": {"train": {"lr": 0.003}}}
+    losses = {"base": BASE, "a": moved(0.1), "b": moved(0.2)}
+    told = facts(frames({"": losses}, changes=rates))
+    assert "learning rate 0.001 to 0.03, by variant," in told

@@ -21,6 +21,21 @@ def table(tables: Mapping[str, Table], name: str | None) -> Table:
         raise ConfigError(f"--table {name}: {error}") from None
 
 
+def run(plan: PlanDocument, name: str) -> str | None:
+    """Return the run of an id, of `LABEL sSEED` as a bar shows it, or of its folder; else None.
+
+    Raises ConfigError where several runs have the name, at several tuned points.
+    """
+    if (id_ := name.rpartition("--")[2]) in plan.runs:
+        return id_
+    label, _, seed = name.rpartition(" s")
+    called = {found.id for table in plan.tables if (found := plan.variant(label, table))}
+    named = [r.id for r in plan.runs.values() if r.variant in called and seed == str(r.seed)]
+    if len(named) > 1:
+        raise ConfigError(f"'{name}' is {len(named)} runs; allowed: {', '.join(named)}")
+    return named[0] if named else None
+
+
 def variant(
     plan: PlanDocument, table: PlannedTable, name: str, root: object, what: str = "variant"
 ) -> PlannedVariant:
