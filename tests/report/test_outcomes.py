@@ -262,7 +262,7 @@ def test_a_run_that_is_stuck_below_one_that_falls_counts_as_too_short_everywhere
     assert rates.to_dict() == {"base": 0, "flat": 0, "far": 2}
     answer = status._once(results)
     assert answer.code == 1
-    assert "flat  2 ok" in answer.text
+    assert "flat  2 too short" in answer.text
     assert "far s0: collapsed" in answer.text
     alone = results_of({key: own for key, own in curves.items() if key[0] != "far"})
     assert status._once(alone).code == 0
