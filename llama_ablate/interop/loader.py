@@ -166,7 +166,7 @@ def _run_id(store: Store, name: str) -> str:
     plan = store.plan.named()
     if name in plan.runs:
         return name
-    called = {found.id for table in plan.tables if (found := plan.variant(name, table))}
+    called = plan.called(name)
     for run in plan.runs.values():
         if run.variant in called and store.runs.weights(run.id):
             return run.id

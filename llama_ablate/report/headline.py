@@ -56,6 +56,7 @@ _TRENDS = {
 _CONTROLS = {"aa": "the repeated baseline", "positive": "the positive control"}
 _MOST = 4  # names of one kind
 _BILLION = 1e9
+_count = "{:,}".format
 _DECIDED = ("supported", "refuted")
 _FEW = 3  # of what decides nothing; hypotheses that are all told; tables that are
 _ENDS = 2  # hypotheses of other numbers than the table's that are told of many
@@ -94,9 +95,9 @@ def facts(frames: Frames) -> str:
     variants = frames.table.plan.variants
     arms = sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
-    seeds = f"{_range(looks)} {plural(looks[-1], 'seed')}"
-    tokens = _range([table.tokens_per_run for table in plan.tables])
-    steps = _range([table.steps for table in plan.tables])
+    seeds = f"{_ends(looks, _count)} {plural(looks[-1], 'seed')}"
+    tokens = _ends([table.tokens_per_run for table in plan.tables], _count)
+    steps = _ends([table.steps for table in plan.tables], _count)
     matches = dict.fromkeys(table.matching for table in plan.tables)
     shared = experiment.train.optimizer
     optimizers = dict.fromkeys(entry_text(v.train.get("optimizer", shared)) for v in variants)
@@ -141,11 +142,6 @@ def computed(frames: Frames) -> str:
         f"{plural(threads, 'thread')} a worker"
         f"{', training steps compiled' if frames.compute.get('compiled') else ''}."
     )
-
-
-def _range(values: Sequence[int]) -> str:
-    """Write the least and the most of some counts; once, where they are the same."""
-    return " to ".join(dict.fromkeys(f"{value:,}" for value in (min(values), max(values))))
 
 
 def _hypotheses(frames: Frames) -> Iterator[str]:
@@ -335,8 +331,11 @@ def _factors(table: TableFrames) -> str:
     axes = contrasts.axes(table)
     if any(axis.levels > 2 for axis in axes):
         unit = table.unit.name
-        each = [f"{one.axis} by {one.of_range()} {unit} (lowest: {one.lowest})" for one in axes]
-        told = ", ".join(each).replace(" by ", " moves the loss by ", 1)
+        by = ("moves the loss by", *["by"] * (len(axes) - 1))
+        each = zip(axes, by, strict=True)
+        told = ", ".join(
+            f"{one.axis} {how} {one.of_range()} {unit} (lowest: {one.lowest})" for one, how in each
+        )
     else:
         alone = _by_size([row for row in rows if not row.changed])
         told = _by_word([(_quoted(row.effect), row) for row in alone], table, "")

@@ -363,6 +363,10 @@ class PlanDocument(_Part):
         called = (v for v in table.variants if name in (v.label, v.id))
         return next(called, table.baseline if name in baselines.aliases(*own) else None)
 
+    def called(self, name: str) -> set[str]:
+        """Return the ids of the variants of any table that a name stands for."""
+        return {found.id for table in self.tables if (found := self.variant(name, table))}
+
     @property
     def hypotheses(self) -> list[Hypothesis]:
         """The hypotheses that are stated, about the labels of variants."""

@@ -29,7 +29,7 @@ def run(plan: PlanDocument, name: str) -> str | None:
     if (id_ := name.rpartition("--")[2]) in plan.runs:
         return id_
     label, _, seed = name.rpartition(" s")
-    called = {found.id for table in plan.tables if (found := plan.variant(label, table))}
+    called = plan.called(label)
     named = [r.id for r in plan.runs.values() if r.variant in called and seed == str(r.seed)]
     if len(named) > 1:
         raise ConfigError(f"'{name}' is {len(named)} runs; allowed: {', '.join(named)}")
