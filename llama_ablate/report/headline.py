@@ -330,8 +330,7 @@ def _factors(table: TableFrames) -> str:
         return ""
     axes = contrasts.axes(table)
     if any(axis.levels > 2 for axis in axes):
-        unit = table.unit.name
-        by = ("moves the loss by", *["by"] * (len(axes) - 1))
+        by, unit = ("moves the loss by", *["by"] * (len(axes) - 1)), table.unit.name
         each = zip(axes, by, strict=True)
         told = ", ".join(
             f"{one.axis} {how} {one.of_range()} {unit} (lowest: {one.lowest})" for one, how in each
@@ -344,8 +343,10 @@ def _factors(table: TableFrames) -> str:
     said = "; ".join(
         f"{row.effect} are {row.verdict} ({_signed(row, table)})" for row in seen[:_FEW]
     )
-    which = said or "no interaction is seen"
-    return f"on average over the other factors, {told}" + f"; {which}" * bool(together)
+    return (
+        f"on average over the other factors, {told}"
+        + f"; {said or 'no interaction is seen'}" * bool(together)
+    )
 
 
 def _steps(table: TableFrames) -> str:

@@ -333,6 +333,9 @@ def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for table in frames.tables:
         for run in (run.id for run in table.runs if run.outcome in FINAL):
+            if run in found:  # of a table before
+                found[run]["tables"].append(table.plan.name)
+                continue
             curve = table.curve(run)
             every = range(len(curve))
             read = [at for at in every if math.isfinite(curve[at][_CURVE[-1]])]
@@ -340,8 +343,7 @@ def _curves(frames: Frames) -> dict[str, dict[str, Any]]:
             points = [
                 [embedding.plain(curve[at].get(k), 4) for k in _CURVE] for at in sorted({*thin})
             ]
-            found.setdefault(run, {"tables": [], "of": len(curve), "points": points})
-            found[run]["tables"].append(table.plan.name)
+            found[run] = {"tables": [table.plan.name], "of": len(curve), "points": points}
     return found
 
 
