@@ -189,14 +189,13 @@ def _controls(frames: Frames) -> Iterator[str]:
 
 def _turned(frames: Frames) -> Iterator[str]:
     """Yield which verdicts were the contrary at a shorter length."""
-    told = [
+    told = dict.fromkeys(
         f"{name} (up to {tokens / 1e6:.3g}M tokens)"
         for table in frames.tables
         for name, tokens in lengths.turned(lengths.by_length(table)).items()
-    ]
+    )
     if told:
-        each = [*dict.fromkeys(told)]
-        yield f"Reverses with the length of training: {_listed(each, ', ', _FEW)}."
+        yield f"Reverses with the length of training: {_listed([*told], ', ', _FEW)}."
 
 
 def _bias(frames: Frames) -> Iterator[str]:
@@ -295,8 +294,8 @@ def _scope(frames: Frames) -> Iterator[str]:
     sizes = [table.baseline.parameters for table in tables]
     tokens = [table.tokens_per_run for table in tables]
     each = [run / size for run, size in zip(tokens, sizes, strict=True)]
-    seeds = [row.n for table in frames.tables for row in table.comparison if not row.role]
-    most = max(seeds, default=0)
+    every = (row for table in frames.tables for row in table.comparison if not row.role)
+    most = max((row.n for row in every), default=0)
     yield (
         f"On {_and([*texts])}, at {_ends(sizes, _millions)} parameters and "
         f"{_ends(each, lambda x: f'{x:.2g}')} tokens a parameter; {most} {plural(most, 'seed')}."
@@ -343,10 +342,8 @@ def _factors(table: TableFrames) -> str:
     said = "; ".join(
         f"{row.effect} are {row.verdict} ({_signed(row, table)})" for row in seen[:_FEW]
     )
-    return (
-        f"on average over the other factors, {told}"
-        + f"; {said or 'no interaction is seen'}" * bool(together)
-    )
+    which = said or "no interaction is seen"
+    return f"on average over the other factors, {told}" + f"; {which}" * bool(together)
 
 
 def _steps(table: TableFrames) -> str:
