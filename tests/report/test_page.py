@@ -401,7 +401,9 @@ def test_a_filter_leaves_the_same_rows_in_the_chart(tmp_path, show, monkeypatch)
     tab.locator("#comparison .lead input[type=search]").fill("rope")
     assert axis(tab)[-2:] == ["rope-theta=100", "rope-theta=500000"]
     assert "no-position" not in axis(tab)
-    assert tab.locator("#comparison .lead tbody tr:not([hidden])").count() == 2
+    rows = tab.locator("#comparison .lead tbody tr:not([hidden])")
+    assert rows.count() == 3  # those, and the baseline, which the chart draws as its line
+    assert rows.first.inner_text().startswith("rope-theta=10000 (baseline)")
     tab.locator("#comparison .lead tr:not([hidden]) td button").first.click()
     assert "of 92 points of a curve at most 50 are drawn" in tab.locator("#panel").inner_text()
     assert tab.locator("#panel tbody tr").count() == 7 + 1
