@@ -66,6 +66,9 @@ def attend(
     scale = (scale or 1 / math.sqrt(E)) * ctx.scores
     seen = k_BKSE.shape[2]
     mask, causal = ctx.mask(window, seen)
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
+        # Heads that are made one of, as in differential attention, have the bias of that one.
+        mask = mask.repeat_interleave(H // mask.shape[-3], -3)
     if sink_H is not None:
         k_BKSE, v_BKSE = (F.pad(x, (0, 0, 0, 1)) for x in (k_BKSE, v_BKSE))
         mask, causal = _with_sink(mask, sink_H, T, seen), False
