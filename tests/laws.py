@@ -121,8 +121,8 @@ OPTIONS = {
     "block": [
         {"name": "pre", "residual": 0.5},
         *({"name": name, "x0": True} for name in ("pre", "post", "sandwich", "parallel")),
-        {"name": "hyper", "streams": 2, "kind": "static", "x0": True},
-        {"name": "hyper", "streams": 3, "kind": "mhc"},
+        {"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},
+        {"name": "hyper-connections", "streams": 3, "kind": "mhc"},
     ],
 }
 #: Options that change what a forward pass costs, and not what it computes.

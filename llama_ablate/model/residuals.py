@@ -83,7 +83,7 @@ class _Streams(nn.Module):
         return 2 * (times * weights(self) + N * (N + 1) * self.dim)
 
 
-@BLOCKS.register("hyper")
+@BLOCKS.register("hyper-connections")
 class HyperConnections(Block):
     """Keep several residual streams (Zhu et al. 2024, hyper-connections, arXiv:2409.19606).
 
@@ -136,8 +136,8 @@ class HyperConnections(Block):
         return self.attn_streams.flops() + self.ffn_streams.flops()
 
 
-@BLOCKS.register("attention-residual")
-class AttentionResidual(Block):
+@BLOCKS.register("attention-residuals")
+class AttentionResiduals(Block):
     """Let each sub-layer attend over all earlier outputs (Kimi 2026, arXiv:2603.15031).
 
     The input of a sub-layer is a weighted sum of the embedding and of what all sub-layers before it

@@ -13,7 +13,7 @@ from llama_ablate.model.decoder import build, init_weights
 from llama_ablate.model.feedforward import FEEDFORWARDS, SwiGLU
 from llama_ablate.model.positions import Position
 from llama_ablate.model.residuals import (
-    AttentionResidual,
+    AttentionResiduals,
     HyperConnections,
     doubly_stochastic,
 )
@@ -22,7 +22,7 @@ from tests.conftest import LLAMA, SMALL, make_spec
 from tests.laws import TOKENS
 
 B, T, D = 2, 3, 5
-HYPER = [{"name": "hyper", "kind": kind} for kind in ("static", "dynamic", "mhc")]
+HYPER = [{"name": "hyper-connections", "kind": kind} for kind in ("static", "dynamic", "mhc")]
 
 
 class Times(nn.Module):
@@ -108,7 +108,7 @@ def test_attention_residuals_weigh_all_earlier_outputs():
     layers = 2
     sublayers = [(Times(2.0 + i), Times(5.0 + i)) for i in range(layers)]
     blocks = [
-        ready(AttentionResidual(*pair, nn.Identity, D, i, layers))
+        ready(AttentionResiduals(*pair, nn.Identity, D, i, layers))
         for i, pair in enumerate(sublayers)
     ]
     x, ctx = random(B, T, D, seed=9), Context(0, T, Position())
@@ -146,17 +146,19 @@ def test_x0_starts_as_the_model_without():
         assert torch.equal(model_of({"name": name, "x0": True})(TOKENS), model_of(name)(TOKENS))
 
 
-@pytest.mark.parametrize("other", ["pre", "attention-residual", {"name": "hyper", "streams": 2}])
+@pytest.mark.parametrize(
+    "other", ["pre", "attention-residuals", {"name": "hyper-connections", "streams": 2}]
+)
 def test_blocks_with_different_streams_are_no_pattern(other):
     with pytest.raises(ConfigError, match="keep different residual streams") as caught:
-        model_of({"pattern": ["hyper", other]})
+        model_of({"pattern": ["hyper-connections", other]})
     assert caught.value.where == ("block",)
 
 
 @pytest.mark.parametrize("streams", [0, 1, -3, 65])
 def test_a_number_of_streams_that_cannot_be_is_refused(streams):
     with pytest.raises(ConfigError, match=f"streams {streams}: must be from 2 to 64"):
-        model_of({"name": "hyper", "streams": streams})
+        model_of({"name": "hyper-connections", "streams": streams})
 
 
 def test_what_streams_cost_is_the_closed_form():
@@ -172,7 +174,7 @@ def test_what_streams_cost_is_the_closed_form():
         assert counts.parameters - plain.parameters == sublayers * parameters
         flops = 2 * (projected[kind] * (n if kind == "dynamic" else 1) + n * (n + 1) * d)
         assert counts.flops_per_token - plain.flops_per_token == sublayers * flops
-    counts = count(make_spec(**LLAMA | {"block": "attention-residual"}))
+    counts = count(make_spec(**LLAMA | {"block": "attention-residuals"}))
     assert counts.parameters - plain.parameters == sublayers * d  # none before the first, one last
     assert counts.flops_per_token == plain.flops_per_token
 

@@ -349,7 +349,8 @@ class Differential(SharedHeads):
         kv_heads: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(dim, 2 * heads, kv_heads or heads, head_dim, bias, norm, **options)
+        shared = heads if kv_heads is None else kv_heads
+        super().__init__(dim, 2 * heads, shared, head_dim, bias, norm, **options)
         self.subtract = Linear(dim, heads, bias=bias)
 
     def read_out(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
