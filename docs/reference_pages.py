@@ -1,9 +1,10 @@
 """The generated pages: what registries, the schema, the commands and the glossary declare."""
 
+import inspect
 import re
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from llama_ablate.commands.cli import COMMANDS, parser
 from llama_ablate.config import experiment, schema
 from llama_ablate.config import section_keys as sections
 from llama_ablate.design.summary import resolve_preset, summarize
+from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.report.glossary import GLOSSARY
 
 DOCS = Path(__file__).parent
@@ -194,17 +196,44 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _entries(slot: str) -> str:
-    rows = [
-        [
-            f"`{row['name']}`",
-            row["summary"],
-            ", ".join(
-                f"`{n}` = {components.written(o['default'])}" for n, o in row["options"].items()
-            ),
-        ]
-        for row in components.listing(slot)
+    """Return a table of components, and below it what several inherit: options of a base class."""
+    rows, inherited = [], {}
+    for row in components.listing(slot):
+        own, bases = {}, _bases(slot, row["name"])
+        for name, option in row["options"].items():
+            base = bases.get(name)
+            options = own if base is None else inherited.setdefault(base, ({}, []))[0]
+            options[name] = components.written(option["default"])
+            if base and row["name"] not in inherited[base][1]:
+                inherited[base][1].append(row["name"])
+        rows.append([f"`{row['name']}`", row["summary"], _defaults(own)])
+    table = _table(["name", "what it is, and its source", "options and their defaults"], rows)
+    shared = [
+        f"Options of {', '.join(f'`{name}`' for name in names)}: {_defaults(options)}.\n\n"
+        + " ".join((inspect.getdoc(base) or "").split("\n\n", 1)[-1].split())
+        for base, (options, names) in inherited.items()
     ]
-    return _table(["name", "what it is, and its source", "options and their defaults"], rows)
+    return table + "".join(f"\n{text}\n" for text in shared)
+
+
+def _defaults(options: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}` = {default}" for name, default in options.items())
+
+
+def _bases(slot: str, name: str) -> dict[str, type]:
+    """Return the class that declares each option of a component, where that is no component."""
+    registry: Any = REGISTRIES.get(slot)
+    component = registry.get(name) if registry else None
+    if not inspect.isclass(component):
+        return {}
+    registered = {registry.get(other) for other in registry}
+    return {
+        parameter.name: cls
+        for cls in reversed(component.__mro__)
+        if cls not in registered and "__init__" in vars(cls)
+        for parameter in inspect.signature(vars(cls)["__init__"]).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    }
 
 
 def _components() -> str:

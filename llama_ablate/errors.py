@@ -51,7 +51,11 @@ _OTHER_WORDS = {
     "vocab": "vocabsize vocabulary",
     # components
     "adamw": "adam",
+    "attention-residuals": "attnres attnresidual",
+    "differential": "diff diffattention diffattn difftransformer",
     "gated_delta": "deltanet gateddeltanet",
+    "derf": "erf",
+    "hyper-connections": "hyper hc mhc dhc shc hyperconnection",
     "gqa": "groupedquery groupedqueryattention",
     "layernorm": "ln",
     "learned": "absolute",
@@ -63,8 +67,10 @@ _OTHER_WORDS = {
     "post": "postnorm postln",
     "pre": "prenorm preln",
     "relu": "mlp",
+    "relu2": "squaredrelu relusquared",
     "rmsnorm": "rms",
-    "rope": "rotary",
+    "rope": "rotary yarn",
+    "sandwich": "peri periln perinorm sandwichnorm",
     "sgd": "momentum",
     "sinusoidal": "sine fixed",
     # training

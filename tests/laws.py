@@ -36,6 +36,7 @@ PROMISED = {
     "block": ["pre", "post"],
 }
 GATED = ("glu", "bilinear", "reglu", "geglu", "swiglu")
+UNGATED = ("linear", "relu", "relu2", "gelu", "silu")
 #: Every option of every component, once with another value than its default.
 OPTIONS = {
     "norm": [
@@ -43,6 +44,7 @@ OPTIONS = {
         {"name": "layernorm", "unbiased": True},
         {"name": "rmsnorm", "eps": 1e-2},
         {"name": "dyt", "slope": 0.9},
+        {"name": "derf", "slope": 0.9},
     ],
     "position": [
         {"name": "sinusoidal", "base": 100.0, "scale": False},
@@ -62,6 +64,14 @@ OPTIONS = {
             "low_freq": 1.5,
             "high_freq": 2.5,
         },
+        {
+            "name": "rope",
+            "scaling": "yarn",
+            "factor": 8.0,
+            "original_context": 16,
+            "beta_slow": 0.5,
+            "beta_fast": 2.0,
+        },
         {"name": "t5", "buckets": 8, "max_distance": 12},
     ],
     "attention": [
@@ -79,22 +89,41 @@ OPTIONS = {
         {"name": "mla", "window": 5, "softcap": 0.5},
         {"name": "mla", "qk_norm": True, "window": 5},
         {"name": "mla", "qkv_bias": False},
+        {"name": "mha", "gate": "head"},
+        {"name": "mha", "gate": "element", "exclusive": True, "sinks": True},
+        {"name": "mha", "canon": "AB", "value_residual": True},
+        {"name": "gqa", "gate": "element", "sinks": True, "window": 5},
+        {"name": "gqa", "exclusive": True, "canon": "B", "value_residual": True},
+        {"name": "mqa", "gate": "head", "exclusive": True, "sinks": True, "softcap": 0.5},
+        {"name": "mqa", "canon": "A", "value_residual": True},
+        {"name": "mla", "gate": "head", "exclusive": True, "sinks": True, "canon": "A"},
+        {"name": "mla", "exclusive": True, "qk_norm": True},
+        {"name": "differential", "kv_heads": 2, "qk_norm": True, "qkv_bias": False, "window": 5},
+        {"name": "differential", "gate": "head", "exclusive": True, "sinks": True, "softcap": 0.5},
+        {"name": "differential", "canon": "AB", "value_residual": True},
         {"name": "gated_delta", "key_dim": 12, "value_dim": 8, "conv": 1},
+        {"name": "gated_delta", "conv": 0},
         {"name": "mamba2", "state": 6, "expand": 2, "groups": 2},
+        {"name": "mamba2", "conv": 0},
         {"name": "mamba2", "value_dim": 16, "conv": 2, "conv_bias": False},
     ],
     "feedforward": [
         {"name": "gelu", "approximate": "tanh"},
         {"name": "glu", "gate_reads": "hidden"},
-        *({"name": name, "width": 40} for name in ("linear", "relu", "relu2", "gelu", "silu")),
-        *({"name": name, "width": 40} for name in GATED),
+        *({"name": name, "width": 40, "canon": "CD"} for name in UNGATED),
+        *({"name": name, "width": 40, "canon": "D"} for name in GATED),
         *({"name": name, "multiple_of": 7, "multiplier": 1.3} for name in GATED),
         {"name": "moe", "experts": 3, "top_k": 1, "width": 12, "inner": "relu"},
         {"name": "moe", "experts": 4, "shared": 1, "scoring": "sigmoid", "balance": "bias"},
         {"name": "moe", "experts": 5, "top_k": 3, "balance_weight": 0.1, "balance_rate": 0.1},
         {"name": "moe", "experts": 6, "capacity": 1.5},
     ],
-    "block": [{"name": "pre", "residual": 0.5}],
+    "block": [
+        {"name": "pre", "residual": 0.5},
+        *({"name": name, "x0": True} for name in ("pre", "post", "sandwich", "parallel")),
+        {"name": "hyper-connections", "streams": 2, "kind": "static", "x0": True},
+        {"name": "hyper-connections", "streams": 3, "kind": "mhc"},
+    ],
 }
 #: Options that change what a forward pass costs, and not what it computes.
 ONLY_COST = ("repeat",)
@@ -241,10 +270,14 @@ def both_kernels_compute_the_same(model):
 def looking_changes_nothing_and_shows_probabilities(model):
     maps = []
     torch.testing.assert_close(model(TOKENS, maps=maps), model(TOKENS), rtol=1e-5, atol=1e-5)
-    assert len(maps) == sum(isinstance(block.attn, Attention) for block in model.blocks)
-    for seen in maps:
-        assert seen.weights.shape == (2, SMALL["heads"], 24, 24)
-        torch.testing.assert_close(seen.weights.sum(-1), torch.ones(2, SMALL["heads"], 24))
+    attentions = [b.attn for b in model.blocks if isinstance(b.attn, Attention)]
+    for seen, attn in zip(maps, attentions, strict=True):
+        heads = SMALL["heads"] * getattr(attn, "maps", 1)
+        assert seen.weights.shape == (2, heads, 24, 24)
+        sums = seen.weights.sum(-1)
+        if getattr(attn, "sinks", None) is None:
+            torch.testing.assert_close(sums, torch.ones(2, heads, 24))
+        assert (sums < 1 + 1e-5).all()
         assert seen.weights.triu(1).abs().max() == 0
         assert seen.masked.isneginf().equal(seen.weights == 0)
 
@@ -260,7 +293,13 @@ def counts_equal_the_built_model(spec):
 
 
 #: What each attention keeps of a token in one layer, in numbers; head_dim is 8, 4 query heads.
-KEPT = {"mha": 2 * 4 * 8, "gqa": 2 * 2 * 8, "mqa": 2 * 1 * 8, "mla": 4 * 8 + 4}
+KEPT = {
+    "mha": 2 * 4 * 8,
+    "gqa": 2 * 2 * 8,
+    "mqa": 2 * 1 * 8,
+    "differential": 2 * 4 * 8,
+    "mla": 4 * 8 + 4,
+}
 #: What each recurrence keeps in one layer at any length: of its matrices, always in float32, heads
 #: x key x value, and of its convolution 3 tokens x channels.
 MATRICES = {"gated_delta": 2 * 8 * 16, "mamba2": 4 * 16 * 8}

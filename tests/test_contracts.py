@@ -207,7 +207,7 @@ def test_building_draws_no_random_number_and_weights_depend_on_seed_and_name_alo
     again = model_of(combination)
     for name, parameter in first.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name
-        if parameter.dim() >= 2:
+        if parameter.dim() >= 2 and "_streams." not in name:  # these start as the identity
             assert not torch.equal(parameter, second.get_parameter(name)), name
 
 

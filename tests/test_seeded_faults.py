@@ -65,7 +65,7 @@ class CacheInTheModule(Wrapped):
         self.register_buffer("cache_k", torch.zeros(2, 4, 24, 8))
 
     def forward(self, x_BTD, ctx, *_):
-        q, k, v = self.real._project(x_BTD)
+        q, k, v = self.real._project(x_BTD, ctx)
         q, k = ctx.rotate(q, k, ctx.pos_T)
         new = k.shape[2]
         self.cache_k[:, :, :new] = k
@@ -76,7 +76,7 @@ class KForV(Wrapped):
     """Llama 3 from scratch: the value heads are taken from the keys."""
 
     def forward(self, x_BTD, ctx, cache=None):
-        q, k, _ = self.real._project(x_BTD)
+        q, k, _ = self.real._project(x_BTD, ctx)
         v = k
         q, k = ctx.rotate(q, k, ctx.pos_T)
         k, v = cache.update(k, v) if cache else (k, v)

@@ -167,7 +167,7 @@ def test_s12_the_shapes_of_the_walk_through_layer_0():
     model = build(resolve_preset("llama3-8b")[0], "meta")
     attn = model.blocks[0].attn
     assert attn.q.weight.view(32, 128, 4096).shape == (32, 128, 4096)
-    q, k, v = attn._project(torch.empty(1, 17, 4096, device="meta"))
+    q, k, v = attn._project(torch.empty(1, 17, 4096, device="meta"), None)
     assert (q.shape, k.shape, v.shape) == ((1, 32, 17, 128), (1, 8, 17, 128), (1, 8, 17, 128))
     rope = RoPE(128, theta=500000.0)
     rope.reach(17)

@@ -24,7 +24,7 @@ def kv_heads_of(spec: ModelSpec) -> int:
     """Return how many key/value heads the attention has; 0 where it has no such number."""
     names = {"mha": spec.heads, "mqa": 1}
     attention = spec.attention.at(0)
-    return int(dict(attention.options).get("kv_heads", names.get(attention.name, 0)))
+    return int(dict(attention.options).get("kv_heads") or names.get(attention.name, 0))
 
 
 def canonical(spec: ModelSpec, width: int) -> ModelSpec:
@@ -46,8 +46,13 @@ def canonical(spec: ModelSpec, width: int) -> ModelSpec:
         attention = Choice(named.pop("name"), tuple(named.items()))
     feedforward = layer.feedforward.with_options(width=width, multiple_of=8, multiplier=1.0)
     position = layer.position
-    if position.name == "rope" and position["scaling"] != "llama3":
-        position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
+    if position.name == "rope":
+        unread = {"low_freq": 1.0, "high_freq": 4.0, "beta_slow": 1.0, "beta_fast": 32.0}
+        read = {"llama3": ("low_freq", "high_freq"), "yarn": ("beta_slow", "beta_fast")}
+        if (scaling := position["scaling"]) not in read:
+            unread["original_context"] = 8192
+        kept = read.get(scaling, ())
+        position = position.with_options(**{k: v for k, v in unread.items() if k not in kept})
     return replace(
         spec,
         attention=attention,

@@ -1,11 +1,13 @@
 """Transformer blocks: where the norms stand around attention and feed-forward."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
+from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.state import State
@@ -25,13 +27,18 @@ class BlockInterface(Protocol):
         """Return the stream after this layer, (B, T, D)."""
 
 
-BLOCKS = Registry(
-    "block", sizes=("attn", "ffn", "norm", "layer", "layers"), interface=BlockInterface
-)
+BLOCKS = Registry("block", sizes=(*SIZES, "attn", "ffn", "norm", "layer"), interface=BlockInterface)
 
 
 class Block(nn.Module):
-    """An attention and a feed-forward network; each kind of block adds its norms."""
+    """An attention and a feed-forward network; each kind of block adds its norms.
+
+    `x0` mixes the embedding into what enters each layer: both times a learned number, at the start
+    0 for the embedding and 1 for the stream (Jordan et al. 2024, modded-nanogpt).
+    """
+
+    #: How many vectors a token has in the stream between layers, the same in all of them.
+    streams: int = 1
 
     final_norm: ClassVar[bool]
     norms: ClassVar[tuple[str, ...]] = ("attn_norm", "ffn_norm")
@@ -39,11 +46,30 @@ class Block(nn.Module):
     attn_norm: nn.Module
     ffn_norm: nn.Module
 
-    def __init__(self, attn: nn.Module, ffn: nn.Module, norm: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self,
+        attn: nn.Module,
+        ffn: nn.Module,
+        norm: Callable[[], nn.Module],
+        *,
+        x0: bool = False,
+    ) -> None:
         super().__init__()
         self.attn, self.ffn = attn, ffn
         for name in self.norms:
             self.add_module(name, norm())
+        self.x0_mix = nn.Parameter(torch.tensor([1.0, 0.0])) if x0 else None
+
+    def entered(self, x_BTD: Tensor, ctx: Context) -> Tensor:
+        """Return the stream as a layer takes it: with the embedding mixed in where `x0` says so."""
+        if self.x0_mix is None:
+            return x_BTD
+        return self.x0_mix[0] * x_BTD + self.x0_mix[1] * ctx.first("x0", x_BTD)
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs per token of products that are neither attention's nor feed-forward's."""
+        del context
+        return 0
 
 
 @BLOCKS.register("pre")
@@ -64,14 +90,16 @@ class PreNorm(Block):
         norm: Callable[[], nn.Module],
         *,
         residual: float = 1.0,
+        **options: Any,
     ) -> None:
-        super().__init__(attn, ffn, norm)
+        super().__init__(attn, ffn, norm, **options)
         if not 0 <= residual <= 1:
             raise ConfigError(f"residual {residual:g}: must be from 0 to 1")
         self.residual = residual
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + f(norm(x))` for attention, then for the feed-forward."""
+        x_BTD = self.entered(x_BTD, ctx)
         x_BTD = ctx.add(self._kept(x_BTD), self.attn(self.attn_norm(x_BTD), ctx, state), "attn")
         x_BTD = ctx.add(self._kept(x_BTD), self.ffn(self.ffn_norm(x_BTD), ctx), "ffn")
         return x_BTD
@@ -88,6 +116,7 @@ class PostNorm(Block):
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `norm(x + f(x))` for attention, then for the feed-forward."""
+        x_BTD = self.entered(x_BTD, ctx)
         x_BTD = self.attn_norm(ctx.add(x_BTD, self.attn(x_BTD, ctx, state), "attn"))
         x_BTD = self.ffn_norm(ctx.add(x_BTD, self.ffn(x_BTD, ctx), "ffn"))
         return x_BTD
@@ -108,6 +137,7 @@ class SandwichNorm(Block):
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + norm(f(norm(x)))` for attention, then for the feed-forward."""
+        x_BTD = self.entered(x_BTD, ctx)
         mixed_BTD = self.attn_out_norm(self.attn(self.attn_norm(x_BTD), ctx, state))
         x_BTD = ctx.add(x_BTD, mixed_BTD, "attn")
         return ctx.add(x_BTD, self.ffn_out_norm(self.ffn(self.ffn_norm(x_BTD), ctx)), "ffn")
@@ -122,6 +152,7 @@ class ParallelBlock(Block):
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """Return `x + attn(norm(x)) + ffn(norm(x))`."""
+        x_BTD = self.entered(x_BTD, ctx)
         normed_BTD = self.attn_norm(x_BTD)
         x_BTD = ctx.add(x_BTD, self.attn(normed_BTD, ctx, state), "attn")
         return ctx.add(x_BTD, self.ffn(normed_BTD, ctx), "ffn")

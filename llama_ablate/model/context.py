@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from llama_ablate.model.dropout import Dropout
 from llama_ablate.model.kernels import Kernel, Maps
 from llama_ablate.model.parametrization import Parametrization
 from llama_ablate.model.positions import Position
+from llama_ablate.model.state import State, Stateful
 
 _STANDARD = Parametrization()
 
@@ -31,6 +32,9 @@ class Context:
     attention appends to, None where maps are not wanted; so is `losses`, None outside of training.
     The parametrization gives the factors of attention `scores` and of what a sub-layer adds to the
     `residual` stream.
+
+    `shared` is where a layer leaves tensors of this pass for later layers, by name, each of the new
+    tokens: (B, T, ...). The decoder leaves their ids as `tokens`, (B, T).
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class Context:
         losses: dict[str, Tensor] | None = None,
         dropout: Dropout | None = None,
         parametrization: Parametrization = _STANDARD,
+        tokens_BT: Tensor | None = None,
+        states: Mapping[str, State] | None = None,
     ) -> None:
         self.start, self.new, self.position = start, new, position
         self.kernel, self.maps, self.losses, self.dropout = kernel, maps, losses, dropout
@@ -61,6 +67,8 @@ class Context:
         self.valid_BT = None if self._pad_B1 is None else at_T >= self._pad_B1
         self.first_BT = first_BT
         self.begins_BT = None if first_BT is None else at_T == first_BT
+        self.shared: dict[str, Tensor] = {} if tokens_BT is None else {"tokens": tokens_BT}
+        self._states = states or {}
         self._masks: dict[tuple[int | None, int], tuple[Tensor | None, bool]] = {}
 
     def at(self, layer: int, position: Position) -> "Context":
@@ -68,6 +76,17 @@ class Context:
         own = copy.copy(self)
         own.layer, own.position = layer, position
         return own
+
+    def state(self, part: Stateful) -> State | None:
+        """Return what a part keeps between tokens, to be advanced; None in a pass without."""
+        return self._states.get(part.state_name)
+
+    def first(self, name: str, x: Tensor) -> Tensor:
+        """Return what the first layer of this pass left in `shared` under a name.
+
+        That is `x` itself where no layer has left anything: it is then left.
+        """
+        return self.shared.setdefault(name, x)
 
     def rotate(self, q_BHTE: Tensor, k_BKTE: Tensor, pos_T: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys rotated by position, as this layer's scheme does."""
@@ -116,8 +135,12 @@ class Context:
 
     def add(self, x_BTD: Tensor, branch_BTD: Tensor, place: str) -> Tensor:
         """Return the residual stream with a sub-layer's output added, scaled and with dropout."""
+        return x_BTD + self.branch(branch_BTD, place)
+
+    def branch(self, branch_BTD: Tensor, place: str) -> Tensor:
+        """Return a sub-layer's output as it is added to the stream: scaled and with dropout."""
         branch_BTD = self.drop(branch_BTD, place)
-        return x_BTD + (branch_BTD if self.residual == 1 else self.residual * branch_BTD)
+        return branch_BTD if self.residual == 1 else self.residual * branch_BTD
 
     def drop(self, x: Tensor, place: str) -> Tensor:
         """Return x with some of its numbers dropped, at a place of this layer, while training."""

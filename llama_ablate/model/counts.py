@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import nn
 from llama_ablate.config.spec import SLOTS, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
 from llama_ablate.model.decoder import REGISTRIES, Decoder, SharedParts
+from llama_ablate.model.state import Stateful
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,15 @@ def parts(
             texts(lambda layer, own: f"{spec.feedforward.at(layer).name}, width {own.width:,}"),
             over("feedforward"),
             over("feedforward_flops"),
+            state_bytes=over("feedforward_state"),
             idle_parameters=over("idle"),
         ),
         Part(
             "norms",
             texts(lambda layer, own: f"{own.norms} x {spec.norm.at(layer).name}"),
             over("rest"),
+            over("rest_flops"),
+            state_bytes=over("rest_state"),
         ),
         Part(
             "last norm",
@@ -172,10 +176,9 @@ def states(
     sizes.
     """
     model, times = skeleton(spec)
-    layers = [(n, block.attn) for n, block in zip(times.values(), model.blocks, strict=True)]
+    layers = [(n, _keeping(block)) for n, block in zip(times.values(), model.blocks, strict=True)]
     return tuple(
-        sum(n * _counted(mixer, "state_bytes", context, dtype) for n, mixer in layers)
-        for context in contexts
+        sum(n * _state(parts, context, dtype) for n, parts in layers) for context in contexts
     )
 
 
@@ -225,33 +228,49 @@ class _OfBlock(NamedTuple):
     state_bytes: float
     feedforward: int
     feedforward_flops: float
+    feedforward_state: float
     idle: int
     width: int
     #: How many norms it has, and the parameters of all that is neither of the two above.
     norms: int
     rest: int
+    rest_flops: float
+    rest_state: float
 
 
 @lru_cache(maxsize=10_000)  # the skeletons of a large grid share their blocks
 def _of_block(block: Any, length: int, dtype: torch.dtype) -> _OfBlock:
     attention, feedforward = _numel(block.attn), _numel(block.ffn)
+    keeping = _keeping(block)
+    of_attention, of_feedforward = (
+        [part for part in keeping if part in {*slot.modules()}] for slot in (block.attn, block.ffn)
+    )
+    rest = [part for part in keeping if part not in (*of_attention, *of_feedforward)]
     return _OfBlock(
         attention,
         _counted(block.attn, "flops", length),
-        _growth(block.attn, dtype),
-        _counted(block.attn, "state_bytes", length, dtype),
+        _state(keeping, 2, dtype) - _state(keeping, 1, dtype),
+        _state(of_attention, length, dtype),
         feedforward,
         _counted(block.ffn, "flops"),
+        _state(of_feedforward, length, dtype),
         _idle(block.ffn),
         block.ffn.width,
         len(block.norms),
         _numel(block) - attention - feedforward,
+        _counted(block, "flops", length) if hasattr(block, "flops") else 0,
+        _state(rest, length, dtype),
     )
 
 
-def _growth(mixer: Any, dtype: torch.dtype) -> float:
-    """Return the bytes that a token adds to a mixer's state; 0 for a recurrence."""
-    return _counted(mixer, "state_bytes", 2, dtype) - _counted(mixer, "state_bytes", 1, dtype)
+def _keeping(block: Any) -> list[Any]:
+    """Return what keeps something between tokens: a layer's mixer, and its other parts."""
+    return [block.attn, *(part for part in block.modules() if isinstance(part, Stateful))]
+
+
+def _state(parts: Iterable[Any], context: int, dtype: torch.dtype) -> float:
+    """Return the bytes that parts keep of a sequence of `context` tokens."""
+    return sum(_counted(part, "state_bytes", context, dtype) for part in parts)
 
 
 def _idle(ffn: Any) -> int:

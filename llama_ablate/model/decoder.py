@@ -11,7 +11,7 @@ from llama_ablate.config import patterns
 from llama_ablate.config.registry import Choice, entry_text
 from llama_ablate.config.spec import RULES, SLOTS, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError
-from llama_ablate.model import mixture, rope  # noqa: F401  they register
+from llama_ablate.model import mixture, residuals, rope  # noqa: F401  they register
 from llama_ablate.model.blocks import BLOCKS
 from llama_ablate.model.context import Context
 from llama_ablate.model.dropout import Dropout
@@ -25,7 +25,7 @@ from llama_ablate.model.mixers.training_only import TrainingOnly
 from llama_ablate.model.norms import NORMS
 from llama_ablate.model.parametrization import PARAMETRIZATIONS, Parametrization
 from llama_ablate.model.positions import POSITIONS, Position
-from llama_ablate.model.state import DecoderState
+from llama_ablate.model.state import DecoderState, Stateful
 
 REGISTRIES = {
     "norm": NORMS,
@@ -66,11 +66,28 @@ class Decoder(nn.Module):
         built = range(spec.layers) if layers is None else layers
         # Any, because a slot's interface is a contract that tests hold, not a class to inherit.
         self.blocks: Any = nn.ModuleList(self._block(layer, seed) for layer in built)
+        self._check_streams()
+        #: What keeps something between tokens beside the mixers, by name.
+        self.stateful = {
+            name: part for name, part in self.named_modules() if isinstance(part, Stateful)
+        }
+        for name, part in self.stateful.items():
+            part.state_name = name
         #: The name of the module that is each block's position scheme.
         self.schemes: list[str] = []
         self._add_positions(built, seed)
         self.norm = self._final_norm(seed) if self.blocks[-1].final_norm else nn.Identity()
         self.head = head
+
+    def _check_streams(self) -> None:
+        """Raise ConfigError for a pattern of blocks that do not have the stream in common."""
+        streams = [getattr(block, "streams", 1) for block in self.blocks]
+        if len(set(streams)) > 1:
+            names = dict.fromkeys(choice.name for choice in self.spec.block.choices)
+            raise ConfigError(
+                f"{', '.join(names)} keep different residual streams: they cannot be one pattern",
+                ("block",),
+            )
 
     def _add_positions(self, built: Sequence[int], seed: int) -> None:
         """Add a module for each distinct position scheme: `position`, `position_1`, ..."""
@@ -227,6 +244,8 @@ class Decoder(nn.Module):
             losses=losses,
             dropout=dropout,
             parametrization=self.parametrization,
+            tokens_BT=tokens_BT,
+            states=state.others if state else None,
         )
 
     def _first(
@@ -254,22 +273,20 @@ class Decoder(nn.Module):
     ) -> DecoderState:
         """Return an empty state of all mixers, for `capacity` tokens of `batch` sequences."""
         weight, first_BS = self.embedding.weight, None
+        kind: dict[str, Any] = {"dtype": dtype or weight.dtype, "device": weight.device}
         if self.spec.separator is not None:
             first_BS = torch.zeros(batch, capacity, dtype=torch.long, device=weight.device)
         return DecoderState(
-            [
-                block.attn.new_state(
-                    batch, capacity, dtype=dtype or weight.dtype, device=weight.device
-                )
-                for block in self.blocks
-            ],
+            [block.attn.new_state(batch, capacity, **kind) for block in self.blocks],
             capacity,
             first_BS,
+            {n: part.new_state(batch, capacity, **kind) for n, part in self.stateful.items()},
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
         """Bytes of the state of one sequence of `context` tokens, over all layers."""
-        return sum(block.attn.state_bytes(context, dtype) for block in self.blocks)
+        keeping = *(block.attn for block in self.blocks), *self.stateful.values()
+        return sum(part.state_bytes(context, dtype) for part in keeping)
 
     def flops(self, context: int | None = None) -> int:
         """Forward FLOPs per token at a context: 2 per multiply-add of every matrix product.
@@ -279,8 +296,14 @@ class Decoder(nn.Module):
         (arXiv:2001.08361). Training costs three times this.
         """
         length = context or self.spec.context
-        layers = sum(block.attn.flops(length) + block.ffn.flops() for block in self.blocks)
+        layers = sum(sum(block_flops(block, length).values()) for block in self.blocks)
         return int(layers + 2 * self.head.weight.numel())
+
+
+def block_flops(block: Any, context: int) -> dict[str, Any]:
+    """Return the forward FLOPs per token of attention, feed-forward and what else a block has."""
+    own = block.flops(context) if hasattr(block, "flops") else 0
+    return {"attn": block.attn.flops(context), "ffn": block.ffn.flops(), "": own}
 
 
 def _acts_inside(position: str) -> bool:

@@ -15,7 +15,8 @@ from llama_ablate.config.registry import Registry
 from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
-from llama_ablate.model.linear import Linear, OutLinear
+from llama_ablate.model.linear import Linear, OutLinear, weights
+from llama_ablate.model.mixers.convolution import Canon
 
 _WIDEST = 1 << 24
 
@@ -41,27 +42,49 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them; four times as wide as the model."""
+    """Two linear maps with an activation between them; four times as wide as the model.
+
+    `canon` has canon layers before the network (C), on its hidden units, those of the gate
+    included (D), or both (Allen-Zhu 2025, arXiv:2512.17351).
+    """
 
     activation: Activation
 
-    def __init__(self, dim: int, bias: bool, *, width: int | None = None) -> None:
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        *,
+        width: int | None = None,
+        canon: Literal["none", "C", "D", "CD"] = "none",
+    ) -> None:
         super().__init__()
         self.width = 4 * dim if width is None else width
         if not 0 < self.width <= _WIDEST:
             raise ConfigError(f"width {self.width}: must be from 1 to {_WIDEST:,}")
         self.up = Linear(dim, self.width, bias=bias)
         self.down = OutLinear(self.width, dim, bias=bias)
+        self.canon_in = Canon(dim) if "C" in canon else None
+        self.canon_up = Canon(self.width) if "D" in canon else None
 
     def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
         """Return `down(activation(up(x)))`."""
-        del ctx
-        y_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
+        x_BTD = _passed(self.canon_in, x_BTD, ctx)
+        h_BTF = _passed(self.canon_up, self.up(x_BTD), ctx)
+        y_BTD: Tensor = self.down(self.activation(h_BTF))
         return y_BTD
 
     def flops(self) -> int:
         """Forward FLOPs per token of the matrix products."""
-        return 2 * sum(p.numel() for p in self.parameters() if p.dim() == 2)
+        return 2 * weights(self)
+
+
+def _passed(canon: Canon | None, x_BTD: Tensor, ctx: Context | None) -> Tensor:
+    if canon is None:
+        return x_BTD
+    assert ctx is not None, "the decoder gives one"
+    y_BTD: Tensor = canon(x_BTD, ctx)
+    return y_BTD
 
 
 class GatedFeedForward(FeedForward):
@@ -79,20 +102,29 @@ class GatedFeedForward(FeedForward):
         width: int | None = None,
         multiple_of: int = 8,
         multiplier: float = 1.0,
+        **options: Any,
     ) -> None:
         if multiple_of < 1 or not 0 < multiplier < _WIDEST:
             raise ConfigError(
                 f"multiple_of {multiple_of} and multiplier {multiplier:g} must be above 0"
             )
         own = llama_width(dim, multiple_of, multiplier)
-        super().__init__(dim, bias, width=own if width is None else width)
+        super().__init__(dim, bias, width=own if width is None else width, **options)
         self.gate = Linear(dim, self.width, bias=bias)
+        self.canon_gate = None if self.canon_up is None else Canon(self.width)
 
     def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
         """Return `down(activation(gate(x)) * up(x))`."""
-        del ctx
-        y_BTD: Tensor = self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+        x_BTD = _passed(self.canon_in, x_BTD, ctx)
+        h_BTF = _passed(self.canon_up, self.up(x_BTD), ctx)
+        gate_BTF = _passed(self.canon_gate, self.gate(self._gated_by(x_BTD, h_BTF)), ctx)
+        y_BTD: Tensor = self.down(self.activation(gate_BTF) * h_BTF)
         return y_BTD
+
+    def _gated_by(self, x_BTD: Tensor, h_BTF: Tensor) -> Tensor:
+        """Return what the gate reads: the input, unless a subclass says otherwise."""
+        del h_BTF
+        return x_BTD
 
 
 def llama_width(dim: int, multiple_of: int, multiplier: float = 1.0) -> int:
@@ -127,7 +159,7 @@ class LinearFeedForward(FeedForward):
 
 @FEEDFORWARDS.register("relu2")
 class SquaredReLU(FeedForward):
-    """Use max(0, x) squared between two linear maps (So et al. 2021, arXiv:2109.08668)."""
+    """Use max(0, x)^2 between two linear maps: ReLU^2 (Primer, So et al. 2021, 2109.08668)."""
 
     @staticmethod
     def activation(x: Tensor) -> Tensor:
@@ -184,13 +216,9 @@ class GLU(GatedFeedForward):
         if gate_reads == "hidden":
             self.gate = Linear(self.width, self.width, bias=bias)
 
-    def forward(self, x_BTD: Tensor, ctx: Context | None = None) -> Tensor:
-        """Return `down(sigmoid(gate(z)) * up(x))`, z being x or up(x)."""
-        del ctx
-        h_BTF = self.up(x_BTD)
-        gate_BTF = self.gate(x_BTD if self.gate_reads == "input" else h_BTF)
-        y_BTD: Tensor = self.down(self.activation(gate_BTF) * h_BTF)
-        return y_BTD
+    def _gated_by(self, x_BTD: Tensor, h_BTF: Tensor) -> Tensor:
+        """Return x or up(x)."""
+        return x_BTD if self.gate_reads == "input" else h_BTF
 
 
 @FEEDFORWARDS.register("bilinear")

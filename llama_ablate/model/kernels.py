@@ -19,7 +19,7 @@ class Maps:
 
     scores: Tensor  # q k^T, scaled and, where it has one, under its soft cap
     masked: Tensor  # with the mask and any position bias added
-    weights: Tensor  # after the softmax: rows that sum to 1
+    weights: Tensor  # after the softmax: rows that sum to 1, or less where a sink takes the rest
 
 
 class Attending(Protocol):
@@ -48,8 +48,11 @@ def attend(
     window: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sink_H: Tensor | None = None,
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask) v, heads joined, (B, T, H * width of v).
+
+    A `sink` is the logit of each head of one more key, which is seen by all and whose value is 0.
 
     The mask is the context's for this `window`; `scale` is 1/sqrt(E) unless given. Neither kernel
     copies a key/value head to its query heads. `math` is the faster one for short contexts in
@@ -61,10 +64,17 @@ def attend(
     B, H, T, E = q_BHTE.shape
     K = k_BKSE.shape[1]
     scale = (scale or 1 / math.sqrt(E)) * ctx.scores
-    mask, causal = ctx.mask(window, k_BKSE.shape[2])
+    seen = k_BKSE.shape[2]
+    mask, causal = ctx.mask(window, seen)
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] not in (1, H):
+        # Heads that are made one of, as in differential attention, have the bias of that one.
+        mask = mask.repeat_interleave(H // mask.shape[-3], -3)
+    if sink_H is not None:
+        k_BKSE, v_BKSE = (F.pad(x, (0, 0, 0, 1)) for x in (k_BKSE, v_BKSE))
+        mask, causal = _with_sink(mask, sink_H, T, seen), False
     dropped = ctx.dropped("weights", (B, H, T, k_BKSE.shape[2]), q_BHTE)
     if softcap is not None or ctx.maps is not None:
-        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap)
+        return _in_steps(q_BHTE, k_BKSE, v_BKSE, mask, dropped, ctx.maps, scale, softcap, seen)
     if T == 1 and q_BHTE.device.type == "cpu" and dropped is None:
         return _of_one_token(q_BHTE, k_BKSE, v_BKSE, mask, scale)
     if ctx.kernel == "fused" and v_BKSE.shape[-1] == E and dropped is None:
@@ -94,6 +104,13 @@ def attend(
     return mixed_KBGTE.permute(1, 3, 0, 2, 4).reshape(B, T, -1)
 
 
+def _with_sink(mask: Tensor | None, sink_H: Tensor, T: int, S: int) -> Tensor:
+    """Return a mask with one column more, the sinks': (H, T, S + 1) or (B, H, T, S + 1)."""
+    mask = sink_H.new_zeros(T, S) if mask is None else mask
+    shape = *(mask.shape[:1] if mask.dim() == 4 else ()), len(sink_H), T
+    return torch.cat([mask.expand(*shape, S), sink_H[:, None, None].expand(*shape, 1)], -1)
+
+
 def _of_one_token(
     q_BH1E: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
@@ -115,8 +132,9 @@ def _in_steps(
     maps: list[Maps] | None,
     scale: float,
     softcap: float | None,
+    seen: int,
 ) -> Tensor:
-    """Compute attention one named step at a time, and keep the maps where they are wanted."""
+    """Compute attention one named step at a time; keep the maps of `seen` tokens if wanted."""
     group = q_BHTE.shape[1] // k_BKSE.shape[1]
     k_BHSE, v_BHSE = (x.repeat_interleave(group, dim=1) for x in (k_BKSE, v_BKSE))
     scores_BHTS = (q_BHTE * scale) @ k_BHSE.transpose(-1, -2)
@@ -125,7 +143,7 @@ def _in_steps(
     masked_BHTS = scores_BHTS if mask is None else scores_BHTS + mask
     weights_BHTS = masked_BHTS.softmax(-1)
     if maps is not None:
-        maps.append(Maps(scores_BHTS, masked_BHTS, weights_BHTS))
+        maps.append(Maps(*(x[..., :seen] for x in (scores_BHTS, masked_BHTS, weights_BHTS))))
     if dropped is not None:
         weights_BHTS = weights_BHTS * dropped[0] * dropped[1]
     mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE

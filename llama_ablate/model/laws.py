@@ -19,8 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from llama_ablate.config.spec import RULES, DropoutRates, ModelSpec
 from llama_ablate.errors import ConfigError, NotProvidedError
+from llama_ablate.model.context import Context
 from llama_ablate.model.counts import count
-from llama_ablate.model.decoder import REGISTRIES, Decoder, build, init_weights
+from llama_ablate.model.decoder import REGISTRIES, Decoder, block_flops, build, init_weights
 from llama_ablate.model.dropout import Dropout
 
 _TOKENS, _VOCAB, _LAYERS = 24, 61, 2  # small enough for a second, long enough for every law
@@ -117,7 +118,7 @@ def cached_equals_full(model: Decoder, tokens_BT: Tensor, close: float = _CLOSE)
     state, pieces = model.new_state(batch=B, capacity=T), []
     for part in _pieces(tokens_BT, 7, 6):
         pieces.append(model(part, state))
-        lengths = [layer.length for layer in state.layers]
+        lengths = [part.length for part in state.states]
         if wrong := [length for length in lengths if length != state.length]:
             return f"has a state that counts {wrong[0]} tokens where it has read {state.length}"
     if not _alike(torch.cat(pieces, 1), model(tokens_BT), close):
@@ -241,11 +242,11 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
     # Of the kernels of fused attention torch counts those of a GPU only.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(text_BT)
-    counted = {
-        f"Decoder.blocks.{i}.{part}": flops
-        for i, block in enumerate(model.blocks)
-        for part, flops in (("attn", block.attn.flops(T)), ("ffn", block.ffn.flops()))
-    }
+    counted: dict[str, Any] = {}
+    for i, block in enumerate(model.blocks):
+        parts = block_flops(block, T)
+        counted |= {f"Decoder.blocks.{i}.{name}": parts[name] for name in ("attn", "ffn")}
+        counted[f"Decoder.blocks.{i}"] = sum(parts.values())
     for name, flops in {**counted, "Global": model.flops(T)}.items():
         found = sum(counter.get_flop_counts().get(name, {}).values()) / T
         if not isinstance(flops, int | float):
@@ -255,6 +256,22 @@ def counted_flops(model: Decoder, tokens_BT: Tensor, within: float = _WITHIN) ->
             return (
                 f"counts {flops:,.0f} FLOPs per token in {part}, and torch's counter {found:,.0f}"
             )
+    return None
+
+
+def shares_by_token(model: Decoder, tokens_BT: Tensor) -> str | None:
+    """Hold that what layers leave in `ctx.shared` is of this pass's tokens, (B, T, ...) each."""
+    seen: list[Context] = []
+    hooks = [
+        block.register_forward_hook(lambda _block, inputs, _out: seen.append(inputs[1]))
+        for block in model.blocks
+    ]
+    model(tokens_BT)
+    for hook in hooks:
+        hook.remove()
+    for name, tensor in seen[0].shared.items():
+        if tensor.shape[:2] != tokens_BT.shape:
+            return f"leaves '{name}' of shape {tuple(tensor.shape)} in ctx.shared"
     return None
 
 
@@ -377,6 +394,7 @@ LAWS: tuple[Law, ...] = (
     rewound_equals_full,
     counted_bytes,
     counted_flops,
+    shares_by_token,
     exempts_what_it_has,
     starts_smaller_with_depth,
     drops_sublayers,

@@ -74,6 +74,11 @@ class Embedding(nn.Embedding):
             self.start(self.weight.detach())
 
 
+def weights(part: nn.Module) -> int:
+    """Return the multiply-adds per token of all linear layers of a part, each passed once."""
+    return sum(m.weight.numel() for m in part.modules() if isinstance(m, nn.Linear))
+
+
 def joined(x_BTD: Tensor, parts: Sequence[Linear]) -> Tensor:
     """Return what several layers make of the same input, side by side: (B, T, sum of outputs).
 

@@ -92,6 +92,27 @@ class DyT(nn.Module):
         return y_BTD if self.bias is None else y_BTD + self.bias
 
 
+@NORMS.register("derf")
+class Derf(nn.Module):
+    """Squash by the error function instead of normalising (Chen et al. 2025, arXiv:2512.10938).
+
+    `gain * erf(slope * x + shift)`, with a bias where the model has biases. Slope and shift are one
+    learned number each; no statistic is taken, as in `dyt`.
+    """
+
+    def __init__(self, dim: int, bias: bool, *, slope: float = 0.5) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((1,), slope))
+        self.shift = nn.Parameter(torch.zeros(1))
+        self.gain = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Return `gain * erf(slope * x + shift) + bias`."""
+        y_BTD = self.gain * torch.erf(self.slope * x_BTD + self.shift)
+        return y_BTD if self.bias is None else y_BTD + self.bias
+
+
 @NORMS.register("none")
 class NoNorm(nn.Identity):
     """Leave the vectors as they are: the control of every norm (Zhang & Sennrich 2019)."""

@@ -33,7 +33,9 @@ class RoPE(Position):
     arXiv:2306.15595). `ntk` raises theta so that the slowest is divided and the fastest kept
     (bloc97 2023). `llama3` divides those that turn less than `low_freq` times within
     `original_context`, keeps those that turn more than `high_freq` times, and blends between
-    (Llama 3.1, 2024, arXiv:2407.21783).
+    (Llama 3.1, 2024, arXiv:2407.21783). `yarn` does so by pair, from the one that turns `beta_fast`
+    times within `original_context` to the one that turns `beta_slow` times, and multiplies queries
+    and keys by 1 + ln(factor) / 10 (Peng et al. 2023, arXiv:2309.00071).
     """
 
     cos_SR: Tensor
@@ -48,11 +50,13 @@ class RoPE(Position):
         fraction: float = 1.0,
         nope_every: int | None = None,
         values: bool = False,
-        scaling: Literal["none", "linear", "ntk", "llama3"] = "none",
+        scaling: Literal["none", "linear", "ntk", "llama3", "yarn"] = "none",
         factor: float = 1.0,
         low_freq: float = 1.0,
         high_freq: float = 4.0,
         original_context: int = 8192,
+        beta_slow: float = 1.0,
+        beta_fast: float = 32.0,
     ) -> None:
         super().__init__()
         self.rotated = int(head_dim * fraction)
@@ -66,19 +70,22 @@ class RoPE(Position):
                 )
             )
         for name, value, least, most in (
-            ("theta", theta, 1, 1e15),
+            ("theta", theta, 1.001 if scaling == "yarn" else 1, 1e15),
             ("factor", factor, 1e-6, 1e6),
             ("original_context", original_context, 1, 1 << 30),
         ):
             if not least <= value <= most:
                 raise ConfigError(f"{name} {value:g} must be from {least:g} to {most:g}")
-        if not 0 < low_freq < high_freq:
-            raise ConfigError(
-                f"low_freq {low_freq:g} must be above 0 and below high_freq {high_freq:g}"
-            )
+        for lower, low, upper, high in (
+            ("low_freq", low_freq, "high_freq", high_freq),
+            ("beta_slow", beta_slow, "beta_fast", beta_fast),
+        ):
+            if not 0 < low < high:
+                raise ConfigError(f"{lower} {low:g} must be above 0 and below {upper} {high:g}")
         if scaling == "none" and factor != 1:
             raise ConfigError(
-                f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk"
+                f"factor {factor:g} has no effect without a scaling; allowed: linear, llama3, ntk, "
+                "yarn"
             )
         if scaling != "none" and factor == 1:
             raise ConfigError(f"scaling '{scaling}' needs a factor other than 1")
@@ -87,6 +94,9 @@ class RoPE(Position):
         self.rotates_values, self.relative = values, not values
         self.scaling, self.factor = scaling, factor
         self.turns, self.original_context = (low_freq, high_freq), original_context
+        self.betas = beta_slow, beta_fast
+        #: What the rotated coordinates of queries and keys are multiplied by.
+        self.stretch = 1 + 0.1 * math.log(factor) if scaling == "yarn" and factor > 1 else 1.0
         self.register_buffer("cos_SR", torch.empty(0, self.rotated), persistent=False)
         self.register_buffer("sin_SR", torch.empty(0, self.rotated), persistent=False)
 
@@ -104,6 +114,15 @@ class RoPE(Position):
             turns_r = self.original_context * rate_r / (2 * math.pi)
             kept_r = ((turns_r - low) / (high - low)).clamp(0, 1)
             return rate_r * (kept_r + (1 - kept_r) / self.factor)
+        if self.scaling == "yarn":
+            # The pair that turns a number of times within the original context, as a real number.
+            last, first = (
+                R * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+                for turns in self.betas
+            )
+            first, last = max(math.floor(first), 0), min(math.ceil(last), R - 1)
+            divided_r = ((even_r / 2 - first) / max(last - first, 1e-3)).clamp(0, 1)
+            return rate_r * (1 - divided_r + divided_r / self.factor)
         return rate_r
 
     def reach(self, end: int) -> None:
@@ -114,7 +133,8 @@ class RoPE(Position):
         pos_S = torch.arange(1 << (end - 1).bit_length(), dtype=torch.float64, device=device)
         # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004 radians.
         angle_Sr = torch.outer(pos_S, self.frequencies())
-        cos_Sr, sin_Sr = angle_Sr.cos().float(), angle_Sr.sin().float()
+        cos_Sr = (self.stretch * angle_Sr.cos()).float()
+        sin_Sr = (self.stretch * angle_Sr.sin()).float()
         # The first of a pair takes its sine with the sign of (x1, x2) -> (-x2, x1), so that no
         # vector need be negated.
         if self.layout == "half":

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: What an attention keeps per token: (heads, width) of each tensor.
 CachedShapes = Sequence[tuple[int, int]]
@@ -151,42 +151,74 @@ class RecurrentState(State):
                 self._live[name].copy_(tensor)
 
 
+class Stateful(nn.Module, ABC):
+    """What keeps something between tokens beside a mixer: a block, a feed-forward network, a part.
+
+    In a forward pass it finds its state by `ctx.state(self)`, and advances it.
+    """
+
+    #: By which the decoder that it is a part of knows it.
+    state_name: str = ""
+
+    @abstractmethod
+    def new_state(
+        self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
+    ) -> State:
+        """Return the empty state of `batch` sequences of at most `capacity` tokens."""
+
+    @abstractmethod
+    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
+        """Bytes of the state of one sequence of `context` tokens, in closed form."""
+
+
 class DecoderState:
     """The states of all layers; the decoder's forward pass advances it.
 
-    `first_BS` is the index at which the document of each token begins, None where a text is one
-    document. Like the length it is the decoder's own and no part of `nbytes`.
+    `layers` are those of the mixers, `others` those of Stateful parts by name. `first_BS` is the
+    index at which the document of each token begins, None where a text is one document. Like the
+    length it is the decoder's own and no part of `nbytes`.
     """
 
     def __init__(
-        self, layers: Sequence[State], capacity: int, first_BS: Tensor | None = None
+        self,
+        layers: Sequence[State],
+        capacity: int,
+        first_BS: Tensor | None = None,
+        others: Mapping[str, State] | None = None,
     ) -> None:
         self.layers = layers
+        self.others = others or {}
         self.capacity = capacity
         self.first_BS = first_BS
         self.length = 0
 
+    @property
+    def states(self) -> tuple[State, ...]:
+        """All of them: of the mixers, one for each layer, then the others."""
+        return *self.layers, *self.others.values()
+
     def keep(self) -> None:
         """Make the present length one that `rewind` can come back to."""
-        for layer in self.layers:
-            layer.keep()
+        for state in self.states:
+            state.keep()
 
     def rewind(self, length: int) -> None:
         """Drop the tokens beyond `length`.
 
         Raises ValueError for a length at which a window or a recurrence was not kept.
         """
-        for i, layer in enumerate(self.layers):
-            if not layer.holds(length):
+        names = *(f"layer {i}" for i in range(len(self.layers))), *self.others
+        for name, state in zip(names, self.states, strict=True):
+            if not state.holds(length):
                 raise ValueError(
-                    f"layer {i} cannot go back from {layer.length} tokens to {length}: it no "
+                    f"{name} cannot go back from {state.length} tokens to {length}: it no "
                     "longer holds that state; call keep() there first"
                 )
-        for layer in self.layers:
-            layer.rewind(length)
+        for state in self.states:
+            state.rewind(length)
         self.length = length
 
     @property
     def nbytes(self) -> int:
         """Bytes of the live tensors, for the whole capacity and batch."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(state.nbytes for state in self.states)

@@ -197,6 +197,22 @@ def test_a_models_dropout_is_exported_and_read_back_or_a_note_says_what_is_left_
             "gpt2 cannot express norm 'rmsnorm', position 'rope', "
             "feedforward 'swiglu', bias = false; families that can: llama, mistral",
         ),
+        *(
+            (components, None, f"no family can: llama, the nearest, lacks {said}")
+            for components, said in (
+                ({"attention": {"name": "mha", "gate": "head"}}, "attention 'mha' with gate"),
+                ({"attention": {"name": "gqa", "sinks": True}}, "attention 'gqa' with sinks"),
+                ({"attention": {"name": "mha", "exclusive": True}}, "attention 'mha' with exclu"),
+                ({"attention": {"name": "mha", "canon": "A"}}, "attention 'mha' with canon"),
+                ({"attention": {"name": "mha", "value_residual": True}}, "attention 'mha' with va"),
+                ({"attention": "differential"}, "attention 'differential'"),
+                ({"feedforward": {"name": "swiglu", "canon": "C"}}, "feedforward 'swiglu' with ca"),
+                ({"block": {"name": "pre", "x0": True}}, "block 'pre' with x0"),
+                ({"block": "hyper-connections"}, "block 'hyper-connections'"),
+                ({"block": "attention-residuals"}, "block 'attention-residuals'"),
+                ({"norm": "derf"}, "norm 'derf'"),
+            )
+        ),
         (
             {"norm": "dyt", "position": "t5"},
             None,

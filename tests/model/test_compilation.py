@@ -22,6 +22,14 @@ VARIED = [
     *({"block": name} for name in REGISTRIES["block"]),
     *({"norm": name} for name in REGISTRIES["norm"]),
     {"bias": True},
+    {"attention": {"name": "gqa", "gate": "element", "exclusive": True, "sinks": True}},
+    {"attention": {"name": "mha", "canon": "AB", "value_residual": True}},
+    {"attention": {"name": "mla", "gate": "head", "exclusive": True, "canon": "A"}},
+    {"attention": {"name": "gated_delta", "conv": 0}},
+    {"feedforward": {"name": "swiglu", "canon": "CD"}},
+    *({"block": {"name": "hyper-connections", "kind": kind}} for kind in ("static", "mhc")),
+    {"block": {"name": "pre", "x0": True}},
+    {"position": {"name": "rope", "scaling": "yarn", "factor": 2.0, "original_context": 16}},
 ]
 
 

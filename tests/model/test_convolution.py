@@ -2,8 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from llama_ablate.model.context import Context
 from llama_ablate.model.linear import decayed
 from llama_ablate.model.mixers.convolution import ShortConvolution, causal_convolution
+from llama_ablate.model.positions import Position
 
 
 def inputs(width, tokens=9, channels=5):
@@ -71,4 +73,5 @@ def test_a_layer_starts_as_torchs_does_and_takes_no_decay():
 def test_a_layer_is_a_convolution_and_a_silu():
     x, *_ = inputs(4)
     layer = ShortConvolution(5, 4, bias=False).double()
-    torch.testing.assert_close(layer(x)[0], F.silu(causal_convolution(x, layer.weight)[0]))
+    ctx = Context(0, x.shape[1], Position())
+    torch.testing.assert_close(layer(x, ctx)[0], F.silu(causal_convolution(x, layer.weight)[0]))

@@ -122,7 +122,9 @@ def test_every_component_passes_dropout_and_variants_share_the_masks_of_common_p
         variant = masks_of(model_of(**LLAMA | {slot: name}))
         assert expected - {p for p in expected if "weights" in p} <= set(variant), name
         for place in set(variant) & set(llama):
-            assert torch.equal(variant[place], llama[place]), (name, place)
+            # Two softmaxes for each head have masks for twice as many.
+            if name != "differential" or "weights" not in place:
+                assert torch.equal(variant[place], llama[place]), (name, place)
 
 
 class Forgetful(Block):

@@ -99,7 +99,7 @@ def test_heads_are_as_wide_as_is_asked():
     [
         ({"value_dim": 5}, "value_dim 5: must divide heads x head_dim, 32"),
         ({"key_dim": 0}, "key_dim 0: must be from 1"),
-        ({"conv": 0}, "conv 0: must be from 1"),
+        ({"conv": -1}, "conv -1: must be from 0"),
         ({"value_dim": -8}, "value_dim -8: must be from 1"),
     ],
 )

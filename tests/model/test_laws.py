@@ -168,7 +168,7 @@ class TorchAttention(MHA):
     """Attend by torch's own function."""
 
     def forward(self, x_BTD, ctx, state=None):
-        q_BHTE, k_BHTE, v_BHTE = self._project(x_BTD)
+        q_BHTE, k_BHTE, v_BHTE = self._project(x_BTD, ctx)
         q_BHTE, k_BHTE = ctx.rotate(q_BHTE, k_BHTE, ctx.pos_T)
         k_BHSE, v_BHSE = state.update(k_BHTE, v_BHTE) if state else (k_BHTE, v_BHTE)
         mask, causal = ctx.mask(self.window, k_BHSE.shape[2])
@@ -352,7 +352,7 @@ def check(monkeypatch, spec):
             "17,234 FLOPs per token in blocks.0.ffn, and torch's counter 16,896",
         ),
         ("attention", WithoutScores, "counts 8,192 FLOPs per token in blocks.0.attn, and torch's"),
-        ("norm", Doubled, "FLOPs per token in the whole model, and torch's counter"),
+        ("norm", Doubled, "FLOPs per token in blocks.0, and torch's counter"),
         ("attention", Forgetful, "has a state that counts 0 tokens where it has read 7"),
         ("attention", with_state(Uncounted), "counts 0 tokens where it has read 7"),
         ("attention", with_state(Unkept), "goes on from a state that was kept and rewound to"),

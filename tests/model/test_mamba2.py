@@ -87,7 +87,7 @@ def test_it_has_about_the_parameters_of_mha_at_four_heads():
         ({"groups": 3}, "4 heads of 8 do not divide into 3 groups"),
         ({"state": 0}, "state 0: must be from 1"),
         ({"expand": 0}, "expand 0: must be from 1"),
-        ({"conv": 0}, "conv 0: must be from 1"),
+        ({"conv": -1}, "conv -1: must be from 0"),
     ],
 )
 def test_widths_that_cannot_be_are_refused(options, message):

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from llama_ablate.errors import ConfigError
-from llama_ablate.model.norms import DyT, LayerNorm, NoNorm, RMSNorm
+from llama_ablate.model.norms import Derf, DyT, LayerNorm, NoNorm, RMSNorm
 
 
 @pytest.fixture
@@ -101,6 +101,16 @@ def test_dyt_squashes_each_coordinate_and_takes_no_statistic(x):
         assert y.item() == pytest.approx(expected, abs=1e-7)  # the slope is a float32 0.7
     alone = norm(x[:, :, :1].expand(-1, -1, 16))
     torch.testing.assert_close(alone[..., 0], norm(x)[..., 0])
+
+
+def test_derf_is_the_error_function_of_a_line_in_each_coordinate(x):
+    norm = Derf(16, True, slope=0.7).double()
+    norm.shift.data.fill_(0.25)
+    norm.gain.data.uniform_(0.5, 1.5)
+    norm.bias.data.normal_()
+    for value, gain, bias, y in zip(x[0, 0], norm.gain, norm.bias, norm(x)[0, 0], strict=True):
+        expected = gain.item() * math.erf(0.7 * value.item() + 0.25) + bias.item()
+        assert y.item() == pytest.approx(expected, abs=1e-7)  # the slope is a float32 0.7
 
 
 def test_no_norm_gives_back_its_input_and_has_no_parameters(x):

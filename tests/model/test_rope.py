@@ -247,3 +247,35 @@ def test_an_attention_that_keeps_no_values_refuses_to_rotate_them(spec):
     with pytest.raises(ConfigError, match="'mla' has no values that position could rotate"):
         build(spec(position={"name": "rope", "values": True}, attention="mla"))
     build(spec(position={"name": "rope", "values": True}, attention="mamba2"))  # rotates nothing
+
+
+@pytest.mark.parametrize("factor", [2.0, 16.0])
+@pytest.mark.parametrize("betas", [(1.0, 32.0), (0.5, 4.0)])
+def test_yarn_is_that_of_transformers(factor, betas):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    slow, fast = betas
+    parameters = {"rope_type": "yarn", "rope_theta": 500.0, "factor": factor}
+    parameters |= {"original_max_position_embeddings": 64, "beta_slow": slow, "beta_fast": fast}
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=2,
+        max_position_embeddings=64 * int(factor),
+        rope_parameters=parameters,
+    )
+    frequencies, stretch = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    yarn = {"scaling": "yarn", "factor": factor, "original_context": 64}
+    rope = RoPE(32, theta=500.0, **yarn, beta_slow=slow, beta_fast=fast)
+    torch.testing.assert_close(rope.frequencies().float(), frequencies)
+    rope.reach(8)
+    turned, _ = rope.rotate(torch.ones(1, 1, 8, 32), torch.ones(1, 1, 8, 32), torch.arange(8))
+    lengths = turned.norm(dim=-1) / 32**0.5
+    torch.testing.assert_close(lengths, torch.full((1, 1, 8), stretch))
+
+
+def test_yarn_needs_betas_in_order_and_a_theta_above_one():
+    with pytest.raises(ConfigError, match="beta_slow 8 must be above 0 and below beta_fast 4"):
+        RoPE(8, scaling="yarn", factor=2.0, beta_slow=8.0, beta_fast=4.0)
+    with pytest.raises(ConfigError, match=r"theta 1 must be from 1\.001"):
+        RoPE(8, scaling="yarn", factor=2.0, theta=1.0)

@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llama_ablate.config.registry import Registry
@@ -12,7 +14,8 @@ from llama_ablate.config.spec import SIZES
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.context import Context
 from llama_ablate.model.kernels import attend
-from llama_ablate.model.linear import Linear, OutLinear, joined
+from llama_ablate.model.linear import Linear, OutLinear, joined, weights
+from llama_ablate.model.mixers.convolution import Canon
 from llama_ablate.model.mixers.training_only import whole
 from llama_ablate.model.state import CachedShapes, KVState, State
 
@@ -75,6 +78,7 @@ class Attention(nn.Module, ABC):
             window=self.window,
             scale=self.scale,
             softcap=self.softcap,
+            sink_H=getattr(self, "sinks", None),
         )
 
     @property
@@ -104,17 +108,76 @@ class Attention(nn.Module, ABC):
         return min(context, self.window or context) * numbers * dtype.itemsize
 
 
-class SharedHeads(Attention):
+class MultiHead(Attention):
+    """Attention whose heads go out through one projection, `out`; options act before and after it.
+
+    `gate` multiplies what leaves a head by the sigmoid of a projection of the layer's input: one
+    number a head, or one an element (Qiu et al. 2025, arXiv:2505.06708). `exclusive` takes from it
+    what points along the token's own value (exclusive self-attention, arXiv:2603.09078). `sinks`
+    gives each head a learned logit that competes in the softmax and has no value (gpt-oss 2025).
+    `canon` has canon layers before attention (A), on queries, keys and values (B), or both.
+    """
+
+    heads: int
+    out: Linear
+
+    def __init__(
+        self,
+        *,
+        gate: Literal["none", "head", "element"] = "none",
+        exclusive: bool = False,
+        sinks: bool = False,
+        canon: Literal["none", "A", "B", "AB"] = "none",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._gate_of, self.exclusive, self.has_sinks, self.canon = gate, exclusive, sinks, canon
+
+    def _add_parts(self, dim: int, heads: int, head_dim: int) -> None:
+        """Add what the options ask for, last: the order of other parameters is that without."""
+        width = self.out.in_features
+        gates = {"none": 0, "head": width // head_dim, "element": width}[self._gate_of]
+        self.gate = Linear(dim, gates, bias=False) if gates else None
+        self.sinks = nn.Parameter(torch.zeros(heads)) if self.has_sinks else None
+        self.canon_in = Canon(dim) if "A" in self.canon else None
+
+    def read_out(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+        """Return what goes to the output projection, (B, T, H, P): what a subclass may override.
+
+        `mixed` is what each head has mixed, `x` the layer's input, and `own` makes the values of
+        the tokens themselves, (B, T, K, P) of K heads that divide H.
+        """
+        if self.exclusive:
+            own_BTKP = F.normalize(own(), dim=-1)
+            own_BTHP = own_BTKP.repeat_interleave(mixed_BTHP.shape[2] // own_BTKP.shape[2], 2)
+            along_BTH1 = (mixed_BTHP * own_BTHP).sum(-1, keepdim=True)
+            mixed_BTHP = mixed_BTHP - along_BTH1 * own_BTHP
+        if self.gate is not None:
+            gate_BTe = self.gate(x_BTD).sigmoid()
+            mixed_BTHP = mixed_BTHP * gate_BTe.view(*mixed_BTHP.shape[:3], -1)
+        return mixed_BTHP
+
+    def _leave(self, mixed_BTe: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+        mixed_BTHP = mixed_BTe.unflatten(2, (self.heads, -1))  # type: ignore[no-untyped-call]
+        out_BTD: Tensor = self.out(self.read_out(mixed_BTHP, x_BTD, own).flatten(2))
+        return out_BTD
+
+
+class SharedHeads(MultiHead):
     """Softmax attention in which `heads // kv_heads` query heads share a key/value head.
 
     `qk_norm` normalises each head's queries and keys with a norm of the model's own kind (Henry et
     al. 2020, arXiv:2010.04245). `qkv_bias` overrides for these three what the model has.
+    `value_residual` adds the first layer's values to this one's, both times a learned number that
+    starts at 1/2 (Zhou et al. 2024, arXiv:2410.17897).
     """
 
     #: Its values can be rotated by position.
     rotates_values: bool = True
     #: How often each key/value head is copied before the product; 1 for no copy.
     copies: int = 1
+    #: How many heads `read_out` makes one of.
+    maps: int = 1
 
     def __init__(
         self,
@@ -127,6 +190,7 @@ class SharedHeads(Attention):
         *,
         qk_norm: bool = False,
         qkv_bias: bool | None = None,
+        value_residual: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -137,25 +201,47 @@ class SharedHeads(Attention):
         self.q = Linear(dim, heads * head_dim, bias=biased)
         self.k = Linear(dim, kv_heads * head_dim, bias=biased)
         self.v = Linear(dim, kv_heads * head_dim, bias=biased)
-        self.out = OutLinear(heads * head_dim, dim, bias=bias)
+        self.out = OutLinear(heads // self.maps * head_dim, dim, bias=bias)
         self.q_norm = norm(head_dim) if qk_norm else nn.Identity()
         self.k_norm = norm(head_dim) if qk_norm else nn.Identity()
+        self._add_parts(dim, heads, head_dim)
+        self.canon_qkv = Canon((heads + 2 * kv_heads) * head_dim) if "B" in self.canon else None
+        self.value_mix = nn.Parameter(torch.full((2,), 0.5)) if value_residual else None
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
         """Return the mixed values, (B, T, D); with a state, the new tokens also see the old."""
-        q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD)
+        if self.canon_in is not None:
+            x_BTD = self.canon_in(x_BTD, ctx)
+        q_BHTE, k_BKTE, v_BKTE = self._project(x_BTD, ctx)
+        if self.value_mix is not None:
+            v_BKTE = self._with_first(v_BKTE, ctx)
         q_BHTE, k_BKTE = ctx.rotate(self.q_norm(q_BHTE), self.k_norm(k_BKTE), ctx.pos_T)
         # A norm's gains may be of higher precision than what autocast projects to.
         q_BHTE, k_BKTE = q_BHTE.to(v_BKTE.dtype), k_BKTE.to(v_BKTE.dtype)
         v_BKTE = ctx.rotate_values(v_BKTE)
+        own = partial(v_BKTE.transpose, 1, 2)
         k_BKSE, v_BKSE = state.update(k_BKTE, v_BKTE) if state else (k_BKTE, v_BKTE)
         if self.copies > 1:
             k_BKSE, v_BKSE = (x.repeat_interleave(self.copies, dim=1) for x in (k_BKSE, v_BKSE))
-        out_BTD: Tensor = self.out(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx))
-        return out_BTD
+        return self._leave(self._attend(q_BHTE, k_BKSE, v_BKSE, ctx), x_BTD, own)
 
-    def _project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _with_first(self, v_BKTE: Tensor, ctx: Context) -> Tensor:
+        """Return values mixed with those of the first layer that left its own."""
+        assert self.value_mix is not None, "asked before"
+        first_BKTE = ctx.first("values", v_BKTE.transpose(1, 2)).transpose(1, 2)
+        if first_BKTE.shape != v_BKTE.shape:
+            here, there = (f"{v.shape[1]} x {v.shape[3]}" for v in (v_BKTE, first_BKTE))
+            raise ConfigError(
+                f"value_residual: layer {ctx.layer} has values of {here} (heads x width), and the "
+                f"first has {there}: they must be alike",
+                ("attention",),
+            )
+        return self.value_mix[0] * first_BKTE + self.value_mix[1] * v_BKTE
+
+    def _project(self, x_BTD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         joined_BTe = joined(x_BTD, (self.q, self.k, self.v))
+        if self.canon_qkv is not None:
+            joined_BTe = self.canon_qkv(joined_BTe, ctx)
         joined_BTNE = joined_BTe.view(*x_BTD.shape[:2], -1, self.head_dim)
         # One copy that puts heads first in memory: all that follows then runs over whole rows.
         joined_BNTE = joined_BTNE.permute(2, 0, 1, 3).contiguous().transpose(0, 1)
@@ -175,9 +261,8 @@ class SharedHeads(Attention):
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token: the projections, and dense scores and mixing over `context`."""
-        projections = (self.q, self.k, self.v, self.out)
-        dense = 2 * context * self.heads * self.head_dim
-        return 2 * (sum(p.weight.numel() for p in projections) + dense)
+        seen = context + self.has_sinks
+        return 2 * (weights(self) + 2 * seen * self.heads * self.head_dim)
 
 
 @ATTENTIONS.register("mha")
@@ -242,8 +327,41 @@ class MQA(GroupedHeads):
         super().__init__(dim, heads, 1, head_dim, bias, norm, **options)
 
 
+@ATTENTIONS.register("differential")
+class Differential(SharedHeads):
+    """Subtract one softmax from another (Ye et al. 2024, arXiv:2410.05258; version 2, 2026).
+
+    Twice as many query heads share the keys and values of `kv_heads`, as many as the model has
+    heads unless given. Of each two that are neighbours the second is subtracted, times the sigmoid
+    of a projection of the layer's input, one number a head and token.
+    """
+
+    maps = 2
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        bias: bool,
+        norm: MakeNorm,
+        *,
+        kv_heads: int | None = None,
+        **options: Any,
+    ) -> None:
+        shared = heads if kv_heads is None else kv_heads
+        super().__init__(dim, 2 * heads, shared, head_dim, bias, norm, **options)
+        self.subtract = Linear(dim, heads, bias=bias)
+
+    def read_out(self, mixed_BTHP: Tensor, x_BTD: Tensor, own: Callable[[], Tensor]) -> Tensor:
+        """Return the differences, (B, T, H / 2, P), with what the options do to them."""
+        share_BTH1 = self.subtract(x_BTD).sigmoid().unsqueeze(-1)
+        less_BTHP = mixed_BTHP[:, :, 0::2] - share_BTH1 * mixed_BTHP[:, :, 1::2]
+        return super().read_out(less_BTHP, x_BTD, own)
+
+
 @ATTENTIONS.register("mla")
-class MLA(Attention):
+class MLA(MultiHead):
     """Make keys and values of one small cached latent (DeepSeek-V2 2024, 2405.04434).
 
     Multi-head latent attention. A token keeps `latent` numbers (four heads' width unless given)
@@ -270,6 +388,8 @@ class MLA(Attention):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        if "B" in self.canon:
+            raise ConfigError(f"canon {self.canon}: 'mla' makes keys of a latent; allowed: none, A")
         self.heads, self.head_dim = heads, head_dim
         self.latent = 4 * head_dim if latent is None else latent
         self.rope_dim = max(2, head_dim // 4 * 2) if rope_dim is None else rope_dim
@@ -288,10 +408,13 @@ class MLA(Attention):
         self.k = Linear(self.latent, heads * head_dim, bias=False)
         self.v = Linear(self.latent, heads * head_dim, bias=False)
         self.out = OutLinear(heads * head_dim, dim, bias=bias)
+        self._add_parts(dim, heads, head_dim)
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: KVState | None = None) -> Tensor:
         """Return the mixed values, (B, T, D); L is the latent's width, R the rotated part's."""
-        sizes = [self.head_dim, self.rope_dim]
+        if self.canon_in is not None:
+            x_BTD = self.canon_in(x_BTD, ctx)
+        T, sizes = x_BTD.shape[1], [self.head_dim, self.rope_dim]
         q_BHTe = self._heads(self.q(x_BTD))
         q_BHTE, turning_BHTR = q_BHTe.split(sizes, dim=-1)  # type: ignore[no-untyped-call]
         latent_BTL, key_BTR = self.down(x_BTD).split([self.latent, self.rope_dim], dim=-1)
@@ -309,6 +432,7 @@ class MLA(Attention):
             q_BHTe = torch.cat([q_BHTE, turning_BHTR], -1)
             k_BHSe = torch.cat([k_BHSE, key_B1SR.expand(-1, self.heads, -1, -1)], -1)
             mixed_BTe = self._attend(q_BHTe, k_BHSe, v_BHSE, ctx)
+            own = partial(v_BHSE[:, :, -T:].transpose, 1, 2)
         else:
             up_k_HEL, up_v_HEL = (
                 part.weight.view(self.heads, self.head_dim, -1).to(q_BHTE.dtype)
@@ -318,8 +442,8 @@ class MLA(Attention):
             mixed_BTl = self._attend(q_BHTl, kept_B1Sl, latent_BSL[:, None], ctx)
             mixed_BTHL = mixed_BTl.view(*mixed_BTl.shape[:2], self.heads, self.latent)
             mixed_BTe = torch.einsum("bthl,hel->bthe", mixed_BTHL, up_v_HEL).flatten(2)
-        out_BTD: Tensor = self.out(mixed_BTe)
-        return out_BTD
+            own = partial(torch.einsum, "btl,hel->bthe", latent_BTL, up_v_HEL)
+        return self._leave(mixed_BTe, x_BTD, own)
 
     def _heads(self, x_BTe: Tensor) -> Tensor:
         return x_BTe.view(*x_BTe.shape[:2], self.heads, -1).transpose(1, 2)
@@ -336,6 +460,5 @@ class MLA(Attention):
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token without a cache, as in training."""
-        projections = (self.q, self.down, self.k, self.v, self.out)
-        dense = context * self.heads * (2 * self.head_dim + self.rope_dim)
-        return 2 * (sum(p.weight.numel() for p in projections) + dense)
+        dense = (context + self.has_sinks) * self.heads * (2 * self.head_dim + self.rope_dim)
+        return 2 * (weights(self) + dense)

@@ -8,6 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from llama_ablate.model.context import Context
+from llama_ablate.model.state import RecurrentState, State, Stateful
+
 
 def causal_convolution(
     x_BTD: Tensor,
@@ -67,24 +70,90 @@ def _within(x_BTD: Tensor, pos_BT: Tensor | None, back: int) -> Tensor:
     return x_BTD.masked_fill(pos_BT[..., None] < back, 0)
 
 
+def convolved(
+    x_BTD: Tensor,
+    weight_DW: Tensor | None,
+    bias_D: Tensor | None,
+    ctx: Context,
+    tail: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the causal convolution in the weights' precision, and the tail after it.
+
+    Padding enters as zeros, and no sum reaches into the document before. Without weights nothing
+    is summed.
+    """
+    if ctx.valid_BT is not None:
+        x_BTD = x_BTD * ctx.valid_BT[..., None]
+    if weight_DW is None:
+        return x_BTD if bias_D is None else x_BTD + bias_D, x_BTD[:, :0]
+    x_BTD = x_BTD.to(weight_DW.dtype)
+    pos_BT = None if ctx.begins_BT is None else ctx.pos_T
+    return causal_convolution(x_BTD, weight_DW, bias_D, tail, pos_BT)
+
+
+def _taps(channels: int, width: int) -> nn.Parameter:
+    """Return weights uniform within 1 / sqrt(width), as torch's convolutions start."""
+    bound = 1 / math.sqrt(max(1, width))
+    return nn.Parameter(torch.empty(channels, width).uniform_(-bound, bound))
+
+
 class ShortConvolution(nn.Module):
     """A causal depthwise convolution and a SiLU, as Mamba and Gated DeltaNet have it.
 
-    Weights start uniform within 1 / sqrt(width), as torch's convolutions do, and take no decay.
+    Of width 0 it is the SiLU alone. Weights take no decay.
     """
 
     undecayed = frozenset({"weight"})
 
     def __init__(self, channels: int, width: int, *, bias: bool) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(width)
-        self.weight = nn.Parameter(torch.empty(channels, width).uniform_(-bound, bound))
+        self.channels, self.held = channels, max(0, width - 1)
+        self.weight = _taps(channels, width) if width else None
+        bound = 1 / math.sqrt(max(1, width))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
 
     def forward(
-        self, x_BTD: Tensor, tail: Tensor | None = None, pos_BT: Tensor | None = None
+        self, x_BTD: Tensor, ctx: Context, tail: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the activated convolution, in the weights' precision, and the tail after it."""
-        x_BTD = x_BTD.to(self.weight.dtype)
-        y_BTD, tail = causal_convolution(x_BTD, self.weight, self.bias, tail, pos_BT)
+        y_BTD, tail = convolved(x_BTD, self.weight, self.bias, ctx, tail)
         return F.silu(y_BTD), tail
+
+
+class Canon(Stateful):
+    """Add to each token a weighted sum of itself and the three before it (Allen-Zhu 2025).
+
+    Canon layers, arXiv:2512.17351: a causal depthwise convolution beside a residual connection,
+    without activation or bias. A stands before attention, B on its queries, keys and values, C
+    before the feed-forward network, D on its hidden units.
+    """
+
+    undecayed = frozenset({"weight"})
+    WIDTH = 4
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = _taps(channels, self.WIDTH)
+
+    def forward(self, x_BTD: Tensor, ctx: Context) -> Tensor:
+        """Return `x + convolution(x)`, (B, T, channels), in the precision of x."""
+        state = ctx.state(self)
+        assert state is None or isinstance(state, RecurrentState), "it is of `new_state`"
+        tail = None if state is None else state["tail"]
+        y_BTD, tail = convolved(x_BTD, self.weight, None, ctx, tail)
+        if state is not None:
+            state.advance(x_BTD.shape[1], tail=tail)
+        return x_BTD + y_BTD.to(x_BTD.dtype)
+
+    def new_state(
+        self, batch: int, capacity: int, *, dtype: torch.dtype, device: torch.device | str
+    ) -> State:
+        """Return the empty tail; it is as large for one token as for many."""
+        del capacity
+        shape = batch, self.WIDTH - 1, len(self.weight)
+        return RecurrentState({"tail": torch.zeros(shape, dtype=dtype, device=device)})
+
+    def state_bytes(self, context: int, dtype: torch.dtype) -> int:
+        """Bytes of the inputs of the last three tokens, at any context."""
+        del context
+        return (self.WIDTH - 1) * len(self.weight) * dtype.itemsize

@@ -21,11 +21,11 @@ _UNIT_EPS = 1e-6  # of the lengths of queries and keys
 class GatedDelta(Recurrent):
     """Rewrite a decaying matrix by the delta rule (Yang et al. 2024, Gated DeltaNet, 2412.06464).
 
-    Queries, keys and values pass through a causal convolution of `conv` tokens and a SiLU; queries
-    and keys have length 1. What is read is normalised by head (RMS) and gated (SiLU). All heads'
-    values are as wide as the model's attention, each `value_dim`: twice a head of the model unless
-    given, so that there are half as many, and `key_dim` half of that. So it has about the
-    parameters of `mha`, 4 dim^2.
+    Queries, keys and values pass through a causal convolution of `conv` tokens, 0 for none, and a
+    SiLU; queries and keys have length 1. What is read is normalised by head (RMS) and gated
+    (SiLU). All heads' values are as wide as the model's attention, each `value_dim`: twice a head
+    of the model unless given, so that there are half as many, and `key_dim` half of that. So it
+    has about the parameters of `mha`, 4 dim^2.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GatedDelta(Recurrent):
         joined_BTe = joined(x_BTD, self.projections)
         widths = [H * (2 * E + P), H * P, H, H]
         inputs_BTe, gate_BTe, step_BTH, beta_BTH = joined_BTe.split_with_sizes(widths, -1)
-        mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)
+        mixed_BTe, tail = self.conv(inputs_BTe, ctx, None if state is None else state["tail"])
         qk_BTHE, v_BTHP = mixed_BTe.split_with_sizes([2 * H * E, H * P], -1)
         q_BTHE, k_BTHE = _unit(qk_BTHE.view(B, T, 2 * H, E)).chunk(2, 2)
         q_BTHE = q_BTHE * E**-0.5

@@ -80,7 +80,7 @@ class Mamba2(Recurrent):
         joined_BTe = joined(x_BTD, self.projections)
         channels = H * P + 2 * G * E
         inputs_BTe, gate_BTe, step_BTH = joined_BTe.split_with_sizes([channels, H * P, H], -1)
-        mixed_BTe, tail = self._convolve(inputs_BTe, ctx, state)
+        mixed_BTe, tail = self.conv(inputs_BTe, ctx, None if state is None else state["tail"])
         x_BTe, b_BTe, c_BTe = mixed_BTe.split_with_sizes([H * P, G * E, G * E], -1)
         x_BTHP = x_BTe.view(B, T, H, P)
         step_BTH, decay_BTH = self._time_steps(step_BTH, ctx)

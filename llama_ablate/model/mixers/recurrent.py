@@ -22,8 +22,9 @@ NORM_EPS = 1e-5  # of the norm after the recurrence, in both papers' code
 def check_widths(**widths: int) -> None:
     """Raise ConfigError for an option that is no width."""
     for name, width in widths.items():
-        if not 1 <= width <= _WIDEST:
-            raise ConfigError(f"{name} {width}: must be from 1 to {_WIDEST:,}")
+        least = 0 if name == "conv" else 1
+        if not least <= width <= _WIDEST:
+            raise ConfigError(f"{name} {width}: must be from {least} to {_WIDEST:,}")
 
 
 class Recurrent(nn.Module, ABC):
@@ -67,19 +68,6 @@ class Recurrent(nn.Module, ABC):
     def products(self, tokens: int) -> int:
         """Multiply-adds of the recurrence's matrix products over a sequence."""
 
-    def _convolve(
-        self, inputs_BTe: Tensor, ctx: Context, state: RecurrentState | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the convolved inputs and the tail after them; padding enters as zeros.
-
-        No sum reaches into the document before.
-        """
-        if ctx.valid_BT is not None:
-            inputs_BTe = inputs_BTe * ctx.valid_BT[..., None]
-        pos_BT = None if ctx.begins_BT is None else ctx.pos_T
-        y_BTe, tail = self.conv(inputs_BTe, None if state is None else state["tail"], pos_BT)
-        return y_BTe, tail
-
     def _time_steps(self, step_BTH: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Return the time step of each token and head, and the logarithm of the decay over it.
 
@@ -96,23 +84,22 @@ class Recurrent(nn.Module, ABC):
     ) -> State:
         """Return the empty state; it is as large for one token as for many."""
         del capacity
-        channels, width = self.conv.weight.shape
         exact = torch.promote_types(dtype, torch.float32)
+        tail = batch, self.conv.held, self.conv.channels
         shape = batch, self.heads, self.key, self.value
         return RecurrentState(
             {
                 "matrix": torch.zeros(shape, dtype=exact, device=device),
-                "tail": torch.zeros(batch, width - 1, channels, dtype=dtype, device=device),
+                "tail": torch.zeros(tail, dtype=dtype, device=device),
             }
         )
 
     def state_bytes(self, context: int, dtype: torch.dtype) -> int:
         """Bytes of the matrices, in float32, and of the convolution's tail, at any context."""
         del context
-        channels, width = self.conv.weight.shape
         exact = torch.promote_types(dtype, torch.float32)
         matrices = self.heads * self.key * self.value * exact.itemsize
-        return int(matrices + (width - 1) * channels * dtype.itemsize)
+        return int(matrices + self.conv.held * self.conv.channels * dtype.itemsize)
 
     def flops(self, context: int) -> int:
         """Forward FLOPs per token of the matrix products: projections, and the chunked recurrence.
