@@ -84,7 +84,7 @@ OPTIONS = {
         {"name": "mamba2", "value_dim": 16, "conv": 2, "conv_bias": False},
     ],
     "feedforward": [
-        {"name": "gelu", "approximate": "tanh"},
+        *({"name": name, "approximate": "tanh"} for name in ("gelu", "geglu")),
         {"name": "glu", "gate_reads": "hidden"},
         *({"name": name, "width": 40} for name in ("linear", "relu", "relu2", "gelu", "silu")),
         *({"name": name, "width": 40} for name in GATED),
