@@ -9,6 +9,7 @@ from llama_ablate.config.patterns import over_depth
 from llama_ablate.config.registry import Choice
 from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, DropoutRates, LayerSpec, ModelSpec
 from llama_ablate.model.decoder import build
+from llama_ablate.model.positions import POSITIONS
 
 
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,6 +51,8 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
         attention = Choice(named.pop("name"), tuple(named.items()))
     elif attention.name == "mla":
         attention = attention.with_options(latent=block.attn.latent, rope_dim=block.attn.rope_dim)
+    elif attention.name == "mamba2":
+        attention = attention.with_options(state=block.attn.key, value_dim=block.attn.value)
     if dict(attention.options).get("qkv_bias") == spec.bias:
         attention = attention.with_options(qkv_bias=None)
     balance = "bias" if dict(layer.feedforward.options).get("balance") == "bias" else "loss"
@@ -57,6 +60,8 @@ def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
     sizes = {"width": block.ffn.width, "multiple_of": 8, "multiplier": 1.0}
     feedforward = layer.feedforward.with_options(**routing, **sizes)
     position = layer.position
+    if not block.attn.rotated and position.name in ("rope", "alibi"):
+        position = POSITIONS.resolve("none")  # it acts on nothing in this layer
     if position.name == "rope" and position["scaling"] != "llama3":
         position = position.with_options(low_freq=1.0, high_freq=4.0, original_context=8192)
     return replace(layer, attention=attention, feedforward=feedforward, position=position)

@@ -62,6 +62,8 @@ class Family:
     transposed: bool = False
     #: Parameters that are ours after a factor and an addition, which config.json gives.
     changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Parameters that are stored with an axis of one between theirs.
+    between: str = "^$"
     #: A parameter of a number for each token that is to be zero: no model here has it.
     zeros: str = ""
     #: Whether transformers refuses heads that do not divide the width.
@@ -115,30 +117,34 @@ class Family:
         slot, _, option = path.rpartition(".")
         if slot in ("", "dropout"):
             return getattr(spec.dropout if slot else spec, option)
-        every = [getattr(spec, slot).at(i) for i in range(spec.layers)]
-        own = [choice for choice in every if choice.name == self.parts[slot].get("name")]
-        choice = (own or every)[0]
+        mixers = "attention" if slot == "mamba" else slot
+        every = [getattr(spec, mixers).at(i) for i in range(spec.layers)]
+        names = (self.parts[slot]["name"],) if "name" in self.parts[slot] else ("mha", "gqa", "mqa")
+        choice = next((choice for choice in every if choice.name in names), every[0])
         if option == "kv_heads":
             return kv_heads_of(spec.heads, choice)
         return dict(choice.options).get(option)
 
-    def entries(self, ours: Iterable[str], config: Config) -> Iterator[Entry]:
+    def entries(self, ours: Sequence[str], config: Config) -> Iterator[Entry]:
         """Yield the stored tensors of our parameters, given our names."""
         _, usually = self.keys.get("tie_word_embeddings", ("", True))
         tied = config.get("tie_word_embeddings", usually)
+        recurrent = tuple(name.removesuffix("A_log") for name in ours if name.endswith(".A_log"))
         for name in ours:
             parts = next((parts for parts in self.joined if any(p in name for p in parts)), [""])
-            if parts[0] in name:  # else it is stored with the first of these parts
-                change = (c for pattern, c in self.changed.items() if re.search(pattern, name))
-                yield Entry(
-                    rename(
-                        "embedding.weight" if tied and name == "head.weight" else name, self.names
-                    ),
-                    tuple(name.replace(parts[0], part) for part in parts),
-                    transposed=self.transposed and bool(re.search(r"^blocks\..*\.weight$", name)),
-                    heads=config["num_attention_heads"] if self.by_head and len(parts) > 1 else 1,
-                    **_change(config, **next(change, {})),
-                )
+            if parts[0] not in name:
+                continue  # it is stored with the first of these parts
+            known = "embedding.weight" if tied and name == "head.weight" else name
+            known = known.replace(".attn.", ".mamba.") if name.startswith(recurrent) else known
+            change = (of for pattern, of in self.changed.items() if re.search(pattern, name))
+            yield Entry(
+                rename(known, self.names),
+                tuple(name.replace(parts[0], part) for part in parts),
+                transposed=self.transposed and bool(re.search(r"^blocks\..*\.weight$", name)),
+                between=bool(re.search(self.between, name)),
+                heads=config["num_attention_heads"] if self.by_head and len(parts) > 1 else 1,
+                **_change(config, **next(change, {})),
+            )
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,9 @@ class Rope:
         rope = next((dict(one.options) for one in every if one.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
         if self.fraction is not None:
-            config["partial_rotary_factor"] = rope.get("fraction", 1.0)
+            fraction = {"partial_rotary_factor": rope.get("fraction", 1.0)}
+            whole = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+            config |= {**fraction, "rope_parameters": whole | fraction}
         if self.interleaves:
             config["rope_interleave"] = rope.get("layout") != "half"
         if rope.get("scaling") in ("linear", "llama3"):
@@ -286,6 +294,28 @@ class WithoutRope:
 
 
 @dataclass(frozen=True)
+class Hybrid:
+    """Layers of Mamba-2, and those of attention in their place."""
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the mixer of each layer."""
+        mamba, inner = model.pop("mamba"), model["dim"] * int(config.get("mamba_expand", 2))
+        mamba["value_dim"] = inner // int(config.get("mamba_n_heads", 128))
+        layers = dict.fromkeys(config.get("attn_layer_indices") or (), model["attention"])
+        model["attention"] = {"pattern": [mamba], "layers": layers}
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write which layers have attention, and Mamba-2's heads."""
+        every = [spec.attention.at(i) for i in range(spec.layers)]
+        mamba = next((dict(one.options) for one in every if one.name == "mamba2"), {})
+        inner = spec.dim * int(config.get("mamba_expand", 2))
+        width = config["mamba_d_head"] = mamba.get("value_dim", inner)
+        config["mamba_n_heads"] = inner // width
+        config["attn_layer_indices"] = [i for i, one in enumerate(every) if one.name != "mamba2"]
+        config["use_cache"] = bool(config["attn_layer_indices"])  # or transformers cannot compute
+
+
+@dataclass(frozen=True)
 class Mixture:
     """Mixtures of experts, and the layers that have a plain network in their place."""
 
@@ -325,6 +355,7 @@ _RULES: dict[str, Callable[..., Rule]] = {
     "gate": Gate,
     "windows": Windows,
     "without_rope": WithoutRope,
+    "hybrid": Hybrid,
     "mixture": Mixture,
 }
 

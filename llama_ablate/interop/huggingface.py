@@ -98,7 +98,7 @@ def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
         values = family.model(config)
     except ConfigError as error:
         raise ConfigError(f"'{file}': {error.message}") from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
     return family, config, spec_of(values, file)
 

@@ -30,6 +30,8 @@ class Entry:
     ours: tuple[str, ...]
     #: Stored as input x output, as GPT-2 does; ours are output x input.
     transposed: bool = False
+    #: Stored with an axis of one after the first.
+    between: bool = False
     #: How many groups of rows there are, in each of which ours are stacked.
     heads: int = 1
     #: Ours are what is stored times `scale`, and `offset`.
@@ -38,7 +40,7 @@ class Entry:
 
     def split(self, stored: Tensor, rows: Sequence[int]) -> list[Tensor]:
         """Return our parameters, of these numbers of rows."""
-        tensor = stored.T if self.transposed else stored
+        tensor = stored.T if self.transposed else stored.squeeze(1) if self.between else stored
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = tensor.double() * self.scale + self.offset
         by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
@@ -52,6 +54,7 @@ class Entry:
         ).flatten(0, 1)
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
+        tensor = tensor.unsqueeze(1) if self.between else tensor
         return (tensor.T if self.transposed else tensor).contiguous()
 
 
@@ -97,7 +100,7 @@ def fill(
     _check_names(entries, stored, where, unneeded)
     for entry in entries:
         rows = sum(shapes[name][0] for name in entry.ours)
-        expected = (rows, *shapes[entry.ours[0]][1:])
+        expected = (rows, *(1,) * entry.between, *shapes[entry.ours[0]][1:])
         expected = expected[::-1] if entry.transposed else expected
         if tuple(stored.shapes[entry.theirs]) != expected:
             raise ConfigError(
