@@ -93,6 +93,8 @@ class Family:
             model["attention"] = shared_heads(model["heads"], kv_heads, attention)
         for rule in self.rules:
             rule.read(config, model)
+        for change in self.changed.values():  # refused here, where their keys are no numbers
+            _change(config, **change)
         return model
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
@@ -188,20 +190,22 @@ class Rope:
         every = (spec.position.at(i) for i in range(spec.layers))
         rope = next((dict(one.options) for one in every if one.name == "rope"), {})
         config["rope_theta"] = rope.get("theta", 10000.0)
-        if self.fraction is not None:
-            fraction = {"partial_rotary_factor": rope.get("fraction", 1.0)}
-            whole = {"rope_type": "default", "rope_theta": config["rope_theta"]}
-            config |= {**fraction, "rope_parameters": whole | fraction}
         if self.interleaves:
             config["rope_interleave"] = rope.get("layout") != "half"
+        scaling: dict[str, Any] = {}
         if rope.get("scaling") in ("linear", "llama3"):
             scaling = {"rope_type": rope["scaling"], "factor": rope["factor"]}
-            if rope["scaling"] == "llama3":
-                scaling |= {
-                    "low_freq_factor": rope["low_freq"],
-                    "high_freq_factor": rope["high_freq"],
-                    "original_max_position_embeddings": rope["original_context"],
-                }
+        if rope.get("scaling") == "llama3":
+            scaling |= {
+                "low_freq_factor": rope["low_freq"],
+                "high_freq_factor": rope["high_freq"],
+                "original_max_position_embeddings": rope["original_context"],
+            }
+        if self.fraction is not None:  # its own config would set the share at the top anew
+            share = {"partial_rotary_factor": rope.get("fraction", 1.0)}
+            base = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+            config["rope_parameters"] = base | share | scaling
+        elif scaling:
             config["rope_scaling"] = scaling
 
 
@@ -389,7 +393,7 @@ FAMILIES = {family.kind: family for family in _families()}
 def _change(
     config: Config, key: str = "", usual: float = 1.0, power: float = 1.0, plus: float = 0.0
 ) -> dict[str, float]:
-    return {"scale": config.get(key, usual) ** power, "offset": plus}
+    return {"scale": float(config.get(key, usual)) ** power, "offset": plus}
 
 
 def _layers(key: str, entries: list[Any], model: Mapping[str, Any]) -> dict[str, Any]:

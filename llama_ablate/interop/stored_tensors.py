@@ -49,9 +49,8 @@ class Entry:
 
     def joined(self, ours: Sequence[Tensor]) -> Tensor:
         """Return what is stored of our parameters."""
-        tensor = torch.cat(
-            [one.reshape(self.heads, -1, *one.shape[1:]) for one in ours], 1
-        ).flatten(0, 1)
+        by_head = [one.reshape(self.heads, -1, *one.shape[1:]) for one in ours]
+        tensor = (torch.cat(by_head, 1) if len(ours) > 1 else by_head[0]).flatten(0, 1)
         if (self.scale, self.offset) != (1.0, 0.0):
             tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
         tensor = tensor.unsqueeze(1) if self.between else tensor

@@ -107,8 +107,11 @@ def gemma2(draw, of):
 
 
 def phi(draw, of):
-    of = of | {"hidden_size": of["num_attention_heads"] * 8}
-    return of | eps(draw, "layer_norm_eps") | {"partial_rotary_factor": draw.choice([0.25, 0.5, 1])}
+    rope = {"rope_theta": of.pop("rope_theta"), "rope_type": "default"}
+    rope |= draw.choice([{}, {"rope_type": "linear", "factor": 4.0}])
+    rope["partial_rotary_factor"] = draw.choice([0.25, 0.5, 1.0])
+    wide = {"hidden_size": of["num_attention_heads"] * 8}
+    return of | wide | eps(draw, "layer_norm_eps") | {"rope_parameters": rope}
 
 
 def cohere(draw, of):
@@ -279,21 +282,22 @@ def test_what_no_component_computes_is_refused_by_its_key(family, changes, messa
 
 
 @pytest.mark.parametrize(
-    "family",
+    "kind",
     [
         pytest.param(name, marks=[] if name == "smollm3" else [pytest.mark.full])
         for name in sorted(FAMILIES)
     ],
 )
-def test_whatever_a_key_holds_a_configuration_is_read_or_refused(family, tmp_path):
-    written = FAMILIES[family].config(make_spec(bias=False))
+def test_whatever_a_key_holds_a_configuration_is_read_or_refused(kind, tmp_path):
+    written = FAMILIES[kind].config(make_spec(bias=False))
     keys = {*written, "layer_types", "use_sliding_window", "no_rope_layers", "max_window_layers"}
     values = [None, -1, 0, 1 << 70, 2.5, "x", [], ["x"], {}, True, [None] * 2]
     refusals = []
     for key, value in itertools.product(sorted(keys - {"model_type"}), values):
         (tmp_path / "config.json").write_text(json.dumps(written | {key: value}), "utf-8")
         try:
-            huggingface.describe(tmp_path)
+            family, config, spec = huggingface.describe(tmp_path)
+            assert [*family.entries([*build(spec, "meta").state_dict()], config)]
         except ConfigError as error:
             refusals.append(error.message)
     assert len(refusals) > len(keys)
