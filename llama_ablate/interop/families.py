@@ -77,8 +77,8 @@ class Family:
                 _refuse(key, config[key], [str(value)])
         said: dict[str, str] = {}
         for key, (path, usual) in self.keys.items():
-            value = usual if config.get(key) is None else config[key]
-            if value is _NEEDED:
+            value = config.get(key, usual)
+            if value is _NEEDED or (value is None and usual is _NEEDED):
                 raise ConfigError(f"the key '{key}' is missing")
             part, _, option = path.rpartition(".")
             into = model.setdefault(part, {}) if part else model
@@ -106,16 +106,18 @@ class Family:
             raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
         known = {"model_type": self.kind, "architectures": [self.architecture]}
         config: dict[str, Any] = {**known, **self.fixed, **self.written}
-        for key, (path, usual) in self.keys.items():
-            value = self._said(spec, path)
-            if value is not None or usual is None:  # else no layer has the family's component
+        for key, (path, _) in self.keys.items():
+            if (value := self._said(spec, path)) is not _NEEDED:
                 config[key] = value
         for rule in self.rules:
             rule.write(spec, config)
         return config
 
     def _said(self, spec: ModelSpec, path: str) -> Any:
-        """Return what a spec has at a path: of the first layer with the family's own component."""
+        """Return what a spec has at a path: of the first layer with the family's own component.
+
+        `_NEEDED` where another stands in its place, which has no such option.
+        """
         slot, _, option = path.rpartition(".")
         if slot in ("", "dropout"):
             return getattr(spec.dropout if slot else spec, option)
@@ -125,7 +127,7 @@ class Family:
         choice = next((choice for choice in every if choice.name in names), every[0])
         if option == "kv_heads":
             return kv_heads_of(spec.heads, choice)
-        return dict(choice.options).get(option)
+        return dict(choice.options).get(option, _NEEDED)
 
     def entries(self, ours: Sequence[str], config: Config) -> Iterator[Entry]:
         """Yield the stored tensors of our parameters, given our names."""
@@ -214,10 +216,11 @@ class Gate:
     """The activation of a gated feed-forward network."""
 
     key: str = "hidden_act"
+    usual: str = "silu"
 
     def read(self, config: Config, model: dict[str, Any]) -> None:
         """Read which network it is."""
-        if (activation := config.get(self.key) or next(iter(_GATES))) not in _GATES:
+        if (activation := config.get(self.key) or self.usual) not in _GATES:
             _refuse(self.key, activation, _GATES)
         model["feedforward"] |= _GATES[activation]
 
@@ -226,7 +229,7 @@ class Gate:
         choice = spec.feedforward.at(0)
         said = {"name": choice.name, **dict(choice.options)}.items()
         able = (name for name, gate in _GATES.items() if gate.items() <= said)
-        config[self.key] = next(able, next(iter(_GATES)))
+        config[self.key] = next(able, self.usual)
 
 
 @dataclass(frozen=True)

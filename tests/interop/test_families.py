@@ -236,6 +236,38 @@ def test_a_random_configuration_is_read_and_exported_as_transformers_computes_it
     assert canonical(huggingface.describe(tmp_path / "ours")[-1]) == canonical(model.spec)
 
 
+GIVEN = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+}
+#: What there is no reading without: a default that no component computes, or that is no size here.
+SAID = {
+    "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8},
+    "qwen3": {"head_dim": 8},
+    "qwen3_moe": {"norm_topk_prob": True, "moe_intermediate_size": 8, "num_local_experts": 128},
+    "deepseek_v3": {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
+    "bamba": {"mamba_n_heads": 4},
+}
+
+
+@pytest.mark.parametrize("family", DRAWN)
+def test_what_a_configuration_leaves_out_is_what_transformers_takes(family, tmp_path):
+    import transformers
+
+    given = GIVEN | SAID.get(family, {})
+    whole = getattr(transformers, f"{DRAWN[family][0]}Config")(**given).to_dict()
+    specs = []
+    for config in (whole, given | {"model_type": family}):
+        (tmp_path / "config.json").write_text(json.dumps(config, default=str), "utf-8")
+        specs.append(huggingface.describe(tmp_path)[-1])
+    assert specs[0] == specs[1]
+
+
 def described(family, changes, folder, seed=1):
     """Write the config.json of a random model with some keys changed."""
     folder.mkdir()
