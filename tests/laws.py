@@ -108,7 +108,7 @@ OPTIONS = {
         {"name": "mamba2", "value_dim": 16, "conv": 2, "conv_bias": False},
     ],
     "feedforward": [
-        {"name": "gelu", "approximate": "tanh"},
+        *({"name": name, "approximate": "tanh"} for name in ("gelu", "geglu")),
         {"name": "glu", "gate_reads": "hidden"},
         *({"name": name, "width": 40, "canon": "CD"} for name in UNGATED),
         *({"name": name, "width": 40, "canon": "D"} for name in GATED),

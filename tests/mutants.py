@@ -434,6 +434,14 @@ LOOKS, VERSIONS = "tests/test_looks.py", "tests/reliability/test_damage.py"
 #: Faults of what reads others' files, packs, tells versions apart, and works beside a grid.
 WINGS = (
     Mutant(
+        "what a family adds to a stored norm is left out",
+        "interop/families.py",
+        "_change",
+        "{'scale': float(config.get(key, usual)) ** power, 'offset': plus}",
+        "{'scale': float(config.get(key, usual)) ** power, 'offset': 0.0}",
+        ("tests/interop/test_families.py",),
+    ),
+    Mutant(
         "a name may lead out of its folder",
         DISK,
         "below",

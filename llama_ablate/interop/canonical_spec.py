@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from llama_ablate.config.patterns import over_depth
 from llama_ablate.config.registry import Choice
-from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, DropoutRates, ModelSpec
-from llama_ablate.errors import ConfigError
+from llama_ablate.config.spec import DEPTH_SCALED, SLOTS, DropoutRates, LayerSpec, ModelSpec
+from llama_ablate.model.decoder import build
+from llama_ablate.model.positions import POSITIONS
 
 
 def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,32 +23,45 @@ def shared_heads(heads: int, kv_heads: int, options: Mapping[str, Any]) -> dict[
     )
 
 
-def kv_heads_of(spec: ModelSpec) -> int:
-    """Return how many key/value heads the attention has; 0 where it has no such number."""
-    names = {"mha": spec.heads, "mqa": 1}
-    attention = spec.attention.at(0)
-    return int(dict(attention.options).get("kv_heads") or names.get(attention.name, 0))
+def kv_heads_of(heads: int, attention: Choice) -> int:
+    """Return how many key/value heads an attention of so many query heads has."""
+    alone = 1 if attention.name == "mqa" else heads
+    return int(dict(attention.options).get("kv_heads") or alone)
 
 
-def canonical(spec: ModelSpec, width: int) -> ModelSpec:
-    """Return the canonical spec: what changes nothing in a trained model has its default.
+def canonical(spec: ModelSpec) -> ModelSpec:
+    """Return the canonical spec: what changes nothing in a trained model has its default."""
+    layers = [_canonical(spec, spec.layer(i)) for i in range(spec.layers)]
+    slots: dict[str, Any] = {
+        slot: over_depth([getattr(layer, slot) for layer in layers]) for slot in SLOTS
+    }
+    # Dropout is of training; of one document, which is what others read, a separator is nothing.
+    return replace(spec, **slots, init=DEPTH_SCALED, dropout=DropoutRates(), separator=None)
 
-    Raises ConfigError for layers that differ: no family of checkpoints can express them.
-    """
-    if patterned := [slot for slot in SLOTS if len(getattr(spec, slot).choices) > 1]:
-        name = f"{patterned[0]} '{getattr(spec, patterned[0]).name}'"
-        raise ConfigError(f"no family can express layers that differ, as in {name}")
-    layer = spec.layer(0)
+
+@lru_cache
+def _canonical(spec: ModelSpec, layer: LayerSpec) -> LayerSpec:
+    one: dict[str, Any] = {slot: getattr(layer, slot) for slot in SLOTS}
+    block = build(replace(spec, layers=1, **one), "meta").blocks[0]
     attention = layer.attention
     if attention.name in ("mha", "gqa", "mqa"):
         # Whether heads are copied changes what a pass costs, and nothing that it computes.
         options = {k: v for k, v in attention.options if k not in ("kv_heads", "repeat")}
-        named = shared_heads(spec.heads, kv_heads_of(spec), options)
-        if named.get("qkv_bias") == spec.bias:
-            named["qkv_bias"] = None
+        named = shared_heads(spec.heads, kv_heads_of(spec.heads, attention), options)
         attention = Choice(named.pop("name"), tuple(named.items()))
-    feedforward = layer.feedforward.with_options(width=width, multiple_of=8, multiplier=1.0)
+    elif attention.name == "mla":
+        attention = attention.with_options(latent=block.attn.latent, rope_dim=block.attn.rope_dim)
+    elif attention.name == "mamba2":
+        attention = attention.with_options(state=block.attn.key, value_dim=block.attn.value)
+    if dict(attention.options).get("qkv_bias") == spec.bias:
+        attention = attention.with_options(qkv_bias=None)
+    balance = "bias" if dict(layer.feedforward.options).get("balance") == "bias" else "loss"
+    routing = {"balance": balance, "balance_weight": 0.01, "balance_rate": 0.001, "capacity": None}
+    sizes = {"width": block.ffn.width, "multiple_of": 8, "multiplier": 1.0}
+    feedforward = layer.feedforward.with_options(**routing, **sizes)
     position = layer.position
+    if not block.attn.rotated and position.name in ("rope", "alibi"):
+        position = POSITIONS.resolve("none")  # it acts on nothing in this layer
     if position.name == "rope":
         unread = {"low_freq": 1.0, "high_freq": 4.0, "beta_slow": 1.0, "beta_fast": 32.0}
         read = {"llama3": ("low_freq", "high_freq"), "yarn": ("beta_slow", "beta_fast")}
@@ -53,12 +69,4 @@ def canonical(spec: ModelSpec, width: int) -> ModelSpec:
             unread["original_context"] = 8192
         kept = read.get(scaling, ())
         position = position.with_options(**{k: v for k, v in unread.items() if k not in kept})
-    return replace(
-        spec,
-        attention=attention,
-        feedforward=feedforward,
-        position=position,
-        init=DEPTH_SCALED,
-        dropout=DropoutRates(),
-        separator=None,  # of one document, which is what others read, it changes nothing
-    )
+    return replace(layer, attention=attention, feedforward=feedforward, position=position)

@@ -1,13 +1,19 @@
 """Families of Hugging Face models: config.json and parameter names, in both directions.
 
-A family's `model` turns a config.json into a `model` section, `config` a spec into a config.json.
-Which specs a family can express is listed nowhere: a spec is written, read back, and compared.
+A family is a table of families.yaml: where the `model` section has what a key of config.json says,
+which keys have one value, what our parameters are called there. What keys of one value each cannot
+say is a rule, which families share. Which specs a family can express is listed nowhere: a spec is
+written, read back, and compared.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import copy
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from llama_ablate.config.marked_yaml import load
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.errors import ConfigError
 from llama_ablate.interop.canonical_spec import kv_heads_of, shared_heads
@@ -15,271 +21,389 @@ from llama_ablate.interop.stored_tensors import Entry, rename
 
 Config = Mapping[str, Any]
 
-_GATES = {"silu": "swiglu", "gelu": "geglu", "relu": "reglu"}
-#: GPT-2's rates of dropout, and what we call them.
-_PDROPS = {"embd_pdrop": "embedding", "attn_pdrop": "attention", "resid_pdrop": "sublayer"}
-_ACTIVATIONS = {gated: activation for activation, gated in _GATES.items()}
+_NEEDED = object()
+_DEEPEST = 1024  # layers: no list is made of more that a file claims
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-class Family(Protocol):
-    """One family's config.json and parameter names."""
+class Rule(Protocol):
+    """What keys of one value each cannot say."""
 
-    def model(self, config: Config) -> dict[str, Any]:
-        """Return the `model` section that a config.json describes. Raises ConfigError."""
-        ...
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Change the `model` section by a config.json. Raises ConfigError."""
 
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the config.json of a spec; what the family cannot express is left out."""
-        ...
-
-    def entries(self, ours: Iterable[str]) -> list[Entry]:
-        """Return the stored tensors of our parameters, given our names."""
-        ...
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Change a config.json by a spec."""
 
 
 @dataclass(frozen=True)
-class LlamaLike:
-    """Llama and its relatives: RMSNorm, RoPE, gated feed-forward, pre-norm."""
+class Family:
+    """What a family's config.json can say, and the names of its parameters."""
 
     kind: str
     architecture: str
-    qkv_bias: bool | None = None
-    qk_norm: bool = False
-    #: How a window is configured: not at all, by `sliding_window`, or by `sliding_window` where
-    #: `use_sliding_window` is true.
-    windows: Literal["", "always", "switched"] = ""
+    #: The path of each key in the `model` section, and what its absence means.
+    keys: Mapping[str, tuple[str, Any]]
+    #: What of the `model` section is the same in all of the family.
+    parts: Mapping[str, Any]
+    #: Our names of parameters, and theirs: patterns, applied in turn.
+    names: Mapping[str, str]
+    rules: Sequence[Rule] = ()
+    #: Keys that have this value, or are absent.
+    fixed: Config = field(default_factory=dict)
+    #: Keys that are written with this value; another is read in another way than by a key.
+    written: Config = field(default_factory=dict)
+    #: The layout of rotated pairs; None where config.json says which.
+    layout: Literal["half", "interleaved"] | None = "half"
+    #: Parts of a layer that are stored as one, and whether each head's rows are together there.
+    joined: Sequence[Sequence[str]] = ()
+    by_head: bool = False
+    #: Whether matrices of the layers are stored as input x output.
+    transposed: bool = False
+    #: Parameters that are ours after a factor and an addition, which config.json gives.
+    changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Parameters that are stored with an axis of one between theirs.
+    between: str = "^$"
+    #: A parameter of a number for each token that is to be zero: no model here has it.
+    zeros: str = ""
+    #: Whether transformers refuses heads that do not divide the width.
+    divided: bool = False
 
     def model(self, config: Config) -> dict[str, Any]:
-        """Read sizes and options. Raises ConfigError for what our components cannot express."""
-        heads = _need(config, "num_attention_heads")
-        kv_heads = config.get("num_key_value_heads") or heads
-        activation = config.get("hidden_act", "silu")
-        if activation not in _GATES:
-            _refuse("hidden_act", activation, _GATES)
-        bias = bool(config.get("attention_bias"))
-        if bias != bool(config.get("mlp_bias")):
-            _refuse("attention_bias", f"{str(bias).lower()} and mlp_bias another", ["both alike"])
-        options = {
-            "qk_norm": self.qk_norm,
-            "qkv_bias": self.qkv_bias,
-            "window": self._window(config),
-        }
-        return {
-            "dim": _need(config, "hidden_size"),
-            "layers": _need(config, "num_hidden_layers"),
-            "heads": heads,
-            "head_dim": config.get("head_dim"),
-            "context": config.get("max_position_embeddings", 2048),
-            "vocab": _need(config, "vocab_size"),
-            "bias": bias,
-            "tie": config.get("tie_word_embeddings", False),
-            "init_std": config.get("initializer_range", 0.02),
-            "dropout": {"attention": config.get("attention_dropout", 0.0)},
-            "norm": {"name": "rmsnorm", "eps": config.get("rms_norm_eps", 1e-6)},
-            "position": _rope(config),
-            "attention": shared_heads(heads, kv_heads, options),
-            "feedforward": {
-                "name": _GATES[activation],
-                "width": _need(config, "intermediate_size"),
-            },
-            "block": "pre",
-        }
-
-    def _window(self, config: Config) -> int | None:
-        kinds = set(config.get("layer_types") or [])
-        if len(kinds) > 1:
-            _refuse("layer_types", "of several kinds", ["one kind for all layers"])
-        switched_off = self.windows == "switched" and not config.get("use_sliding_window")
-        if not self.windows or switched_off or kinds == {"full_attention"}:
-            return None
-        if self.windows == "switched" and not kinds:
-            # Windows begin at this layer; transformers' default is 28.
-            first = config.get("max_window_layers", 28)
-            if first >= _need(config, "num_hidden_layers"):
-                return None
-            if first > 0:
-                _refuse("max_window_layers", first, ["0", "num_hidden_layers"])
-        window: int | None = config.get("sliding_window", 4096)
-        return window
+        """Return the `model` section that a config.json describes. Raises ConfigError."""
+        model = copy.deepcopy(dict(self.parts))
+        for key, value in self.fixed.items():
+            if config.get(key, value) != value:
+                _refuse(key, config[key], [str(value)])
+        said: dict[str, str] = {}
+        for key, (path, usual) in self.keys.items():
+            value = config.get(key, usual)
+            if value is _NEEDED or (value is None and usual is _NEEDED):
+                raise ConfigError(f"the key '{key}' is missing")
+            part, _, option = path.rpartition(".")
+            into = model.setdefault(part, {}) if part else model
+            first = said.setdefault(path, key)
+            if value is not None and into.setdefault(option, value) != value:
+                is_one = f"{str(into[option]).lower()} and {key} another"
+                _refuse(first, is_one, ["both alike"])
+        model["feedforward"].setdefault("width", 4 * model["dim"])  # GPT-2's, unless it says
+        attention = model["attention"]
+        if "name" not in attention:
+            kv_heads = attention.pop("kv_heads", model["heads"])
+            model["attention"] = shared_heads(model["heads"], kv_heads, attention)
+        for rule in self.rules:
+            rule.read(config, model)
+        for change in self.changed.values():  # refused here, where their keys are no numbers
+            _change(config, **change)
+        return model
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Write what this family can express."""
-        if self.kind == "llama" and spec.dim % spec.heads:  # transformers refuses it
+        """Return the config.json of a spec; what the family cannot express is left out.
+
+        Raises ConfigError for sizes that transformers refuses.
+        """
+        if self.divided and spec.dim % spec.heads:
             raise ConfigError(f"dim {spec.dim} with {spec.heads} heads, which do not divide it")
-        layer = spec.layer(0)
-        attention, rope = dict(layer.attention.options), dict(layer.position.options)
-        config: dict[str, Any] = {
-            "model_type": self.kind,
-            "architectures": [self.architecture],
-            "vocab_size": spec.vocab,
-            "hidden_size": spec.dim,
-            "intermediate_size": dict(layer.feedforward.options)["width"],
-            "num_hidden_layers": spec.layers,
-            "num_attention_heads": spec.heads,
-            "num_key_value_heads": kv_heads_of(spec),
-            "head_dim": spec.head_dim,
-            "hidden_act": _ACTIVATIONS.get(layer.feedforward.name, "silu"),
-            "max_position_embeddings": spec.context,
-            "initializer_range": spec.init_std,
-            "rms_norm_eps": dict(layer.norm.options).get("eps", 1e-6),
-            "attention_dropout": spec.dropout.attention,
-            "rope_theta": rope.get("theta", 10000.0),
-            "tie_word_embeddings": spec.tie,
-        }
-        if rope.get("scaling") in ("linear", "llama3"):
-            config["rope_scaling"] = _scaling(rope)
-        if self.kind == "llama":
-            config |= {"attention_bias": spec.bias, "mlp_bias": spec.bias}
-        window = attention.get("window")
-        if self.windows == "always" or (self.windows and window):
-            config["sliding_window"] = window
-        if self.windows == "switched" and window:
-            config |= {"use_sliding_window": True, "max_window_layers": 0}
+        known = {"model_type": self.kind, "architectures": [self.architecture]}
+        config: dict[str, Any] = {**known, **self.fixed, **self.written}
+        for key, (path, _) in self.keys.items():
+            if (value := self._said(spec, path)) is not _NEEDED:
+                config[key] = value
+        for rule in self.rules:
+            rule.write(spec, config)
         return config
 
-    def entries(self, ours: Iterable[str]) -> list[Entry]:
-        """Return the names of transformers' LlamaForCausalLM."""
-        return [Entry(rename(name, _LLAMA), (name,)) for name in ours]
+    def _said(self, spec: ModelSpec, path: str) -> Any:
+        """Return what a spec has at a path: of the first layer with the family's own component.
+
+        `_NEEDED` where another stands in its place, which has no such option.
+        """
+        slot, _, option = path.rpartition(".")
+        if slot in ("", "dropout"):
+            return getattr(spec.dropout if slot else spec, option)
+        mixers = "attention" if slot == "mamba" else slot
+        every = [getattr(spec, mixers).at(i) for i in range(spec.layers)]
+        names = (self.parts[slot]["name"],) if "name" in self.parts[slot] else ("mha", "gqa", "mqa")
+        choice = next((choice for choice in every if choice.name in names), every[0])
+        if option == "kv_heads":
+            return kv_heads_of(spec.heads, choice)
+        return dict(choice.options).get(option, _NEEDED)
+
+    def entries(self, ours: Sequence[str], config: Config) -> Iterator[Entry]:
+        """Yield the stored tensors of our parameters, given our names."""
+        _, usually = self.keys.get("tie_word_embeddings", ("", True))
+        tied = config.get("tie_word_embeddings", usually)
+        recurrent = tuple(name.removesuffix("A_log") for name in ours if name.endswith(".A_log"))
+        for name in ours:
+            parts = next((parts for parts in self.joined if any(p in name for p in parts)), [""])
+            if parts[0] not in name:
+                continue  # it is stored with the first of these parts
+            known = "embedding.weight" if tied and name == "head.weight" else name
+            known = known.replace(".attn.", ".mamba.") if name.startswith(recurrent) else known
+            change = (of for pattern, of in self.changed.items() if re.search(pattern, name))
+            yield Entry(
+                rename(known, self.names),
+                tuple(name.replace(parts[0], part) for part in parts),
+                transposed=self.transposed and bool(re.search(r"^blocks\..*\.weight$", name)),
+                between=bool(re.search(self.between, name)),
+                heads=config["num_attention_heads"] if self.by_head and len(parts) > 1 else 1,
+                **_change(config, **next(change, {})),
+            )
 
 
 @dataclass(frozen=True)
-class GPT2:
-    """GPT-2: LayerNorm with biases, learned positions, one joined projection, tied output."""
+class Rope:
+    """The rotary embedding, in any of the three layouts that transformers has used."""
 
-    architecture: str = "GPT2LMHeadModel"
+    theta: float = 10000.0
+    #: What share of a head is rotated unless said otherwise; None where the key is ignored.
+    fraction: float | None = None
+    #: Whether `rope_interleave` says that pairs are neighbours.
+    interleaves: bool = False
 
-    def model(self, config: Config) -> dict[str, Any]:
-        """Read sizes. Raises ConfigError for GPT-2's rarer switches."""
-        for key, value in {
-            "activation_function": "gelu_new",
-            "scale_attn_weights": True,
-            "scale_attn_by_inverse_layer_idx": False,
-            "add_cross_attention": False,
-        }.items():
-            if config.get(key, value) != value:
-                _refuse(key, config[key], [str(value)])
-        return {
-            "dim": _need(config, "n_embd"),
-            "layers": _need(config, "n_layer"),
-            "heads": _need(config, "n_head"),
-            "context": config.get("n_positions", 1024),
-            "vocab": _need(config, "vocab_size"),
-            "bias": True,
-            "tie": config.get("tie_word_embeddings", True),
-            "init_std": config.get("initializer_range", 0.02),
-            "dropout": {of: config.get(key, 0.1) for key, of in _PDROPS.items()},
-            "norm": {"name": "layernorm", "eps": config.get("layer_norm_epsilon", 1e-5)},
-            "position": "learned",
-            "attention": "mha",
-            "feedforward": {
-                "name": "gelu",
-                "approximate": "tanh",
-                "width": config.get("n_inner") or 4 * _need(config, "n_embd"),
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read base, share and scaling."""
+        nested: dict[str, Any] = {}
+        for key in ("rope_scaling", "rope_parameters"):
+            nested |= config.get(key) or {}
+        usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction or 1.0}
+        plain = usual | {**config, **nested}
+        rope = {**model["position"], "name": "rope", "theta": float(plain["rope_theta"])}
+        rope["fraction"] = float(plain["partial_rotary_factor"])
+        if self.fraction is None and rope["fraction"] != 1:
+            _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
+        if self.interleaves:
+            rope["layout"] = "interleaved" if config.get("rope_interleave", True) else "half"
+        kind = nested.get("rope_type", nested.get("type", "default"))
+        if kind not in ("default", "linear", "llama3"):
+            _refuse("rope_type", kind, ["default", "linear", "llama3"])
+        if kind != "default":
+            rope |= {"scaling": kind, "factor": float(_need(nested, "factor"))}
+        if kind == "llama3":
+            rope |= {
+                "low_freq": float(_need(nested, "low_freq_factor")),
+                "high_freq": float(_need(nested, "high_freq_factor")),
+                "original_context": _need(nested, "original_max_position_embeddings"),
+            }
+        model["position"] = rope
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write base, share and scaling."""
+        every = (spec.position.at(i) for i in range(spec.layers))
+        rope = next((dict(one.options) for one in every if one.name == "rope"), {})
+        config["rope_theta"] = rope.get("theta", 10000.0)
+        if self.interleaves:
+            config["rope_interleave"] = rope.get("layout") != "half"
+        scaling: dict[str, Any] = {}
+        if rope.get("scaling") in ("linear", "llama3"):
+            scaling = {"rope_type": rope["scaling"], "factor": rope["factor"]}
+        if rope.get("scaling") == "llama3":
+            scaling |= {
+                "low_freq_factor": rope["low_freq"],
+                "high_freq_factor": rope["high_freq"],
+                "original_max_position_embeddings": rope["original_context"],
+            }
+        if self.fraction is not None:  # its own config would set the share at the top anew
+            share = {"partial_rotary_factor": rope.get("fraction", 1.0)}
+            base = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+            config["rope_parameters"] = base | share | scaling
+        elif scaling:
+            config["rope_scaling"] = scaling
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The activation of a gated feed-forward network."""
+
+    key: str = "hidden_act"
+    usual: str = "silu"
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read which network it is."""
+        if (activation := config.get(self.key) or self.usual) not in _GATES:
+            _refuse(self.key, activation, _GATES)
+        model["feedforward"] |= _GATES[activation]
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write the activation; a network that has none of these is no network of the family."""
+        choice = spec.feedforward.at(0)
+        said = {"name": choice.name, **dict(choice.options)}.items()
+        able = (name for name, gate in _GATES.items() if gate.items() <= said)
+        config[self.key] = next(able, self.usual)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which layers attend within a window."""
+
+    #: What stands for `sliding_window` where it is absent.
+    usual: int | None = 4096
+    #: Whether `layer_types` says of each layer which it is.
+    typed: bool = False
+    #: Whether there is none without `use_sliding_window`.
+    switched: bool = False
+    #: Without `layer_types`: from `max_window_layers`, or this one, on every n-th layer has one;
+    #: None where it must be there.
+    first: int | None = 0
+    every: int = 1
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the window of each layer."""
+        window = config.get("sliding_window", self.usual)
+        if self.switched and not config.get("use_sliding_window"):
+            window = None
+        kinds = config.get("layer_types") if self.typed else None
+        if kinds is None and window and self.first is None:
+            _need(config, "layer_types")
+        if kinds is None:
+            first = config.get("max_window_layers", self.first) if self.typed else 0
+            each = range(min(model["layers"], _DEEPEST))
+            kinds = [_FULL if i < (first or 0) or i % self.every else _SLIDING for i in each]
+        if other := [kind for kind in kinds if kind not in (_FULL, _SLIDING)]:
+            _refuse("layer_types", f"[..., {other[0]}, ...]", [_FULL, _SLIDING])
+        attention = model["attention"]
+        model["attention"] = _layers(
+            "layer_types",
+            [attention | {"window": window if kind == _SLIDING else None} for kind in kinds],
+            model,
+        )
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write the window, and which layers have it."""
+        every = (spec.attention.at(i) for i in range(spec.layers))
+        windows = [dict(attention.options).get("window") for attention in every]
+        window = next(filter(None, windows), None)
+        config["sliding_window"] = window
+        if self.typed:
+            config["layer_types"] = [_SLIDING if window else _FULL for window in windows]
+        if self.switched and window:
+            config |= {"use_sliding_window": True, "max_window_layers": windows.index(window)}
+        elif self.typed and not self.switched:  # transformers asks for one whatever the layers are
+            config["sliding_window"] = window or spec.context
+
+
+@dataclass(frozen=True)
+class WithoutRope:
+    """Which layers rotate nothing."""
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the scheme of each layer."""
+        every, each = config.get("no_rope_layer_interval", 4), range(min(model["layers"], _DEEPEST))
+        rotated = config.get("no_rope_layers") or [(i + 1) % every for i in each]
+        rope = model["position"]
+        schemes = [rope if is_rotated else "none" for is_rotated in rotated]
+        model["position"] = _layers("no_rope_layers", schemes, model)
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write which layers have a scheme."""
+        each = range(spec.layers)
+        config["no_rope_layers"] = [int(spec.position.at(i).name != "none") for i in each]
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """Layers of Mamba-2, and those of attention in their place."""
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the mixer of each layer."""
+        mamba, inner = model.pop("mamba"), model["dim"] * int(config.get("mamba_expand", 2))
+        mamba["value_dim"] = inner // int(config.get("mamba_n_heads", 128))
+        layers = dict.fromkeys(config.get("attn_layer_indices") or (), model["attention"])
+        model["attention"] = {"pattern": [mamba], "layers": layers}
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write which layers have attention, and Mamba-2's heads."""
+        every = [spec.attention.at(i) for i in range(spec.layers)]
+        mamba = next((dict(one.options) for one in every if one.name == "mamba2"), {})
+        inner = spec.dim * int(config.get("mamba_expand", 2))
+        width = config["mamba_d_head"] = mamba.get("value_dim", inner)
+        config["mamba_n_heads"] = inner // width
+        config["attn_layer_indices"] = [i for i, one in enumerate(every) if one.name != "mamba2"]
+        config["use_cache"] = bool(config["attn_layer_indices"])  # or transformers cannot compute
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Mixtures of experts, and the layers that have a plain network in their place."""
+
+    #: The key that says which layers those are, or how many of the first; "" where there are none.
+    dense: str = ""
+    usual: int | Sequence[int] = ()
+
+    def read(self, config: Config, model: dict[str, Any]) -> None:
+        """Read the network of each layer."""
+        if model["feedforward"]["top_k"] == 1:  # here it is weighted by its score, there by 1
+            _refuse("num_experts_per_tok", 1, ["2 and more"])
+        which: Any = config.get(self.dense, self.usual)
+        which = range(min(which, model["layers"], _DEEPEST)) if isinstance(which, int) else which
+        if which:
+            plain = {"name": "swiglu", "width": _need(config, "intermediate_size")}
+            layers = dict.fromkeys(which, plain)
+            model["feedforward"] = {"pattern": [model["feedforward"]], "layers": layers}
+
+    def write(self, spec: ModelSpec, config: dict[str, Any]) -> None:
+        """Write which layers are plain, and their width."""
+        if self.dense:
+            every = [spec.feedforward.at(i) for i in range(spec.layers)]
+            plain = [i for i, choice in enumerate(every) if choice.name != "moe"]
+            mixed = len(plain) < spec.layers
+            config[self.dense] = len(plain) if self.usual else plain if mixed else []
+            config["intermediate_size"] = dict(every[(plain or [0])[0]].options)["width"]
+
+
+_GATES: dict[str, dict[str, Any]] = {
+    "silu": {"name": "swiglu"},
+    "gelu": {"name": "geglu", "approximate": "none"},
+    "relu": {"name": "reglu"},
+    "gelu_pytorch_tanh": {"name": "geglu", "approximate": "tanh"},
+}
+_RULES: dict[str, Callable[..., Rule]] = {
+    "rope": Rope,
+    "gate": Gate,
+    "windows": Windows,
+    "without_rope": WithoutRope,
+    "hybrid": Hybrid,
+    "mixture": Mixture,
+}
+
+
+def _families() -> Iterator[Family]:
+    tables: dict[str, Any] = {}
+    for kind, own in load(Path(__file__).with_suffix(".yaml")).values.items():
+        of_like, without = tables.get(own.pop("like", ""), {}), own.pop("without", ())
+        table = tables[kind] = {
+            # Its own come first: that is the order in which names are replaced.
+            part: {**said, **{k: v for k, v in of_like.get(part, {}).items() if k not in said}}
+            if isinstance(said, dict)
+            else said
+            for part, said in (of_like | own).items()
+        }
+        table["keys"] = {key: path for key, path in table["keys"].items() if key not in without}
+        named = table.get("rules", {}).items()
+        made: dict[str, Any] = {
+            "rules": [_RULES[name](**options) for name, options in named if options is not None],
+            "keys": {
+                key: (path, _NEEDED) if isinstance(path, str) else next(iter(path.items()))
+                for key, path in table["keys"].items()
             },
-            "block": "pre",
         }
-
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Write what GPT-2 can express."""
-        return {
-            "model_type": "gpt2",
-            "architectures": [self.architecture],
-            "vocab_size": spec.vocab,
-            "n_positions": spec.context,
-            "n_embd": spec.dim,
-            "n_layer": spec.layers,
-            "n_head": spec.heads,
-            "n_inner": dict(spec.feedforward.at(0).options)["width"],
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": dict(spec.norm.at(0).options).get("eps", 1e-5),
-            "initializer_range": spec.init_std,
-            **{key: getattr(spec.dropout, of) for key, of in _PDROPS.items()},
-            "tie_word_embeddings": spec.tie,
-        }
-
-    def entries(self, ours: Iterable[str]) -> list[Entry]:
-        """Return the names of transformers' GPT2LMHeadModel; its matrices are transposed."""
-        entries = []
-        for name in ours:
-            if ".attn.q." in name:
-                joined = tuple(name.replace(".attn.q.", f".attn.{part}.") for part in "qkv")
-                stored = rename(name.replace(".attn.q.", ".attn.c_attn."), _GPT2)
-                entries.append(Entry(stored, joined, transposed=name.endswith(".weight")))
-            elif ".attn.k." not in name and ".attn.v." not in name:
-                matrix = name.startswith("blocks.") and name.endswith(".weight")
-                entries.append(Entry(rename(name, _GPT2), (name,), transposed=matrix))
-        return entries
+        yield Family(kind, **{**table, **made})
 
 
-_LLAMA = {
-    r"^embedding\.": "model.embed_tokens.",
-    r"^norm\.gain$": "model.norm.weight",
-    r"^head\.": "lm_head.",
-    r"^blocks\.": "model.layers.",
-    r"\.attn\.(q|k|v)\.": r".self_attn.\1_proj.",
-    r"\.attn\.out\.": ".self_attn.o_proj.",
-    r"\.attn\.(q|k)_norm\.gain$": r".self_attn.\1_norm.weight",
-    r"\.ffn\.(gate|up|down)\.": r".mlp.\1_proj.",
-    r"\.attn_norm\.gain$": ".input_layernorm.weight",
-    r"\.ffn_norm\.gain$": ".post_attention_layernorm.weight",
-}
-_GPT2 = {
-    r"^embedding\.": "transformer.wte.",
-    r"^position\.table\.": "transformer.wpe.",
-    r"^norm\.": "transformer.ln_f.",
-    r"^head\.": "lm_head.",
-    r"^blocks\.": "transformer.h.",
-    r"\.attn\.out\.": ".attn.c_proj.",
-    r"\.ffn\.up\.": ".mlp.c_fc.",
-    r"\.ffn\.down\.": ".mlp.c_proj.",
-    r"\.attn_norm\.": ".ln_1.",
-    r"\.ffn_norm\.": ".ln_2.",
-    r"\.gain$": ".weight",
-}
-
-FAMILIES: dict[str, Family] = {
-    "llama": LlamaLike("llama", "LlamaForCausalLM"),
-    "mistral": LlamaLike("mistral", "MistralForCausalLM", windows="always"),
-    "qwen2": LlamaLike("qwen2", "Qwen2ForCausalLM", qkv_bias=True, windows="switched"),
-    "qwen3": LlamaLike("qwen3", "Qwen3ForCausalLM", qk_norm=True, windows="switched"),
-    "gpt2": GPT2(),
-}
+FAMILIES = {family.kind: family for family in _families()}
 
 
-def _rope(config: Config) -> dict[str, Any]:
-    """Read the rotary embedding in any of the three layouts that transformers has used."""
-    nested: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        nested |= config.get(key) or {}
-    plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0, **config, **nested}
-    if plain["partial_rotary_factor"] != 1:  # these families ignore the key
-        _refuse("partial_rotary_factor", plain["partial_rotary_factor"], ["1"])
-    rope: dict[str, Any] = {"name": "rope", "theta": float(plain["rope_theta"])}
-    kind = nested.get("rope_type", nested.get("type", "default"))
-    if kind == "default":
-        return rope
-    if kind == "linear":
-        return rope | {"scaling": "linear", "factor": float(_need(nested, "factor"))}
-    if kind != "llama3":
-        _refuse("rope_type", kind, ["default", "linear", "llama3"])
-    return rope | {
-        "scaling": "llama3",
-        "factor": float(_need(nested, "factor")),
-        "low_freq": float(_need(nested, "low_freq_factor")),
-        "high_freq": float(_need(nested, "high_freq_factor")),
-        "original_context": _need(nested, "original_max_position_embeddings"),
-    }
+def _change(
+    config: Config, key: str = "", usual: float = 1.0, power: float = 1.0, plus: float = 0.0
+) -> dict[str, float]:
+    return {"scale": float(config.get(key, usual)) ** power, "offset": plus}
 
 
-def _scaling(rope: Mapping[str, Any]) -> dict[str, Any]:
-    written = {"rope_type": rope["scaling"], "factor": rope["factor"]}
-    if rope["scaling"] == "llama3":
-        written |= {
-            "low_freq_factor": rope["low_freq"],
-            "high_freq_factor": rope["high_freq"],
-            "original_max_position_embeddings": rope["original_context"],
-        }
-    return written
+def _layers(key: str, entries: list[Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pattern of entries, one for each layer. Raises ConfigError for another number."""
+    if len(entries) != model["layers"]:
+        _refuse(key, f"a list of {len(entries)}", ["one for each of num_hidden_layers"])
+    return {"pattern": entries}
 
 
 def _need(config: Config, key: str) -> Any:

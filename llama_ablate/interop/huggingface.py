@@ -19,7 +19,7 @@ from llama_ablate.data.tokenizers.tokenizer import Tokenizer
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files.strict_json import write_json, write_text
 from llama_ablate.interop.canonical_spec import canonical
-from llama_ablate.interop.families import FAMILIES, Family
+from llama_ablate.interop.families import FAMILIES, Config, Family
 from llama_ablate.interop.stored_tensors import Stored, check_memory, fill, read_json, spec_of
 from llama_ablate.interop.transformers_tokenizer import (
     generation_config,
@@ -43,13 +43,13 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     Raises ConfigError, naming the file, for an unknown family, a configuration that our
     components cannot express, and files that are missing, damaged or not as configured.
     """
-    family, spec = describe(folder)
+    family, config, spec = describe(folder)
     files = _files(folder)
     stored_bytes = sum(file.stat().st_size for file in files)
     check_memory(count(spec).parameters * dtype.itemsize if dtype else stored_bytes, folder)
     stored = _stored(files)
-    names = [name for name, _ in build(spec, "meta").named_parameters()]
-    entries = family.entries(names)
+    names = _names(build(spec, "meta"))
+    entries = [*family.entries(names, config)]
     if not any(name.startswith("transformer.") for name in stored.shapes):
         # The first checkpoints of GPT-2 lack the prefix.
         entries = [replace(e, theirs=e.theirs.removeprefix("transformer.")) for e in entries]
@@ -58,8 +58,11 @@ def read(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
         _check_tied(stored, entries[names.index("embedding.weight")].theirs, folder)
 
     def unneeded(name: str) -> bool:
-        return bool(_TABLES.search(name)) or (spec.tie and name == "lm_head.weight")
+        tied = spec.tie and name == "lm_head.weight"
+        return bool(_TABLES.search(name)) or tied or name == family.zeros
 
+    if family.zeros in stored.shapes and stored.read(family.zeros).any():
+        raise ConfigError(f"'{folder}': {family.zeros} is not zero, and no model here has one")
     return fill(spec, entries, stored, folder, dtype=dtype, unneeded=unneeded)
 
 
@@ -72,8 +75,13 @@ def _check_tied(stored: Stored, embedding: str, where: Path) -> None:
         )
 
 
-def describe(folder: Path) -> tuple[Family, ModelSpec]:
-    """Return the family and the spec of a checkpoint, from its config.json alone."""
+def _names(model: Decoder) -> list[str]:
+    """Return the names of what is stored of a model: a weight that is tied has one."""
+    return [name for name in model.state_dict() if not (model.spec.tie and name == "head.weight")]
+
+
+def describe(folder: Path) -> tuple[Family, Config, ModelSpec]:
+    """Return the family, config.json and spec of a checkpoint, from its config.json alone."""
     file = folder / "config.json"
     config = read_json(file)
     kind = config.get("model_type")
@@ -90,9 +98,9 @@ def describe(folder: Path) -> tuple[Family, ModelSpec]:
         values = family.model(config)
     except ConfigError as error:
         raise ConfigError(f"'{file}': {error.message}") from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ConfigError(f"'{file}' has a value of the wrong kind: {error}") from None
-    return family, spec_of(values, file)
+    return family, config, spec_of(values, file)
 
 
 @dataclass(frozen=True)
@@ -118,19 +126,19 @@ def write(
     family cannot express the spec, and for a folder that is not empty.
     """
     folder = folder.resolve()
-    canonical(model.spec, model.blocks[0].ffn.width)  # refuses layers that differ
-    model = _half_layout(model)
-    spec = canonical(model.spec, model.blocks[0].ffn.width)
-    kind = _family_for(spec, kind)
+    kind = _family_for(canonical(model.spec), kind)
+    family = FAMILIES[kind]
+    model = _laid_out(model, family)
+    spec = canonical(model.spec)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and not empty")
-    config = FAMILIES[kind].config(replace(spec, dropout=model.spec.dropout))
+    config = family.config(replace(spec, dropout=model.spec.dropout))
     dtype = model.embedding.weight.dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), **special_ids(tokenizer)}
     # With an older version, or none, transformers suspects that Mistral's tokenizers split wrongly.
     config["transformers_version"] = "5.0.0"
     documents, notes = tokenizer_files(tokenizer, kind, spec.context) if tokenizer else ({}, [])
-    kept = asdict(DropoutRates.of(FAMILIES[kind].model(config)["dropout"]))
+    kept = asdict(DropoutRates.of(family.model(config)["dropout"]))
     if lost := [
         f"{of} {rate:g}" for of, rate in asdict(model.spec.dropout).items() if rate != kept[of]
     ]:
@@ -141,11 +149,13 @@ def write(
             f"{kind} reads a text of several as one, and computes other logits after the first"
         )
     documents |= {"config.json": config, "generation_config.json": generation_config(tokenizer)}
-    ours = {name: p.detach() for name, p in model.named_parameters()}
+    ours = model.state_dict()
     tensors = {
-        e.theirs: _joined([ours[name] for name in e.ours], transposed=e.transposed)
-        for e in FAMILIES[kind].entries(ours)
+        entry.theirs: entry.joined([ours[name] for name in entry.ours])
+        for entry in family.entries(_names(model), config)
     }
+    if family.zeros:
+        tensors[family.zeros] = torch.zeros(spec.vocab, dtype=dtype)
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
@@ -186,12 +196,12 @@ def _family_for(spec: ModelSpec, kind: str | None) -> str:
 def _differences(spec: ModelSpec, kind: str) -> list[str]:
     """Return what of a spec is lost when it is written as a family and read back."""
     family = FAMILIES[kind]
+    spec = _as_laid_out(spec, family)
     try:
-        back = spec_of(family.model(family.config(spec)), Path("config.json"))
+        back = canonical(spec_of(family.model(family.config(spec)), Path("config.json")))
     except ConfigError as error:
-        return [error.message.split(": ", 1)[-1]]
-    back = canonical(back, int(dict(back.feedforward.at(0).options)["width"]))
-    lost = []
+        return [error.message.removeprefix("'config.json' describes no model: ")]
+    lost: list[str] = []
     for field in fields(ModelSpec):
         mine, theirs = getattr(spec, field.name), getattr(back, field.name)
         if mine == theirs:
@@ -201,13 +211,13 @@ def _differences(spec: ModelSpec, kind: str) -> list[str]:
         elif mine.name != theirs.name:
             lost.append(f"{field.name} '{mine.name}'")
         else:
-            other = dict(theirs.options)
             lost += [
-                f"{field.name} '{mine.name}' with {k} = {str(v).lower()}"
-                for k, v in mine.options
-                if other[k] != v
+                f"{field.name} '{mine.name}' with {option} = {str(value).lower()}"
+                for i in range(spec.layers)
+                for option, value in mine.at(i).options
+                if dict(theirs.at(i).options).get(option) != value
             ]
-    return lost
+    return list(dict.fromkeys(lost))
 
 
 def _stored(files: Sequence[Path]) -> Stored:
@@ -265,21 +275,26 @@ def _write_tensors(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: int
         write_json(folder / _INDEX, index)
 
 
-def _joined(ours: list[Tensor], *, transposed: bool) -> Tensor:
-    tensor = ours[0] if len(ours) == 1 else torch.cat(ours)
-    return (tensor.T if transposed else tensor).contiguous()
+def _as_laid_out(spec: ModelSpec, family: Family) -> ModelSpec:
+    """Return a spec whose rotation pairs the coordinates that the family's does.
 
-
-def _half_layout(model: Decoder) -> Decoder:
-    """Return an equal model whose rotation pairs coordinates (i, i + R/2), as transformers does.
-
-    Rows of each query and key head are permuted: the pair (2i, 2i + 1) becomes (i, i + R/2).
+    (i, i + R/2) or neighbours: another order of the rows of queries and keys. The latent attention
+    of the family that has it is stored in either.
     """
-    spec, position = model.spec, model.spec.position.at(0)
-    if position.name != "rope" or position["layout"] == "half":
+    fixed = family.layout and any(spec.attention.at(i).name != "mla" for i in range(spec.layers))
+    return (
+        replace(spec, position=spec.position.with_options(layout=family.layout)) if fixed else spec
+    )
+
+
+def _laid_out(model: Decoder, family: Family) -> Decoder:
+    """Return an equal model whose rotation pairs the coordinates that the family's does."""
+    spec = _as_laid_out(model.spec, family)
+    if spec == model.spec:
         return model
-    rotated = model.position.rotated
-    order = torch.arange(rotated).view(-1, 2).T.flatten()
+    rotated = max(getattr(scheme, "rotated", 0) for scheme in model.positions.values())
+    order = torch.arange(rotated).view(-1, 2).T.flatten()  # of neighbours, as halves
+    order = order if family.layout == "half" else order.argsort()
     order = torch.cat([order, torch.arange(rotated, spec.head_dim)])
     state = dict(model.state_dict())
     for name, tensor in state.items():
@@ -288,7 +303,7 @@ def _half_layout(model: Decoder) -> Decoder:
             state[name] = heads[:, order].reshape(tensor.shape)
         elif re.search(r"\.attn\.[qk]_norm\.", name):
             state[name] = tensor[order]
-    turned = build(replace(spec, position=spec.position.with_options(layout="half")), "meta")
+    turned = build(spec, "meta")
     turned.load_state_dict(state, assign=True)
     if spec.tie:
         turned.head.weight = turned.embedding.weight

@@ -131,7 +131,7 @@ def open_preset(
 def open_spec(path: Path) -> ModelSpec:
     """Return the spec of what `open_model` opens; of Hugging Face's without reading weights."""
     if (path / "config.json").is_file():
-        return huggingface.describe(path)[1]
+        return huggingface.describe(path)[-1]
     return open_model(path).model.spec
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,31 @@ class Entry:
     ours: tuple[str, ...]
     #: Stored as input x output, as GPT-2 does; ours are output x input.
     transposed: bool = False
+    #: Stored with an axis of one after the first.
+    between: bool = False
+    #: How many groups of rows there are, in each of which ours are stacked.
+    heads: int = 1
+    #: Ours are what is stored times `scale`, and `offset`.
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def split(self, stored: Tensor, rows: Sequence[int]) -> list[Tensor]:
+        """Return our parameters, of these numbers of rows."""
+        tensor = stored.T if self.transposed else stored.squeeze(1) if self.between else stored
+        if (self.scale, self.offset) != (1.0, 0.0):
+            tensor = tensor.double() * self.scale + self.offset
+        by_head = tensor.reshape(self.heads, -1, *tensor.shape[1:])
+        pieces = by_head.split_with_sizes([n // self.heads for n in rows], 1)
+        return [piece.flatten(0, 1) for piece in pieces]
+
+    def joined(self, ours: Sequence[Tensor]) -> Tensor:
+        """Return what is stored of our parameters."""
+        by_head = [one.reshape(self.heads, -1, *one.shape[1:]) for one in ours]
+        tensor = (torch.cat(by_head, 1) if len(ours) > 1 else by_head[0]).flatten(0, 1)
+        if (self.scale, self.offset) != (1.0, 0.0):
+            tensor = ((tensor.double() - self.offset) / self.scale).to(tensor.dtype)
+        tensor = tensor.unsqueeze(1) if self.between else tensor
+        return (tensor.T if self.transposed else tensor).contiguous()
 
 
 @dataclass(frozen=True)
@@ -70,11 +95,11 @@ def fill(
     Tensors that `unneeded` accepts are ignored. Raises ConfigError, naming the file.
     """
     model = build(spec, "meta")
-    shapes = {name: p.shape for name, p in model.named_parameters()}
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     _check_names(entries, stored, where, unneeded)
     for entry in entries:
         rows = sum(shapes[name][0] for name in entry.ours)
-        expected = (rows, *shapes[entry.ours[0]][1:])
+        expected = (rows, *(1,) * entry.between, *shapes[entry.ours[0]][1:])
         expected = expected[::-1] if entry.transposed else expected
         if tuple(stored.shapes[entry.theirs]) != expected:
             raise ConfigError(
@@ -85,16 +110,18 @@ def fill(
     check_memory(count(spec).parameters * dtype.itemsize, where)
     state: dict[str, Tensor] = {}
     for entry in entries:
-        tensor = stored.read(entry.theirs)
-        tensor = tensor.T if entry.transposed else tensor
-        pieces = tensor.split([shapes[name][0] for name in entry.ours])  # type: ignore[no-untyped-call]
+        pieces = entry.split(stored.read(entry.theirs), [shapes[name][0] for name in entry.ours])
         for name, piece in zip(entry.ours, pieces, strict=True):
             state[name] = piece.to(dtype, memory_format=torch.contiguous_format, copy=True)
     if spec.tie:
         state["head.weight"] = state["embedding.weight"]
-    # Tables of positions are buffers, not parameters: build them on a real device.
-    model.position = build(replace(spec, layers=1)).position.to(dtype)
     model.load_state_dict(state, assign=True)
+    for module in model.modules():  # tables of positions, and what training counts: not stored
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta:
+                module.register_buffer(
+                    name, torch.zeros_like(buffer, device="cpu"), persistent=False
+                )
     if spec.tie:
         model.head.weight = model.embedding.weight
     return model.eval().requires_grad_(requires_grad=False)

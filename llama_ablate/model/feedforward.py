@@ -240,9 +240,21 @@ class ReGLU(GatedFeedForward):
 
 @FEEDFORWARDS.register("geglu")
 class GEGLU(GatedFeedForward):
-    """Gate with GELU: `down(gelu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202)."""
+    """Gate with GELU: `down(gelu(gate(x)) * up(x))` (Shazeer 2020, arXiv:2002.05202).
 
-    activation = staticmethod(F.gelu)
+    `approximate: tanh` is the form that Gemma uses.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        bias: bool,
+        *,
+        approximate: Literal["none", "tanh"] = "none",
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, bias, **options)
+        self.activation = lambda x: F.gelu(x, approximate=approximate)
 
 
 @FEEDFORWARDS.register("swiglu")

@@ -48,12 +48,18 @@ def test_plain_networks_put_their_activation_between_two_linear_maps(make):
     assert network.width == 24
 
 
-def test_gelu_by_tanh_is_the_form_of_gpt2():
-    network = filled(GELU(6, True, approximate="tanh"))
+def by_tanh(h):
+    return h / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+
+
+def test_gelu_by_tanh_is_the_form_of_gpt2_and_that_of_a_gate_gemmas():
     x = torch.randn(2, 3, 6, dtype=torch.float64)
-    h = network.up(x)
-    active = h / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
-    torch.testing.assert_close(network(x), network.down(active), rtol=1e-12, atol=1e-12)
+    network = filled(GELU(6, True, approximate="tanh"))
+    expected = network.down(by_tanh(network.up(x)))
+    torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
+    network = filled(GEGLU(6, True, approximate="tanh"))
+    expected = network.down(by_tanh(network.gate(x)) * network.up(x))
+    torch.testing.assert_close(network(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("make", GATES)
