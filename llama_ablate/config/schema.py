@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
-from llama_ablate.config.section_keys import Data, Model, Train
+from llama_ablate.config.section_keys import Data, Model, Reading, Train
 from llama_ablate.config.validation import Keys, at, shown
 from llama_ablate.files.slugs import slug
 
@@ -280,6 +280,17 @@ class Parallel(Keys):
         return self
 
 
+class Evaluation(Keys):
+    """What all variants of a table are judged on, whatever each was trained on."""
+
+    #: How held-out text is read; as `data` says unless given. Of several, each makes a table of its
+    #: own from the same runs.
+    documents: list[Reading] = Field(default_factory=list)
+
+    _listed = field_validator("documents", mode="before")(_listed)
+    _no_repeats = field_validator("documents")(_without_repeats)
+
+
 Reseed = Literal["init", "order", "both", "none"]
 
 
@@ -357,6 +368,7 @@ class Experiment(Keys):
     #: In place of `data`: several texts, each with a table of its own.
     texts: list[Data] = Field(default_factory=list, max_length=100)
     train: Train = Train()
+    evaluation: Evaluation = Evaluation()
     #: What a run's length is counted in: tokens as `train` says, or the bytes of text, FLOPs or
     #: measured seconds that the baseline spends on them. Of several, each makes a table of its own.
     budget: list[Budget] = Field(default=["tokens"])
@@ -414,6 +426,7 @@ class Experiment(Keys):
             len(self.variants.match)
             * len(self.budget)
             * max(1, len(self.texts))
+            * max(1, len(self.evaluation.documents))
             * (len(self.sizes.models) if self.sizes else 1)
         )
         controls = len(self.controls.aa) + bool(self.controls.positive)

@@ -77,6 +77,10 @@ class Preset(Keys):
     model: Model
 
 
+#: Whether a model sees the documents before the one that it reads.
+Reading = Literal["continue", "mask"]
+
+
 class Data(Keys):
     """A corpus and a tokenizer, each an entry of its registry."""
 
@@ -84,10 +88,13 @@ class Data(Keys):
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
-    #: Whether a model sees the documents before the one that it reads.
-    documents: Literal["continue", "mask"] = "continue"
+    documents: Reading = "continue"
     #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
     order: Literal["windows", "documents"] = "windows"
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Data":
+        """Return this section with some keys changed, as a variant does. Raises ConfigError."""
+        return Data.check({**self.model_dump(mode="json"), **changes})
 
     @property
     def called(self) -> str:

@@ -1,7 +1,8 @@
 """Checks of a whole experiment file, before anything trains: what no single key can tell."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model
@@ -99,18 +100,24 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     check_size(experiment, variant.text.tokens, place)
 
 
-def check_documents(text: TableText, where: Where) -> None:
-    """Refuse what is done with documents where there is one, or no token between several."""
+def check_documents(
+    text: TableText, where: Where, changes: Mapping[str, Any], variant: Variant | None = None
+) -> None:
+    """Refuse what is done with documents where there is one, or no token between several.
+
+    `changes` are of the text's section, which a variant may make.
+    """
+    data = text.data.with_changes(changes)
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
     ):
-        if getattr(text.data, key) == value and text.tokens.document_counts["train"] == 1:
+        if getattr(data, key) == value and text.tokens.document_counts["train"] == 1:
             raise ConfigError(
                 f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
                 "or the tokenizer no token that stands between them; allowed: "
                 f"{Data.model_fields[key].default}",
-                (*where, key),
+                (variant and variant.place(f"data.{key}")) or (*where, key),
             )
 
 

@@ -5,11 +5,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
@@ -200,15 +201,20 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     for data, where in _texts(experiment):
         text = TableText(data, _text(data, where))
         check_size(experiment, text.tokens, where)
-        check_documents(text, where)
+        check_documents(text, where, {})
         prepared.append(text)
     check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, TableText] = {}  # of variants that have their own, opened once
     tables = []
-    for text, (i, size), match, budget in itertools.product(
-        prepared, enumerate(sizes), experiment.variants.match, experiment.budget
+    readings: list[Reading | Literal[""]] = [*experiment.evaluation.documents] or [""]
+    for text, (i, size), match, budget, reading in itertools.product(
+        prepared,
+        enumerate(sizes),
+        experiment.variants.match,
+        experiment.budget,
+        readings,
     ):
         model = experiment.model.model_copy(update=size)
         at = experiment.model_copy(update={"model": model})
@@ -219,15 +225,24 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 text.tokens.vocab,
                 _cost(match, at),
                 match,
-                text.tokens.separator if text.data.documents == "mask" else None,
+                text.data,
+                text.tokens.separator,
                 partial(_own_text, text, texts),
             )
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
+        if reading:
+            check_documents(text, ("evaluation",), {"documents": reading})
+        apart = (reading or text.data.documents) == "mask"
         for variant in variants:
+            if apart:  # a mixer that cannot keep documents apart says so
+                separator = (variant.text or text).tokens.separator
+                spec = replace(variant.spec, separator=separator)
+                counted(replace(variant, spec=spec), count)
             counted(variant, _COSTS["flops"] if budget == "flops" else count)
             check_text(text, at, variant, budget)
+            check_documents(variant.text or text, ("data",), variant.data, variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -238,11 +253,12 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
                 (f"equal {budget}", len(experiment.budget) > 1),
+                (f"judged {reading}", len(readings) > 1),
             )
             if several
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
-        tables.append(Table(name, at, text, match, budget, variants, train))
+        tables.append(Table(name, at, text, match, budget, reading, variants, train))
         if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)

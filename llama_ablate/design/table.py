@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
-from typing import Any
+from typing import Any, Literal
 
 from llama_ablate.config import baselines, plugins
-from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.experiment import Data, Experiment, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import train_config
@@ -34,6 +35,8 @@ class Table:
     text: TableText  # of all variants that have none of their own
     match: str
     budget: str
+    #: How held-out text is read; "" as its text is.
+    reading: Literal["", Reading]
     variants: tuple[Variant, ...]
     #: Changes of `train` in all runs: the learning rate, where it is scaled with size.
     train: Mapping[str, Any]
@@ -91,13 +94,21 @@ class Table:
             self.experiment,
             self.variants,
             self.steps_of,
-            lambda variant: [
-                self.text_of(variant).tokens.fingerprint,
-                *([self.span] if self.span else []),
-            ],
+            self._read,
             registries.REGISTRIES,
             _foreign_code,
         )
+
+    def _read(self, variant: Variant) -> list[object]:
+        """Return what identifies the text that a variant reads, and how it is judged."""
+        readings = self.experiment.evaluation.documents or [self.text.data.documents]
+        judged = [] if readings == [self.data_of(variant).documents] else [{"judged": readings}]
+        span = [self.span] if self.span else []
+        return [self.text_of(variant).tokens.fingerprint, *span, *judged]
+
+    def data_of(self, variant: Variant) -> Data:
+        """Return what a variant is trained on: its text's section, with its own changes."""
+        return self.text_of(variant).data.with_changes(variant.data)
 
     def steps_of(self, variant: Variant) -> int:
         """Return how many steps a variant's runs take within the budget."""
@@ -140,9 +151,7 @@ class Table:
         own = {variant.label, variant.id}
         if not variant.is_baseline:
             return own
-        called = baselines.aliases(
-            self.experiment, variant.spec.to_dict(), self.text.data.tokenizer
-        )
+        called = baselines.aliases(self.experiment, variant.spec.to_dict(), self.text.data)
         return own | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:
@@ -152,6 +161,7 @@ class Table:
             name=self.name,
             match=self.match,
             budget=self.budget,
+            reading=self.reading,
             size=sizes,
             text=self.text.planned(),
             span=self.span,
@@ -175,6 +185,7 @@ class Table:
             level_labels=dict(variant.level_labels),
             covers=list(variant.covers),
             train=dict(variant.train),
+            data=dict(variant.data),
             model=variant.spec.to_dict(),
             text=variant.text.planned() if variant.text else None,
             state_growth={context: int(size) for context, size in growth if not isnan(size)},

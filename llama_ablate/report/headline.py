@@ -384,8 +384,8 @@ def _base(table: TableFrames) -> str:
     """Name the baseline: by its component alone where that is one, else by all its levels."""
     label = table.plan.baseline.label
     if label == baselines.UNCHANGED:
-        base, tokenizer = table.plan.baseline.model, table.plan.text.source.tokenizer
-        levels = baselines.levels(table.experiment, base, tokenizer)
+        base, data = table.plan.baseline.model, table.plan.text.source
+        levels = baselines.levels(table.experiment, base, data)
         return f"the baseline ({', '.join(levels)})" if levels else label
     name = label.removesuffix(f" ({baselines.UNCHANGED})")
     return label if " " in name else name

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,7 +23,7 @@ from llama_ablate.results import Outcome
 from llama_ablate.results.record import CURVE_TOKENS, Value, row
 from llama_ablate.training import checkpoint, shards
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss
+from llama_ablate.training.evaluation import heldout_windows, losses, reading, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -95,12 +96,14 @@ def train(
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
     span: int | None = None,
+    judged: str = "",
 ) -> Trained:
     """Train a model in place for `steps` steps; return how the run ended.
 
     `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
     losses of their own have. With a `span` the text is read in whole documents, so many tokens of
     each stream of them at a step (`data.document_streams`); without one in windows drawn anywhere.
+    Held-out text is read as `judged` says (`evaluation.reading`).
     In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
     part there is a column `loss_NAME_nats`, its weight in it.
 
@@ -115,7 +118,7 @@ def train(
         shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
-    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, span)
+    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, span, judged)
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -159,6 +162,7 @@ class _Run:
         compute: Compute,
         ranks: Ranks,
         span: int | None,
+        judged: str,
     ) -> None:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
@@ -168,7 +172,9 @@ class _Run:
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
+        self.judged = partial(reading, self.model, tokens, judged)
+        with self.judged():
+            self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
         #: The loss of token frequencies on the same sample, once the run has done all its steps.
         self.unigram: float | None = None
 
@@ -209,7 +215,8 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
+            with self.judged():
+                point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
         if (
             self.config.average > 1
@@ -250,8 +257,9 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                cut = heldout_windows(self.model, self.tokens, split)
-                loss = losses(self.model, cut, self.compute).mean()
+                with self.judged():
+                    cut = heldout_windows(self.model, self.tokens, split)
+                    loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)
             self._restore(*before)
         return False
