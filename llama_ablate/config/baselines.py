@@ -24,7 +24,7 @@ def levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tupl
         if key == "data.tokenizer":
             values.append(entry_text(data.tokenizer))
         elif slot == "data":
-            values.append(_written(getattr(data, option), option))
+            values.append(_written(getattr(data, option) or "none", option))
         elif slot == "train":
             own = getattr(experiment.train, option)
             named = option if isinstance(own, int | float) else ""

@@ -36,6 +36,10 @@ def _without_repeats(values: list[Any]) -> list[Any]:
     return values
 
 
+def _each_once(values: list[Any]) -> list[Any]:
+    return _without_repeats(values) if values else values
+
+
 def _without_size(value: object) -> object:
     if any(isinstance(one, dict) for one in _listed(value)):
         raise ValueError(
@@ -46,7 +50,9 @@ def _without_size(value: object) -> object:
     return value
 
 
-Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"]
+Match = Literal[
+    "parameters", "total", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"
+]
 Budget = Literal["tokens", "bytes", "flops", "seconds"]
 #: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]
@@ -281,14 +287,14 @@ class Parallel(Keys):
 
 
 class Evaluation(Keys):
-    """What all variants of a table are judged on, whatever each was trained on."""
+    """What all variants of a table are evaluated on, whatever each was trained on."""
 
     #: How held-out text is read; as `data` says unless given. Of several, each makes a table of its
     #: own from the same runs.
     documents: list[Reading] = Field(default_factory=list)
 
     _listed = field_validator("documents", mode="before")(_listed)
-    _no_repeats = field_validator("documents")(_without_repeats)
+    _no_repeats = field_validator("documents")(_each_once)
 
 
 Reseed = Literal["init", "order", "both", "none"]
@@ -312,11 +318,7 @@ class Controls(Keys):
     positive: dict[str, Any] = Field(default_factory=dict)
 
     _one = field_validator("aa", mode="before")(_listed)
-
-    @field_validator("aa")
-    @classmethod
-    def _each_once(cls, values: list[Reseed]) -> list[Reseed]:
-        return _without_repeats(values) if values else values
+    _no_repeats = field_validator("aa")(_each_once)
 
 
 class Looks(Keys):

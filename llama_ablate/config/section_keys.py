@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Keys, at, shown
+from llama_ablate.errors import nearest
 
 #: A decay rate of AdamW's running means.
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -81,6 +82,22 @@ class Preset(Keys):
 Reading = Literal["continue", "mask"]
 
 
+class Portion(Keys):
+    """How much of a mixture a source is, and how much of the source it takes."""
+
+    weight: float = Field(1.0, ge=0, le=1e9)
+    #: Training tokens from its beginning, which are repeated; all unless given.
+    limit: int | None = Field(None, gt=0, le=10**15)
+    #: In place of a limit: how often a run passes over what it takes.
+    epochs: float | None = Field(None, gt=0, le=1e6)
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> "Portion":
+        if self.limit and self.epochs:
+            raise at("takes one of 'limit' and 'epochs': how much of the source is read", "epochs")
+        return self
+
+
 class Data(Keys):
     """A corpus and a tokenizer, each an entry of its registry."""
 
@@ -91,6 +108,47 @@ class Data(Keys):
     documents: Reading = "continue"
     #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
     order: Literal["windows", "documents"] = "windows"
+    #: Further corpora that a mixture may name.
+    sources: dict[str, Entry] = Field(default_factory=dict)
+    #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
+    mixture: dict[str, Portion] = Field(default_factory=dict)
+
+    @field_validator("mixture", mode="before")
+    @classmethod
+    def _weights(cls, values: object) -> object:
+        """Read a number as a weight."""
+        if not isinstance(values, dict):
+            return values
+        return {k: {"weight": v} if isinstance(v, int | float) else v for k, v in values.items()}
+
+    @field_validator("mixture")
+    @classmethod
+    def _as_shares(cls, mixture: dict[str, Portion]) -> dict[str, Portion]:
+        """Divide weights by their sum, so that mixtures that are equal are written alike."""
+        total = sum(portion.weight for portion in mixture.values())
+        if mixture and not total:
+            raise ValueError("the weights of a mixture sum to nothing: give one above 0")
+        if abs(total - 1) > 1e-9:
+            mixture = {
+                name: portion.model_copy(update={"weight": portion.weight / total})
+                for name, portion in mixture.items()
+                if portion.weight
+            }
+        return {} if mixture == {"corpus": Portion()} else mixture
+
+    @model_validator(mode="after")
+    def _has_its_sources(self) -> "Data":
+        for name in self.mixture:
+            if name != "corpus" and name not in self.sources:
+                message = (
+                    f"'{name}' is none of the sources{nearest(name, ['corpus', *self.sources])}"
+                )
+                raise at(message, "mixture", name)
+        if "corpus" in self.sources:
+            raise at("'corpus' is the text's own: call the source otherwise", "sources", "corpus")
+        if self.mixture and self.order == "documents":
+            raise at("a mixture is of windows: it takes no 'order: documents'", "mixture")
+        return self
 
     def with_changes(self, changes: Mapping[str, Any]) -> "Data":
         """Return this section with some keys changed, as a variant does. Raises ConfigError."""

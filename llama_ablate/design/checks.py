@@ -19,6 +19,7 @@ from llama_ablate.model import laws
 from llama_ablate.model.counts import distinct
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training import optimizer_laws
+from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -73,7 +74,7 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     what = "contexts" if context else "tokenizers"
     key = "context" if context else "data.tokenizer"
     place = variant.place(key) or variant.where
-    if of_table.data.order == "windows":
+    if of_table.data.with_changes(variant.data).order == "windows":
         raise ConfigError(
             f"variants of several {what} are paired by documents: give 'order: documents' in "
             "'data'",
@@ -119,6 +120,33 @@ def check_documents(
                 f"{Data.model_fields[key].default}",
                 (variant and variant.place(f"data.{key}")) or (*where, key),
             )
+
+
+def check_mixture(table: Table, variant: Variant) -> None:
+    """Refuse sources that a mixture takes too little of, or has too little of."""
+    portions = table.data_of(variant).mixture
+    where = variant.place("data.mixture") or ("data", "mixture")
+    if table.budget == "seconds" and any(portion.epochs for portion in portions.values()):
+        raise ConfigError("epochs are not known where the budget is seconds: give 'limit'", where)
+    for one in table.mixture_of(variant) if portions and table.budget != "seconds" else []:
+        if one.tokens <= variant.spec.context:
+            message = f"takes {one.tokens:,} tokens, fewer than one window"
+            raise ConfigError(f"'{one.source}' {message}", where)
+        asked = portions[one.source].epochs
+        if asked and one.epochs > 1.01 * asked:
+            raise ConfigError(
+                f"'{one.source}' has {one.tokens:,} tokens, of which a run takes {one.epochs:.3g} "
+                f"epochs and not {asked:g}: give fewer tokens, or a smaller weight",
+                where,
+            )
+
+
+def check_precisions(tables: Sequence[Table], device: str) -> None:
+    """Refuse a precision on an axis that the device does not multiply in."""
+    varied = (v for table in tables for v in table.variants if "precision" in v.train)
+    if (one := next(varied, None)) and not multiplies_bfloat16(device):
+        message = "this device has no instructions for products in bfloat16; allowed: float32"
+        raise ConfigError(message, one.place("train.precision") or one.where)
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:

@@ -13,6 +13,8 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.document_streams import DocumentStreams
+from llama_ablate.data.mixtures import Mixture
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import runs, train_config
 from llama_ablate.design.checks import (
@@ -23,6 +25,7 @@ from llama_ablate.design.checks import (
     check_losses,
     check_margins,
     check_metrics,
+    check_mixture,
     check_optimizers,
     check_plugins,
     check_seeds,
@@ -40,8 +43,15 @@ from llama_ablate.design.variants import Variant, counted, variants_of
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, exact, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
+from llama_ablate.results.plan_document import (
+    FORMAT,
+    PlanDocument,
+    PlannedTable,
+    PlannedText,
+    PlannedVariant,
+)
 from llama_ablate.results.record import ComputeSettings, Settings
+from llama_ablate.training.loop import Batches
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -49,6 +59,7 @@ Pace = Callable[[Table], Sequence[float]]
 
 _COSTS: dict[str, Cost] = {
     "parameters": lambda spec: count(spec).non_embedding,
+    "total": lambda spec: count(spec).parameters,
     "active_parameters": lambda spec: count(spec).active_non_embedding,
     "flops": lambda spec: exact(spec, "flops_per_token"),
     "kv_bytes": lambda spec: exact(spec, "kv_bytes_per_token"),
@@ -199,7 +210,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     prepared = []
     for data, where in _texts(experiment):
-        text = TableText(data, _text(data, where))
+        text = _table_text(data, where)
         check_size(experiment, text.tokens, where)
         check_documents(text, where, {})
         prepared.append(text)
@@ -253,12 +264,14 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
                 (f"equal {budget}", len(experiment.budget) > 1),
-                (f"judged {reading}", len(readings) > 1),
+                (f"evaluated {reading}", len(readings) > 1),
             )
             if several
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
         tables.append(Table(name, at, text, match, budget, reading, variants, train))
+        for variant in variants:
+            check_mixture(tables[-1], variant)
         if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)
@@ -271,7 +284,7 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
     try:
         TOKENIZERS.resolve(change.value)
         key = data.model_dump_json()
-        text = known.get(key) or TableText(data, _text(data, ("data",)))
+        text = known.get(key) or _table_text(data, ("data",))
     except ConfigError as error:
         of_tokenizer = error.where[:2] == ("data", "tokenizer")
         rest = error.where[2:] if of_tokenizer else error.where
@@ -295,6 +308,43 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
     if at.sizes is None or at.sizes.lr == "same" or "lr" in at.tune:
         return {}
     return {"lr": train.lr * first_dim / at.model.dim}
+
+
+def _table_text(data: Data, where: Where) -> TableText:
+    own = _text(data, where)
+    try:
+        return TableText(data, own, sources_of(data, own))
+    except ConfigError as error:
+        raise error.under(*where) from None
+
+
+def sources_of(data: Data, own: tokens.Tokens) -> dict[str, tokens.Tokens]:
+    """Return the tokens of what a mixture may name, by the tokenizer of the text's own."""
+    found = {"corpus": own}
+    for name, entry in data.sources.items():
+        try:
+            corpus = CORPORA.resolve(entry)
+            found[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
+        except ConfigError as error:
+            raise ConfigError(error.message, ("sources", name)) from None
+    return found
+
+
+def batches_of(
+    plan: PlanDocument, table: PlannedTable, variant: PlannedVariant, own: tokens.Tokens
+) -> Batches:
+    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
+    text = table.text_of(variant)
+    if not variant.mixture:
+        span = plan.span(table, variant)
+        return (DocumentStreams(own, span) if span else own).batch
+    known, parts = sources_of(text.source, own), []
+    for portion in variant.mixture:
+        if known[portion.source].fingerprint != portion.fingerprint:
+            what = f"the source '{portion.source}' has changed since these runs were planned"
+            raise ConfigError(what)
+        parts.append((known[portion.source], portion.share, portion.tokens))
+    return Mixture(parts).batch
 
 
 def _text(data: Data, where: Where) -> tokens.Tokens:

@@ -53,7 +53,7 @@ def change_of(key: str, level: Any, where: Where) -> Change:
 
 def check_key(key: str, where: Where) -> None:
     """Refuse a key that no axis can have."""
-    of_train = (TRAIN + name for name in train_config.KEYS)
+    of_train = (TRAIN + name for name in train_config.VARIED)
     allowed = (*SLOTS, *RULES, *SIZES, "dropout", TOKENIZER, *DATA, *of_train)
     slot, _, option = key.partition(".")
     if key not in allowed and not (slot in (*SLOTS, *RULES) and option):

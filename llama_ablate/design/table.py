@@ -19,7 +19,12 @@ from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan_document import CONTEXTS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import (
+    CONTEXTS,
+    PlannedPortion,
+    PlannedTable,
+    PlannedVariant,
+)
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -53,17 +58,16 @@ class Table:
         """The tokens of its text."""
         return self.text.tokens
 
-    @property
-    def _tokens_per_step(self) -> int:
-        return self.experiment.train.batch * self.experiment.model.context
+    def _tokens_per_step(self, variant: Variant) -> int:
+        batch: int = variant.train.get("batch", self.experiment.train.batch)
+        return batch * variant.spec.context
 
-    @property
-    def span(self) -> int | None:
-        """Tokens of each stream of documents that a step reads, of whatever context a variant is.
+    def span(self, data: Data) -> int | None:
+        """Return the tokens of each stream of documents that a step reads, of any context.
 
         None where windows are drawn anywhere.
         """
-        return self.experiment.model.context if self.text.data.order == "documents" else None
+        return self.experiment.model.context if data.order == "documents" else None
 
     @property
     def steps(self) -> int:
@@ -74,12 +78,12 @@ class Table:
             wanted = round(sizes.tokens_per_parameter * self.counts[self.baseline.id].non_embedding)
         elif train.steps:
             return train.steps
-        return max(1, round(wanted / self._tokens_per_step))
+        return max(1, round(wanted / self._tokens_per_step(self.baseline)))
 
     @property
     def tokens_per_run(self) -> int:
         """Tokens that each of the baseline's runs trains on."""
-        return self.steps * self._tokens_per_step
+        return self.steps * self._tokens_per_step(self.baseline)
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
@@ -100,11 +104,34 @@ class Table:
         )
 
     def _read(self, variant: Variant) -> list[object]:
-        """Return what identifies the text that a variant reads, and how it is judged."""
+        """Return what identifies the text that a variant reads, and how it is evaluated."""
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
-        judged = [] if readings == [self.data_of(variant).documents] else [{"judged": readings}]
-        span = [self.span] if self.span else []
-        return [self.text_of(variant).tokens.fingerprint, *span, *judged]
+        data = self.data_of(variant)
+        evaluated = [] if readings == [data.documents] else [{"evaluated": readings}]
+        span = [self.span(data)] if self.span(data) else []
+        parts = [[one.fingerprint, one.share, one.tokens] for one in self.mixture_of(variant)]
+        mixture = [{"mixture": parts}] if parts else []
+        return [self.text_of(variant).tokens.fingerprint, *span, *evaluated, *mixture]
+
+    def mixture_of(self, variant: Variant) -> list[PlannedPortion]:
+        """Return the sources of a variant's mixture, and how often its runs pass over each."""
+        portions, found = self.data_of(variant).mixture, []
+        read = self.steps_of(variant) * self._tokens_per_step(variant) if portions else 0
+        for source, portion in portions.items():
+            tokens, own = self.text_of(variant).sources[source], read * portion.weight
+            there = tokens.counts["train"]
+            wanted = portion.limit or (portion.epochs and round(own / portion.epochs)) or there
+            taken = max(1, min(there, wanted))
+            found.append(
+                PlannedPortion(
+                    source=source,
+                    fingerprint=tokens.fingerprint,
+                    share=portion.weight,
+                    tokens=taken,
+                    epochs=own / taken,
+                )
+            )
+        return found
 
     def data_of(self, variant: Variant) -> Data:
         """Return what a variant is trained on: its text's section, with its own changes."""
@@ -113,10 +140,12 @@ class Table:
     def steps_of(self, variant: Variant) -> int:
         """Return how many steps a variant's runs take within the budget."""
         share = self._cost(self.baseline) / self._cost(variant)
+        if self.budget != "seconds":  # else the cost is a step's, and not a token's
+            share *= self._tokens_per_step(self.baseline) / self._tokens_per_step(variant)
         return max(1, round(self.steps * share))
 
     def _cost(self, variant: Variant) -> float:
-        """Return what a step costs a variant, up to a factor that is the same for all."""
+        """Return what a token, or a step, costs a variant, up to a factor that all share."""
         if self.budget == "bytes":
             return self.text_of(variant).bytes_per_token
         if self.budget == "flops":
@@ -164,7 +193,7 @@ class Table:
             reading=self.reading,
             size=sizes,
             text=self.text.planned(),
-            span=self.span,
+            span=self.span(self.text.data),
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
@@ -186,6 +215,7 @@ class Table:
             covers=list(variant.covers),
             train=dict(variant.train),
             data=dict(variant.data),
+            mixture=self.mixture_of(variant),
             model=variant.spec.to_dict(),
             text=variant.text.planned() if variant.text else None,
             state_growth={context: int(size) for context, size in growth if not isnan(size)},

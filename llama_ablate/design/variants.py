@@ -234,11 +234,18 @@ def _trained(
     train = experiment.train
     keys = {c.key.removeprefix(TRAIN): c for c in changes if c.key.startswith(TRAIN)}
     values = {
-        key: train_config.changed(train, key, c.value, c.where, registries)
+        key: train_config.changed(train, key, c.value, c.where, registries, train_config.VARIED)
         for key, c in keys.items()
     }
     for change in (change for change in changes if change.key == "context"):
         values["batch"] = values.get("batch", train.batch) * parts(experiment.model, change)
+    if "precision" in keys and "auto" in (values["precision"], train.precision):
+        message = "where the precision varies, each is stated in 'train' and on the axis"
+        raise ConfigError(f"{message}: bfloat16, float32", keys["precision"].where)
+    part = values.get("batch", train.batch) // train.accumulate
+    if "batch" in keys and part % experiment.parallel.data:
+        message = f"{experiment.parallel.data} processes cannot share {part} rows evenly"
+        raise ConfigError(message, keys["batch"].where)
     own = train.model_dump(mode="json")
     return {key: value for key, value in values.items() if value != own[key]}
 

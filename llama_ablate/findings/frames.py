@@ -478,11 +478,11 @@ class Frames:
         if not self.plan.experiment.sizes:
             return []
         first = self.table.plan
-        of_first = (first.match, first.budget, first.judged_on)
+        of_first = (first.match, first.budget, first.evaluated_on)
         return [
             table
             for table in self.tables
-            if (table.plan.match, table.plan.budget, table.plan.judged_on) == of_first
+            if (table.plan.match, table.plan.budget, table.plan.evaluated_on) == of_first
         ]
 
     @cached_property
@@ -706,7 +706,7 @@ def _points(table: TableFrames) -> list[LossPoint]:
     """
     plan = table.plan
     runs = {run.id: run for run in plan.runs}
-    per_step = table.experiment.train.batch * table.experiment.model.context
+    batch, context = table.experiment.train.batch, table.experiment.model.context
     ok = {run.id for run in table.ranked if run.outcome == "ok" and not run.too_short}
     points = []
     for row in table.metrics:
@@ -716,7 +716,7 @@ def _points(table: TableFrames) -> list[LossPoint]:
         if where.get("split") != table.split or where.keys() - _BRANCH or math.isnan(row.value):
             continue  # the loss of another split, or of a part of the text
         variant, run = plan.variant(row.variant), runs[row.run]
-        at_end = run.steps * per_step
+        at_end = run.steps * run.train.get("batch", batch) * variant.model.get("context", context)
         tokens = int(where.get("tokens", at_end))
         points.append(
             LossPoint(

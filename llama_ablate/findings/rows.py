@@ -572,5 +572,13 @@ class ComparisonRow(Row):
         "another verdict, `undecided`; only where runs have a branch there",
         default=None,
     )
+    epochs: float | None = column(
+        "how often a run passes over its training text, of a mixture over the source that it "
+        "repeats most; only in tables with a mixture",
+        "epochs",
+        ".2f",
+        optional=True,
+        default=None,
+    )
     #: Decimals of losses: as many as the narrowest interval of the table bears out.
     places: int = 3

@@ -24,7 +24,7 @@ from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.data.tokens import DamagedError
-from llama_ablate.design.plan import open_tokens
+from llama_ablate.design.plan import batches_of, open_tokens
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
@@ -131,7 +131,7 @@ def _run(
     variant = table.variant(planned.variant)
     text = table.text_of(variant)
     train_config, readings = planned.train_config(plan.experiment.train), plan.readings(table)
-    compute = Compute.of(plan.compute)
+    compute = Compute.of(plan.compute).trained_as(train_config)
     settle(compute.threads, compute.device, keep=not compute.shards)
     peak = PeakMemory(compute.device)
     weights: dict[str, torch.Tensor] = {}
@@ -156,8 +156,8 @@ def _run(
                 progress=_progress(report, note),
                 stop=stop,
                 ranks=ranks,
-                span=table.span,
-                judged=readings[""],
+                batches=batches_of(plan, table, variant, tokens),
+                evaluated=readings[""],
             )
             if trained.outcome == "cancelled" or not (lease or ranks.shards):
                 return trained.outcome  # the first rank, or the next process, does the rest

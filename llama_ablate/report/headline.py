@@ -93,7 +93,7 @@ def facts(frames: Frames) -> str:
     """Say in a few words how the experiment was computed, over all its tables."""
     plan, experiment = frames.plan, frames.plan.experiment
     variants = frames.table.plan.variants
-    arms = sum(bool(variant.role) for variant in variants)
+    base, arms = frames.table.plan.baseline, sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
     seeds = f"{_ends(looks, _count)} {plural(looks[-1], 'seed')}"
     tokens = _ends([table.tokens_per_run for table in plan.tables], _count)
@@ -106,8 +106,9 @@ def facts(frames: Frames) -> str:
         f"{len(variants) - arms} variants"
         + (f" and {arms} {plural(arms, 'control')}" if arms else ""),
         seeds + (f", {race} more to tune on" if race else ""),
-        f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of {experiment.train.batch} x "
-        f"{experiment.model.context}){_passes(plan)}",
+        f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of "
+        f"{base.train.get('batch', experiment.train.batch)} x "
+        f"{base.model.get('context', experiment.model.context)}){_passes(plan)}",
         " or ".join(optimizers),
         f"learning rate {'tuned' if 'lr' in experiment.tune else learning_rate(frames)}",
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),

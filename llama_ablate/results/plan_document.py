@@ -67,6 +67,17 @@ class PlannedText(_Part):
         return tokens, size, documents
 
 
+class PlannedPortion(_Part):
+    """A source of a mixture: its share of what is read, and how many tokens that is drawn from."""
+
+    source: str
+    fingerprint: Fingerprint
+    share: Number = Field(gt=0, le=1)
+    tokens: Positive
+    #: How often a run passes over them.
+    epochs: Number
+
+
 class PlannedNoise(_Part):
     """What is expected of the noise of a row before it runs; an experiment's never changes."""
 
@@ -96,6 +107,8 @@ class PlannedVariant(_Part):
     #: What it changes of the experiment's `train`, and of its text's `data`.
     train: Options = Field(default_factory=dict)
     data: Options = Field(default_factory=dict)
+    #: What it is trained on, where that is a mixture.
+    mixture: list[PlannedPortion] = Field(default_factory=list)
     #: The architecture: sizes, and a component with all its options in every slot.
     model: Options
     #: Its tokens, where they are not those of the table.
@@ -230,7 +243,7 @@ class PlannedTable(_Part):
         return variant.text or self.text
 
     @property
-    def judged_on(self) -> tuple[str, str, str]:
+    def evaluated_on(self) -> tuple[str, str, str]:
         """Which tokens, and whether a model reads their documents as one text."""
         return self.text.fingerprint, self.text.source.documents, self.read_as
 
@@ -238,6 +251,26 @@ class PlannedTable(_Part):
     def read_as(self) -> str:
         """How all variants read held-out text: with documents apart, or as one."""
         return self.reading or self.text.source.documents
+
+    def epochs(self, variant: PlannedVariant) -> float | None:
+        """Return how often a variant's runs pass over what they repeat most; None of no mixture."""
+        if not any(v.mixture for v in self.variants):
+            return None
+        once = self.tokens_per_run / self.text_of(variant).tokens["train"]
+        return max((portion.epochs for portion in variant.mixture), default=once)
+
+    def pairs(self, variant: PlannedVariant, experiment: Experiment) -> bool:
+        """Return whether a variant reads the text of the baseline, in its order, at every step."""
+
+        def read(one: PlannedVariant) -> list[Any]:
+            batch, context = (
+                one.train.get("batch", experiment.train.batch),
+                one.model.get("context"),
+            )
+            data = self.text.source.with_changes(one.data)
+            return [batch * (context or 1), data.order, data.mixture]
+
+        return read(variant) == read(self.baseline)
 
     def text_per_token(self, variant: PlannedVariant) -> float:
         """Return how much text a variant's tokens hold, over how much the baseline's do."""
@@ -375,6 +408,11 @@ class PlanDocument(_Part):
     def called(self, name: str) -> set[str]:
         """Return the ids of the variants of any table that a name stands for."""
         return {found.id for table in self.tables if (found := self.variant(name, table))}
+
+    def span(self, table: PlannedTable, variant: PlannedVariant) -> int | None:
+        """Return the tokens of each stream of documents that a variant reads at a step."""
+        data = table.text.source.with_changes(variant.data)
+        return self.experiment.model.context if data.order == "documents" else None
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
         """Return how the runs of a table read held-out text, by what is behind a metric's name.

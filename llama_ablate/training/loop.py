@@ -11,11 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
-from llama_ablate.data.document_streams import DocumentStreams
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -47,6 +48,8 @@ Point = dict[str, float]
 #: Told after every step: the step, the loss of late, and the curve so far.
 Progress = Callable[[int, float, Sequence[Point]], None]
 Stop = Callable[[], bool]
+#: Batch `k` of a seed, (size, context + 1), of a seed, k, size and context.
+Batches = Callable[[int, int, int, int], NDArray[np.int64]]
 
 
 @dataclass
@@ -95,15 +98,14 @@ def train(
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
-    span: int | None = None,
-    judged: str = "",
+    batches: Batches | None = None,
+    evaluated: str = "",
 ) -> Trained:
     """Train a model in place for `steps` steps; return how the run ended.
 
     `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
-    losses of their own have. With a `span` the text is read in whole documents, so many tokens of
-    each stream of them at a step (`data.document_streams`); without one in windows drawn anywhere.
-    Held-out text is read as `judged` says (`evaluation.reading`).
+    losses of their own have. It is trained on `batches`, the windows of `tokens` unless given, and
+    reads held-out text as `evaluated` says (`evaluation.reading`).
     In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
     part there is a column `loss_NAME_nats`, its weight in it.
 
@@ -118,7 +120,9 @@ def train(
         shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
-    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, span, judged)
+    run = _Run(
+        objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, evaluated
+    )
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -161,19 +165,19 @@ class _Run:
         seed: int,
         compute: Compute,
         ranks: Ranks,
-        span: int | None,
-        judged: str,
+        batches: Batches | None,
+        evaluated: str,
     ) -> None:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
-        self.batch = (DocumentStreams(tokens, span) if span else tokens).batch
+        self.batch = batches or tokens.batch
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.judged = partial(reading, self.model, tokens, judged)
-        with self.judged():
+        self.evaluated = partial(reading, self.model, tokens, evaluated)
+        with self.evaluated():
             self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
         #: The loss of token frequencies on the same sample, once the run has done all its steps.
         self.unigram: float | None = None
@@ -215,7 +219,7 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            with self.judged():
+            with self.evaluated():
                 point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
         if (
@@ -257,7 +261,7 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                with self.judged():
+                with self.evaluated():
                     cut = heldout_windows(self.model, self.tokens, split)
                     loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)

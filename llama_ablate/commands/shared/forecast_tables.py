@@ -27,6 +27,7 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
+            *warnings.of_text(table, experiment),
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table), "\n".join(lines)]
