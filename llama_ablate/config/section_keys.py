@@ -86,16 +86,15 @@ class Portion(Keys):
     """How much of a mixture a source is, and how much of the source it takes."""
 
     weight: float = Field(1.0, ge=0, le=1e9)
-    #: Training tokens from its beginning, which are repeated; all unless given.
+    #: At most so many training tokens from its beginning, which are repeated.
     limit: int | None = Field(None, gt=0, le=10**15)
-    #: In place of a limit: how often a run passes over what it takes.
+    #: So few of them that a run passes over them so often.
     epochs: float | None = Field(None, gt=0, le=1e6)
 
-    @model_validator(mode="after")
-    def _one_amount(self) -> "Portion":
-        if self.limit and self.epochs:
-            raise at("takes one of 'limit' and 'epochs': how much of the source is read", "epochs")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _weight_alone(cls, value: object) -> object:
+        return {"weight": value} if isinstance(value, int | float) else value
 
 
 class Data(Keys):
@@ -112,14 +111,6 @@ class Data(Keys):
     sources: dict[str, Entry] = Field(default_factory=dict)
     #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
     mixture: dict[str, Portion] = Field(default_factory=dict)
-
-    @field_validator("mixture", mode="before")
-    @classmethod
-    def _weights(cls, values: object) -> object:
-        """Read a number as a weight."""
-        if not isinstance(values, dict):
-            return values
-        return {k: {"weight": v} if isinstance(v, int | float) else v for k, v in values.items()}
 
     @field_validator("mixture")
     @classmethod
@@ -138,12 +129,10 @@ class Data(Keys):
 
     @model_validator(mode="after")
     def _has_its_sources(self) -> "Data":
-        for name in self.mixture:
-            if name != "corpus" and name not in self.sources:
-                message = (
-                    f"'{name}' is none of the sources{nearest(name, ['corpus', *self.sources])}"
-                )
-                raise at(message, "mixture", name)
+        known = ["corpus", *self.sources]
+        if unknown := [name for name in self.mixture if name not in known]:
+            message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], known)}"
+            raise at(message, "mixture", unknown[0])
         if "corpus" in self.sources:
             raise at("'corpus' is the text's own: call the source otherwise", "sources", "corpus")
         if self.mixture and self.order == "documents":

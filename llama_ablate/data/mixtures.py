@@ -1,12 +1,15 @@
 """Training batches of several corpora, each row of one of them, drawn by their shares."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llama_ablate.data.tokens import Tokens
+
+#: Batch `k` of a seed, (size, context + 1): of a seed, k, a size and a context.
+Batches = Callable[[int, int, int, int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)

@@ -206,16 +206,13 @@ def look(source: Experiment) -> None:
     texts: list[tuple[Where, Data]]
     texts = [(("texts", i), data) for i, data in enumerate(experiment.texts)]
     for where, data in texts or [(("data",), experiment.data)]:
-        entries: dict[Where, Entry] = {("corpus",): data.corpus}
-        entries |= {("sources", name): entry for name, entry in data.sources.items()}
         try:
-            for at, entry in entries.items():
-                corpus = CORPORA.resolve(entry, (*where, *at))
-                TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
-                try:
-                    refuse_missing(corpus)
-                except ConfigError as error:
-                    raise error.under(*where, *at) from None
+            corpus = CORPORA.resolve(data.corpus, (*where, "corpus"))
+            TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer"))
+            try:
+                refuse_missing(corpus)
+            except ConfigError as error:
+                raise error.under(*where, "corpus") from None
         except ConfigError as error:
             raise source.locate(error) from None
 

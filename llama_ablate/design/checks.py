@@ -1,8 +1,7 @@
 """Checks of a whole experiment file, before anything trains: what no single key can tell."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from llama_ablate.config import margins, plugins
 from llama_ablate.config.experiment import Data, Experiment, Model
@@ -101,14 +100,9 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     check_size(experiment, variant.text.tokens, place)
 
 
-def check_documents(
-    text: TableText, where: Where, changes: Mapping[str, Any], variant: Variant | None = None
-) -> None:
-    """Refuse what is done with documents where there is one, or no token between several.
-
-    `changes` are of the text's section, which a variant may make.
-    """
-    data = text.data.with_changes(changes)
+def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:
+    """Refuse what is done with documents where there is one, or no token between several."""
+    data = text.data.with_changes(variant.data if variant else {})
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
@@ -119,25 +113,6 @@ def check_documents(
                 "or the tokenizer no token that stands between them; allowed: "
                 f"{Data.model_fields[key].default}",
                 (variant and variant.place(f"data.{key}")) or (*where, key),
-            )
-
-
-def check_mixture(table: Table, variant: Variant) -> None:
-    """Refuse sources that a mixture takes too little of, or has too little of."""
-    portions = table.data_of(variant).mixture
-    where = variant.place("data.mixture") or ("data", "mixture")
-    if table.budget == "seconds" and any(portion.epochs for portion in portions.values()):
-        raise ConfigError("epochs are not known where the budget is seconds: give 'limit'", where)
-    for one in table.mixture_of(variant) if portions and table.budget != "seconds" else []:
-        if one.tokens <= variant.spec.context:
-            message = f"takes {one.tokens:,} tokens, fewer than one window"
-            raise ConfigError(f"'{one.source}' {message}", where)
-        asked = portions[one.source].epochs
-        if asked and one.epochs > 1.01 * asked:
-            raise ConfigError(
-                f"'{one.source}' has {one.tokens:,} tokens, of which a run takes {one.epochs:.3g} "
-                f"epochs and not {asked:g}: give fewer tokens, or a smaller weight",
-                where,
             )
 
 

@@ -13,8 +13,6 @@ from llama_ablate.config.registry import Choice
 from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.document_streams import DocumentStreams
-from llama_ablate.data.mixtures import Mixture
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import runs, train_config
 from llama_ablate.design.checks import (
@@ -25,7 +23,6 @@ from llama_ablate.design.checks import (
     check_losses,
     check_margins,
     check_metrics,
-    check_mixture,
     check_optimizers,
     check_plugins,
     check_seeds,
@@ -43,15 +40,8 @@ from llama_ablate.design.variants import Variant, counted, variants_of
 from llama_ablate.errors import ConfigError, Where
 from llama_ablate.model.counts import count, exact, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan_document import (
-    FORMAT,
-    PlanDocument,
-    PlannedTable,
-    PlannedText,
-    PlannedVariant,
-)
+from llama_ablate.results.plan_document import FORMAT, PlanDocument, PlannedText
 from llama_ablate.results.record import ComputeSettings, Settings
-from llama_ablate.training.loop import Batches
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
 #: Seconds of one training step of each variant, measured side by side.
@@ -194,8 +184,8 @@ def first_text(experiment: Experiment) -> tokens.Tokens:
     """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
     data, where = _texts(experiment)[0]
     text = _text(data, where)
-    check_size(experiment, text, where)
-    return text
+    check_size(experiment, text.tokens, where)
+    return text.tokens
 
 
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
@@ -210,9 +200,9 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     prepared = []
     for data, where in _texts(experiment):
-        text = _table_text(data, where)
+        text = _text(data, where)
         check_size(experiment, text.tokens, where)
-        check_documents(text, where, {})
+        check_documents(text, where)
         prepared.append(text)
     check_floor(metrics, [text.tokens for text in prepared])
     sizes = [size.changes for size in experiment.sizes.models] if experiment.sizes else [{}]
@@ -221,14 +211,10 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     tables = []
     readings: list[Reading | Literal[""]] = [*experiment.evaluation.documents] or [""]
     for text, (i, size), match, budget, reading in itertools.product(
-        prepared,
-        enumerate(sizes),
-        experiment.variants.match,
-        experiment.budget,
-        readings,
+        prepared, enumerate(sizes), experiment.variants.match, experiment.budget, readings
     ):
         model = experiment.model.model_copy(update=size)
-        at = experiment.model_copy(update={"model": model})
+        at = experiment.model_copy(update={"model": model, "data": text.data})
         try:
             variants = variants_of(
                 at,
@@ -236,7 +222,6 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 text.tokens.vocab,
                 _cost(match, at),
                 match,
-                text.data,
                 text.tokens.separator,
                 partial(_own_text, text, texts),
             )
@@ -244,16 +229,15 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
         if reading:
-            check_documents(text, ("evaluation",), {"documents": reading})
-        apart = (reading or text.data.documents) == "mask"
+            apart = text.data.with_changes({"documents": reading})
+            check_documents(TableText(apart, text.tokens), ("evaluation",))
         for variant in variants:
-            if apart:  # a mixer that cannot keep documents apart says so
-                separator = (variant.text or text).tokens.separator
-                spec = replace(variant.spec, separator=separator)
-                counted(replace(variant, spec=spec), count)
+            if (reading or text.data.documents) == "mask":  # which some mixers cannot do
+                own = (variant.text or text).tokens.separator
+                counted(replace(variant, spec=replace(variant.spec, separator=own)), count)
             counted(variant, _COSTS["flops"] if budget == "flops" else count)
             check_text(text, at, variant, budget)
-            check_documents(variant.text or text, ("data",), variant.data, variant)
+            check_documents(variant.text or text, ("data",), variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -270,8 +254,8 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
         tables.append(Table(name, at, text, match, budget, reading, variants, train))
-        for variant in variants:
-            check_mixture(tables[-1], variant)
+        for variant in variants if budget != "seconds" else ():
+            tables[-1].mixture_of(variant)
         if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)
@@ -284,7 +268,7 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
     try:
         TOKENIZERS.resolve(change.value)
         key = data.model_dump_json()
-        text = known.get(key) or _table_text(data, ("data",))
+        text = known.get(key) or _text(data, ("data",))
     except ConfigError as error:
         of_tokenizer = error.where[:2] == ("data", "tokenizer")
         rest = error.where[2:] if of_tokenizer else error.where
@@ -310,15 +294,9 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
     return {"lr": train.lr * first_dim / at.model.dim}
 
 
-def _table_text(data: Data, where: Where) -> TableText:
-    own = _text(data, where)
-    try:
-        return TableText(data, own, sources_of(data, own))
-    except ConfigError as error:
-        raise error.under(*where) from None
-
-
-def sources_of(data: Data, own: tokens.Tokens) -> dict[str, tokens.Tokens]:
+def sources_of(
+    data: Data, own: tokens.Tokens, where: Where = ("data",)
+) -> dict[str, tokens.Tokens]:
     """Return the tokens of what a mixture may name, by the tokenizer of the text's own."""
     found = {"corpus": own}
     for name, entry in data.sources.items():
@@ -326,33 +304,17 @@ def sources_of(data: Data, own: tokens.Tokens) -> dict[str, tokens.Tokens]:
             corpus = CORPORA.resolve(entry)
             found[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
         except ConfigError as error:
-            raise ConfigError(error.message, ("sources", name)) from None
+            raise ConfigError(error.message, (*where, "sources", name)) from None
     return found
 
 
-def batches_of(
-    plan: PlanDocument, table: PlannedTable, variant: PlannedVariant, own: tokens.Tokens
-) -> Batches:
-    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
-    text = table.text_of(variant)
-    if not variant.mixture:
-        span = plan.span(table, variant)
-        return (DocumentStreams(own, span) if span else own).batch
-    known, parts = sources_of(text.source, own), []
-    for portion in variant.mixture:
-        if known[portion.source].fingerprint != portion.fingerprint:
-            what = f"the source '{portion.source}' has changed since these runs were planned"
-            raise ConfigError(what)
-        parts.append((known[portion.source], portion.share, portion.tokens))
-    return Mixture(parts).batch
-
-
-def _text(data: Data, where: Where) -> tokens.Tokens:
+def _text(data: Data, where: Where) -> TableText:
     try:
-        return tokens.prepare(
+        own = tokens.prepare(
             CORPORA.resolve(data.corpus, (*where, "corpus")),
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
         )
+        return TableText(data, own, sources_of(data, own, where))
     except ConfigError as error:  # a corpus names its own mistakes under `data`
         raise ConfigError(
             error.message,

@@ -19,12 +19,7 @@ from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan_document import (
-    CONTEXTS,
-    PlannedPortion,
-    PlannedTable,
-    PlannedVariant,
-)
+from llama_ablate.results.plan_document import CONTEXTS, PlannedSource, PlannedTable, PlannedVariant
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -107,29 +102,29 @@ class Table:
         """Return what identifies the text that a variant reads, and how it is evaluated."""
         readings = self.experiment.evaluation.documents or [self.text.data.documents]
         data = self.data_of(variant)
-        evaluated = [] if readings == [data.documents] else [{"evaluated": readings}]
-        span = [self.span(data)] if self.span(data) else []
+        evaluated = readings != [data.documents] and {"evaluated": readings}
         parts = [[one.fingerprint, one.share, one.tokens] for one in self.mixture_of(variant)]
-        mixture = [{"mixture": parts}] if parts else []
-        return [self.text_of(variant).tokens.fingerprint, *span, *evaluated, *mixture]
+        others = [self.span(data), evaluated, parts and {"mixture": parts}]
+        return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
 
-    def mixture_of(self, variant: Variant) -> list[PlannedPortion]:
-        """Return the sources of a variant's mixture, and how often its runs pass over each."""
+    def mixture_of(self, variant: Variant) -> list[PlannedSource]:
+        """Return the sources of a variant's mixture, and how often its runs pass over each.
+
+        Raises ConfigError where it takes less than a window of one.
+        """
         portions, found = self.data_of(variant).mixture, []
         read = self.steps_of(variant) * self._tokens_per_step(variant) if portions else 0
-        for source, portion in portions.items():
-            tokens, own = self.text_of(variant).sources[source], read * portion.weight
-            there = tokens.counts["train"]
-            wanted = portion.limit or (portion.epochs and round(own / portion.epochs)) or there
-            taken = max(1, min(there, wanted))
+        for name, portion in portions.items():
+            tokens, share = self.text_of(variant).sources[name], portion.weight
+            repeated = portion.epochs and round(read * share / portion.epochs)
+            asked = [size for size in (portion.limit, repeated) if size is not None]
+            taken, mark = min([tokens.counts["train"], *asked]), tokens.fingerprint
+            if taken <= variant.spec.context:
+                message = f"'{name}' takes {taken:,} tokens, fewer than one window"
+                raise ConfigError(message, variant.place("data.mixture") or ("data", "mixture"))
+            epochs = read * share / taken
             found.append(
-                PlannedPortion(
-                    source=source,
-                    fingerprint=tokens.fingerprint,
-                    share=portion.weight,
-                    tokens=taken,
-                    epochs=own / taken,
-                )
+                PlannedSource(name=name, fingerprint=mark, share=share, tokens=taken, epochs=epochs)
             )
         return found
 

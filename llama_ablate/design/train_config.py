@@ -5,7 +5,7 @@ defaults: so `muon` and `{name: muon, momentum: 0.95}` are one run, and an optio
 gains later changes none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llama_ablate.config.experiment import Train
@@ -60,19 +60,14 @@ def resolved(train: Train, registries: Registries) -> Train:
 
 
 def changed(
-    train: Train,
-    key: str,
-    value: Any,
-    where: Where,
-    registries: Registries,
-    allowed: Sequence[str] = KEYS,
+    train: Train, key: str, value: Any, where: Where, registries: Registries, *, tuned: bool = False
 ) -> Any:
     """Return the value that a key of `train` gets, as plain JSON.
 
     An entry that names the config's own component changes only the options that it gives. Raises
     ConfigError for a key that may not vary, and for a value that it cannot have.
     """
-    if key not in allowed:
+    if key not in (allowed := KEYS if tuned else VARIED):
         raise ConfigError(
             f"'{key}' is not a key of train that may vary{nearest(key, allowed)}",
             where[:-1] if isinstance(where[-1], int) else where,

@@ -85,21 +85,18 @@ def variants_of(
     vocab: int,
     cost: Cost | None = None,
     match: str = "parameters",
-    data: Data | None = None,
     separator: int | None = None,
     text_of: Callable[[Change], TableText | None] = lambda _change: None,
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
-    `cost` counts what `match` holds equal; None matches nothing. `data` is the text of the table,
-    the experiment's own unless given, `separator` the token between its documents. `text_of` makes
-    a variant's text from its change of the tokenizer; None where the tokens are those of `vocab`.
-    Raises ConfigError with the path of the offending key.
+    `cost` counts what `match` holds equal; None matches nothing. `separator` is the token between
+    documents. `text_of` makes a variant's text from its change of the tokenizer; None where the
+    tokens are those of `vocab`. Raises ConfigError with the path of the offending key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
     base = spec_of(experiment.model, (), registries, vocab)
-    data = data or experiment.data
     design = experiment.variants.design
     axes = _changes(experiment)
     is_left_out = left_out(experiment, axes, registries)
@@ -110,7 +107,7 @@ def variants_of(
         own_vocab = text.tokens.vocab if text else vocab
         spec = spec_of(experiment.model, changes, registries, own_vocab)
         train = _trained(experiment, changes, registries)
-        own_data = _read(data, changes)
+        own_data = _read(experiment.data, changes)
         label = label_of(experiment, changes, registries)
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
@@ -139,7 +136,7 @@ def variants_of(
     ]
     arms.sort(key=lambda v: not v.is_baseline)
     if len(arms) > 1:  # else there is nothing to control
-        arms += _controls(experiment, data, arms[0], registries)
+        arms += _controls(experiment, arms[0], registries)
     _distinct(arms)
     if cost is not None:
         target = counted(arms[0], cost)
@@ -147,7 +144,7 @@ def variants_of(
             v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
         ]
         _distinct(arms)  # variants that differ in width alone are equal once it is solved
-    return tuple(_apart(v, data, separator) for v in arms)
+    return tuple(_apart(v, experiment.data, separator) for v in arms)
 
 
 def _apart(variant: Variant, data: Data, separator: int | None) -> Variant:
@@ -183,9 +180,7 @@ def counted(variant: Variant, cost: Callable[[ModelSpec], Any]) -> Any:
         raise ConfigError(error.message, place) from None
 
 
-def _controls(
-    experiment: Experiment, data: Data, base: Variant, registries: Registries
-) -> Iterator[Variant]:
+def _controls(experiment: Experiment, base: Variant, registries: Registries) -> Iterator[Variant]:
     """Yield the control arms: A/A arms, and the positive control."""
     controls = experiment.controls
     for reseed in controls.aa:
@@ -218,7 +213,7 @@ def _controls(
         spec,
         role="positive",
         train=train,
-        data={**base.data, **_read(data, tuple(changes))},
+        data={**base.data, **_read(experiment.data, tuple(changes))},
         text=base.text,
         varied={c.key: c.where for c in changes},
     )
@@ -234,7 +229,7 @@ def _trained(
     train = experiment.train
     keys = {c.key.removeprefix(TRAIN): c for c in changes if c.key.startswith(TRAIN)}
     values = {
-        key: train_config.changed(train, key, c.value, c.where, registries, train_config.VARIED)
+        key: train_config.changed(train, key, c.value, c.where, registries)
         for key, c in keys.items()
     }
     for change in (change for change in changes if change.key == "context"):

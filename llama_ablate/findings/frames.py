@@ -513,14 +513,10 @@ class _Read:
         known: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
 
         def add(
-            variant: str,
-            metrics: Mapping[str, Measurement],
-            run: str = "",
-            seed: float = math.nan,
-            read: str = "",
+            variant: str, metrics: Mapping[str, Measurement], key: str = "", seed: float = math.nan
         ) -> None:
-            label = labels[variant]
-            attempts[variant, run + read] = [
+            label, run = labels[variant], key.partition(".")[0]
+            attempts[variant, key] = [
                 AttemptRow(
                     variant=variant,
                     label=label,
@@ -531,7 +527,7 @@ class _Read:
                 )
                 for metric, own in metrics.items()
             ]
-            measured[variant, run + read] = [
+            measured[variant, key] = [
                 MetricRow(
                     variant=variant,
                     label=label,
@@ -563,7 +559,7 @@ class _Read:
                 metrics = _metrics(record, read)
                 if id_ in texts:
                     metrics = heldout.pooled(metrics, texts[id_])
-                add(variant, metrics, id_, float(record.seed), read)
+                add(variant, metrics, id_ + read, float(record.seed))
             runs.append(
                 RunRow(
                     label=labels[variant],

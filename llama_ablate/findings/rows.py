@@ -573,12 +573,7 @@ class ComparisonRow(Row):
         default=None,
     )
     epochs: float | None = column(
-        "how often a run passes over its training text, of a mixture over the source that it "
-        "repeats most; only in tables with a mixture",
-        "epochs",
-        ".2f",
-        optional=True,
-        default=None,
+        "passes over its most repeated source", "epochs", ".2f", optional=True, default=None
     )
     #: Decimals of losses: as many as the narrowest interval of the table bears out.
     places: int = 3

@@ -23,8 +23,10 @@ import torch
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.data.tokens import DamagedError
-from llama_ablate.design.plan import batches_of, open_tokens
+from llama_ablate.data.document_streams import DocumentStreams
+from llama_ablate.data.mixtures import Batches, Mixture
+from llama_ablate.data.tokens import DamagedError, Tokens
+from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
@@ -36,7 +38,7 @@ from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself
 from llama_ablate.results.live import LiveNote
-from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument, PlannedText, PlannedVariant
 from llama_ablate.results.record import Measurement
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, give_back, settle
@@ -156,7 +158,7 @@ def _run(
                 progress=_progress(report, note),
                 stop=stop,
                 ranks=ranks,
-                batches=batches_of(plan, table, variant, tokens),
+                batches=_batches(plan, text, variant, tokens),
                 evaluated=readings[""],
             )
             if trained.outcome == "cancelled" or not (lease or ranks.shards):
@@ -216,6 +218,23 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     metrics = _measured(choices, subject, store.plan.readings(table))
     tokens.check()
     return metrics
+
+
+def _batches(
+    plan: PlanDocument, text: PlannedText, variant: PlannedVariant, tokens: Tokens
+) -> Batches:
+    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
+    data = text.source.with_changes(variant.data)
+    if data.order == "documents":
+        return DocumentStreams(tokens, plan.experiment.model.context).batch
+    if not variant.mixture:
+        return tokens.batch
+    known = sources_of(text.source, tokens)
+    for source in variant.mixture:
+        if known[source.name].fingerprint != source.fingerprint:
+            what = f"the source '{source.name}' has changed since these runs were planned"
+            raise ConfigError(what)
+    return Mixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
 
 
 def _measured(

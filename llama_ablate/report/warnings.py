@@ -242,8 +242,6 @@ def _by_the_last_loss(runs: Sequence[RunRow]) -> list[str]:
 def machines(frames: Frames) -> list[str]:
     """Return what the runs of any of the tables did not compute with alike."""
     every = pd.concat([table.machines for table in frames.tables])
-    if any("precision" in v.train for table in frames.tables for v in table.plan.variants):
-        every = every.drop(columns="precisions", errors="ignore")
     kinds = {what: sorted(set(values)) for what, values in every.items()}
     return [
         f"The runs were made with different {what} ({'; '.join(values)})."

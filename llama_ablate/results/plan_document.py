@@ -67,10 +67,10 @@ class PlannedText(_Part):
         return tokens, size, documents
 
 
-class PlannedPortion(_Part):
+class PlannedSource(_Part):
     """A source of a mixture: its share of what is read, and how many tokens that is drawn from."""
 
-    source: str
+    name: Text
     fingerprint: Fingerprint
     share: Number = Field(gt=0, le=1)
     tokens: Positive
@@ -108,7 +108,7 @@ class PlannedVariant(_Part):
     train: Options = Field(default_factory=dict)
     data: Options = Field(default_factory=dict)
     #: What it is trained on, where that is a mixture.
-    mixture: list[PlannedPortion] = Field(default_factory=list)
+    mixture: list[PlannedSource] = Field(default_factory=list)
     #: The architecture: sizes, and a component with all its options in every slot.
     model: Options
     #: Its tokens, where they are not those of the table.
@@ -257,7 +257,7 @@ class PlannedTable(_Part):
         if not any(v.mixture for v in self.variants):
             return None
         once = self.tokens_per_run / self.text_of(variant).tokens["train"]
-        return max((portion.epochs for portion in variant.mixture), default=once)
+        return max((source.epochs for source in variant.mixture), default=once)
 
     def pairs(self, variant: PlannedVariant, experiment: Experiment) -> bool:
         """Return whether a variant reads the text of the baseline, in its order, at every step."""
@@ -408,11 +408,6 @@ class PlanDocument(_Part):
     def called(self, name: str) -> set[str]:
         """Return the ids of the variants of any table that a name stands for."""
         return {found.id for table in self.tables if (found := self.variant(name, table))}
-
-    def span(self, table: PlannedTable, variant: PlannedVariant) -> int | None:
-        """Return the tokens of each stream of documents that a variant reads at a step."""
-        data = table.text.source.with_changes(variant.data)
-        return self.experiment.model.context if data.order == "documents" else None
 
     def readings(self, table: PlannedTable) -> dict[str, str]:
         """Return how the runs of a table read held-out text, by what is behind a metric's name.

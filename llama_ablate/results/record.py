@@ -188,11 +188,10 @@ class Record:
 
     def read(self, behind: str = "") -> dict[str, Measurement]:
         """Return the metrics of one way of reading held-out text, by what is behind their names."""
-        ends = tuple(f".{way}" for way in get_args(Reading))
-        own = {name: of for name, of in self.metrics.items() if name.endswith(behind or ends)}
-        if not behind:
-            return {name: of for name, of in self.metrics.items() if name not in own}
-        return {name.removesuffix(behind): of for name, of in own.items()}
+        ends = [f".{way}" for way in get_args(Reading)]
+        found = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
+        own = (name for name, end in found.items() if end == behind)
+        return {name.removesuffix(behind): self.metrics[name] for name in own}
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -80,9 +80,7 @@ class Compute(ComputeSettings):
 
     def trained_as(self, train: Train) -> "Compute":
         """Return what a train config computes with: in the precision that it states."""
-        if train.precision in ("auto", self.precision):
-            return self
-        return replace(self, precision=train.precision)
+        return replace(self, precision=train.precision.replace("auto", self.precision))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which a forward pass runs in this precision."""

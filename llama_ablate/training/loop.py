@@ -11,12 +11,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
+from llama_ablate.data.mixtures import Batches
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -48,8 +47,6 @@ Point = dict[str, float]
 #: Told after every step: the step, the loss of late, and the curve so far.
 Progress = Callable[[int, float, Sequence[Point]], None]
 Stop = Callable[[], bool]
-#: Batch `k` of a seed, (size, context + 1), of a seed, k, size and context.
-Batches = Callable[[int, int, int, int], NDArray[np.int64]]
 
 
 @dataclass
