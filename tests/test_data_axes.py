@@ -17,10 +17,12 @@ from llama_ablate.design import checks
 from llama_ablate.design.plan import make
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings.frames import Frames
+from llama_ablate.launch import worker
 from llama_ablate.model.decoder import build, spec_from
 from llama_ablate.model.weights import load_weights
 from llama_ablate.report.warnings import of_text
 from llama_ablate.results import Results, Store
+from llama_ablate.results.plan_document import PlanDocument
 from llama_ablate.results.record import Settings
 
 TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"
@@ -227,13 +229,11 @@ def test_a_table_shows_how_often_repeated_text_is_read(planned):
     wanted = {"baseline": read / train, "a": read / 480, "b": 8.0, "c": 0.75 * read / 240}
     for label, epochs in wanted.items():
         variant, table = variant_of(plan, label)
-        assert table.epochs(variant) == pytest.approx(epochs)
+        assert table.passes(variant) == pytest.approx(epochs)
     assert [(s.name, s.share, s.tokens) for s in variant_of(plan, "c")[0].mixture] == [
         ("corpus", 0.75, 240),
         ("ships", 0.25, ships),
     ]
-    (table,) = planned().document(None, Settings()).tables
-    assert table.epochs(table.baseline) is None
 
 
 def test_tied_and_untied_heads_are_compared_at_equal_size_in_all(planned):
@@ -274,6 +274,26 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(planned,
         assert abs(found - windows) > 1e-4
     trained = {run.label: run.number("test_loss_nats") for run in frames.tables[1].runs}
     assert len({*trained.values()}) == len(trained) == 5
+
+
+def test_a_plan_whose_table_is_read_in_another_way_than_stated_is_refused(planned):
+    plan = planned(evaluation="{documents: [continue]}").document(None, Settings())
+    values = plan.model_dump(mode="json")
+    assert PlanDocument.model_validate(values).tables[0].read_as == "continue"
+    values["tables"][0]["reading"] = "mask"
+    with pytest.raises(ValueError, match="read in a way that the experiment does not state"):
+        PlanDocument.model_validate(values)
+
+
+def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):
+    plan = planned(data=", mixture: {corpus: 1, ships: 1}")
+    document, tokens = plan.document(None, Settings()), plan.tables[0].tokens
+    (table,) = document.tables
+    rows = worker._batches(document, table.text, table.baseline, tokens)(0, 0, 8, 16)
+    assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
+    documents(ships, "Another ship {} left Quay {}. ", 90)
+    with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
+        worker._batches(document, table.text, table.baseline, tokens)
 
 
 @torch.no_grad()

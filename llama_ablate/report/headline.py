@@ -125,7 +125,7 @@ def learning_rate(frames: Frames) -> str:
 
 def _passes(plan: PlanDocument) -> str:
     """Say how often runs read their training text, where that is more than once."""
-    most = max(table.tokens_per_run / table.text.tokens["train"] for table in plan.tables)
+    most = max(table.passes(table.baseline) for table in plan.tables)
     return f" in {most:.3g} passes over the training text" if most > 1 else ""
 
 

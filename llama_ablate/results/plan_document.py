@@ -252,10 +252,8 @@ class PlannedTable(_Part):
         """How all variants read held-out text: with documents apart, or as one."""
         return self.reading or self.text.source.documents
 
-    def epochs(self, variant: PlannedVariant) -> float | None:
-        """Return how often a variant's runs pass over what they repeat most; None of no mixture."""
-        if not any(v.mixture for v in self.variants):
-            return None
+    def passes(self, variant: PlannedVariant) -> float:
+        """Return how often a variant's runs pass over their text, or what they repeat most."""
         once = self.tokens_per_run / self.text_of(variant).tokens["train"]
         return max((source.epochs for source in variant.mixture), default=once)
 
@@ -335,6 +333,8 @@ class PlanDocument(_Part):
     @model_validator(mode="after")
     def _changes_what_there_is(self) -> Self:
         tables = self.tables
+        if any(table.read_as not in self.readings(table).values() for table in tables):
+            raise ValueError("a table is read in a way that the experiment does not state")
         tuned = {frozenset(run.tuned) for table in tables for run in table.runs}
         if len(tuned) > 1 or not tuned <= {frozenset(), frozenset(self.experiment.tune)}:
             raise ValueError("runs are tuned in other keys than the experiment states")
