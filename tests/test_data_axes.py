@@ -268,6 +268,11 @@ def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(planned,
         spec = {**record.model, "separator": None}
         model = load_weights(build(spec_from(spec)), store.runs.weights(one.id))
         found = apart.number("test_loss_nats")
+        values = {row.name: row for row in frames.tables[1].metrics if row.run == apart.id}
+        assert values["test_loss_nats"].value == found
+        assert sum(values["test_nats_by_document"].samples) == pytest.approx(
+            found * values["test_predicted_tokens"].value, abs=0.01
+        )
         assert found == pytest.approx(by_document(model, ids_N, tokens.separator), abs=1e-5)
         windows = by_window(model, ids_N)
         assert one.number("test_loss_nats") == pytest.approx(windows, abs=1e-5)
