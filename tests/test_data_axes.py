@@ -205,7 +205,8 @@ def test_a_source_is_encoded_by_the_tokenizer_of_the_text_that_rows_are_evaluate
 
 def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned):
     plain = planned()
-    assert ids(planned(data=", mixture: {corpus: 3}"), "baseline") == ids(plain, "baseline")
+    for null in ("{corpus: 3}", "{corpus: 1, ships: 0}", "{}"):
+        assert ids(planned(data=f", mixture: {null}"), "baseline") == ids(plain, "baseline")
     mixed = planned(data=", mixture: {corpus: 1, ships: 1}")
     assert ids(mixed, "baseline") == ids(
         planned(data=", mixture: {corpus: 0.5, ships: 0.5}"), "baseline"
@@ -252,13 +253,15 @@ CROSSED = """{axes: {data.documents: [mask], train.precision: [bfloat16], train.
 @pytest.mark.usefixtures("in_process")
 def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(planned, tmp_path):
     """The reference reads each document by itself: what is seen before it is nothing."""
-    sections = {"evaluation": "{documents: [continue, mask]}", "seeds": "1"}
+    train = TRAIN.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.5]")
+    sections = {"evaluation": "{documents: [continue, mask]}", "seeds": "1", "train": train}
     plan = planned(CROSSED[len("{axes: ") : -1], **sections)
     assert [table.name for table in plan.tables] == ["evaluated continue", "evaluated mask"]
     assert [run.id for run in plan.tables[0].runs] == [run.id for run in plan.tables[1].runs]
     root = tmp_path / "r"
     assert main(["run", str(tmp_path / "tiny.yaml"), "--results", str(root)]) == 0
     frames, store = Frames.of(Results.open(root / "tiny")), Store(root / "tiny")
+    assert [bool(table.branches()) for table in frames.tables] == [True, False]
     tokens = plan.tables[0].tokens
     ids_N = torch.from_numpy(tokens.split("test").astype(np.int64))
     for one, apart in zip(*(table.runs for table in frames.tables), strict=True):

@@ -119,12 +119,12 @@ class Data(Keys):
         total = sum(portion.weight for portion in mixture.values())
         if mixture and not total:
             raise ValueError("the weights of a mixture sum to nothing: give one above 0")
-        if abs(total - 1) > 1e-9:
-            mixture = {
-                name: portion.model_copy(update={"weight": portion.weight / total})
-                for name, portion in mixture.items()
-                if portion.weight
-            }
+        scale = total if abs(total - 1) > 1e-9 else 1.0  # what is read again stays what it is
+        mixture = {
+            name: portion.model_copy(update={"weight": portion.weight / scale})
+            for name, portion in mixture.items()
+            if portion.weight
+        }
         return {} if mixture == {"corpus": Portion()} else mixture
 
     @model_validator(mode="after")

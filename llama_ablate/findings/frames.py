@@ -629,7 +629,9 @@ def _metrics(record: Record, read: str) -> dict[str, Measurement]:
         measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
-    return {**record.read(read), TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
+    # Branches are evaluated as the curve is: in the first way.
+    own = (row for row in of_loop.rows if not (read and {*row.coordinates} == _BRANCH))
+    return {**record.read(read), TRAINING: replace(of_loop, rows=(*own, *cost))}
 
 
 def _runs(experiment: Experiment, table: PlannedTable, read: _Read, behind: str) -> list[RunRow]:
