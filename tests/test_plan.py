@@ -102,7 +102,7 @@ def test_what_is_one_document_cannot_be_kept_apart(planned, book, texts):
 def test_a_shorter_context_takes_as_many_more_rows_of_the_same_text(planned, several):
     data = SEVERAL.replace("documents: %s", "order: documents") % (several, "bytes")
     (table,) = planned("{axes: {context: [8, 4]}}", data=data).tables
-    assert table.span == 16
+    assert table.planned().span == 16
     assert [v.spec.context for v in table.variants] == [16, 8, 4]
     assert [dict(v.train) for v in table.variants] == [{}, {"batch": 8}, {"batch": 16}]
     assert len({table.steps_of(v) for v in table.variants}) == 1
@@ -408,7 +408,7 @@ WRONG = [
         },
         "variants.axes.train.schedule[0]: 'branches' need the schedule 'wsd', not 'linear'",
     ),
-    ({"variants": "{axes: {train.batch: [64]}}"}, "'train.batch' cannot vary"),  # nor equal tokens
+    ({"variants": "{axes: {train.evals: [64]}}"}, "'train.evals' cannot vary"),
     ({"tune": "{precision: [float32, bfloat16]}"}, "'precision' is not a key of train that may"),
     ({"tune": "{lr: [1e-3, 1e-2]}", "measure": "[gradients]"}, "'measure' needs 'perplexity'"),
     ({"texts": f"[{SAME}, {SAME}]"}, "two tables would be called 'a'"),

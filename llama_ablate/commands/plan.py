@@ -60,7 +60,7 @@ def run(options: PlanOptions) -> Answer:
     tokens.look(source)
     say("planning")
     from llama_ablate.commands.shared import forecast_tables
-    from llama_ablate.design import forecast, specs
+    from llama_ablate.design import checks, forecast, specs
     from llama_ablate.design.plan import make
     from llama_ablate.findings import noise
     from llama_ablate.launch import local
@@ -71,8 +71,9 @@ def run(options: PlanOptions) -> Answer:
 
     device = pick_device(options.device)
     plan = make(source)
-    spec, train = plan.baseline.spec, plan.experiment.train
+    spec, train, parallel = plan.baseline.spec, plan.experiment.train, plan.experiment.parallel
     try:
+        checks.check_precisions(plan.tables, device)
         compute = choose(spec, train, device)
     except ConfigError as error:  # it does not fit this machine
         raise source.locate(error) from None
@@ -80,8 +81,7 @@ def run(options: PlanOptions) -> Answer:
     compute = measured(spec, train, compute, Work(*plan.work))
     # A forecast: FLOPs stand in for measured seconds.
     plan = plan.paced(lambda table: [table.counts[v.id].work for v in table.variants])
-    workers = local.default_workers(device, plan.experiment.parallel.data)
-    parallel = plan.experiment.parallel
+    workers = local.default_workers(device, parallel.data)
     compute = replace(compute, ranks=parallel.data, shards=parallel.shard)
     say("forecasting memory")
     need = forecast.needed(plan, compute)

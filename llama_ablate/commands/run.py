@@ -282,6 +282,7 @@ def _write_plan(
 
     from llama_ablate.commands.shared import notes
     from llama_ablate.config import plugins
+    from llama_ablate.design import checks
     from llama_ablate.findings import noise
     from llama_ablate.launch import local, measurement
     from llama_ablate.results import Settings
@@ -295,6 +296,7 @@ def _write_plan(
     spec = plan.baseline.spec
     sizes = f"dim {spec.dim}, context {spec.context}, batch {train.batch // train.accumulate}"
     try:
+        checks.check_precisions(plan.tables, device)
         chosen = store.measure_once(
             "compute",
             f"{asked}, {sizes}",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llama_ablate.config.experiment import Experiment
-from llama_ablate.config.registry import Entry, entry_text, written
+from llama_ablate.config.experiment import Data, Experiment
+from llama_ablate.config.registry import entry_text, written
 from llama_ablate.config.spec import RULES, SLOTS
 
 #: The label of a model in which no axis is changed; also a name for whatever the baseline is.
@@ -13,16 +13,18 @@ UNCHANGED = "baseline"
 _LONGEST = 32
 
 
-def levels(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -> tuple[str, ...]:
+def levels(experiment: Experiment, model: Mapping[str, Any], data: Data) -> tuple[str, ...]:
     """Return what a model has on each axis, as labels write it: `gelu`, `kv_heads=2`, `lr=0.003`.
 
-    `model` is its architecture with every default filled in, `tokenizer` that of its table.
+    `model` is its architecture with every default filled in, `data` the text of its table.
     """
     values = []
     for key, axis in experiment.variants.axes.items():
         slot, _, option = key.partition(".")
         if key == "data.tokenizer":
-            values.append(entry_text(tokenizer))
+            values.append(entry_text(data.tokenizer))
+        elif slot == "data":
+            values.append(_written(getattr(data, option) or "none", option))
         elif slot == "train":
             own = getattr(experiment.train, option)
             named = option if isinstance(own, int | float) else ""
@@ -35,25 +37,25 @@ def levels(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -
 
 
 def label(
-    experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry, *, compared: bool = True
+    experiment: Experiment, model: Mapping[str, Any], data: Data, *, compared: bool = True
 ) -> str:
     """Return the label of a model in which no axis is changed: `gelu (baseline)`.
 
     Where it is not what others are `compared` with, as the file names another, `gelu`.
     """
-    name = " ".join(levels(experiment, model, tokenizer))
+    name = " ".join(levels(experiment, model, data))
     if not name or len(name) > _LONGEST:
         return UNCHANGED if compared else "unchanged"
     return f"{name} ({UNCHANGED})" if compared else name
 
 
-def aliases(experiment: Experiment, model: Mapping[str, Any], tokenizer: Entry) -> set[str]:
+def aliases(experiment: Experiment, model: Mapping[str, Any], data: Data) -> set[str]:
     """Return what a baseline may be called beside its label and its id."""
     slots = {key.partition(".")[0] for key in experiment.variants.axes}
     parts = [model[slot] for slot in slots if isinstance(model.get(slot), Mapping)]
     names = {str(part["name"]) for part in parts if "name" in part}
-    label_of_it = label(experiment, model, tokenizer)
-    return {UNCHANGED, label_of_it, *levels(experiment, model, tokenizer), *names}
+    label_of_it = label(experiment, model, data)
+    return {UNCHANGED, label_of_it, *levels(experiment, model, data), *names}
 
 
 def _component(slot: str, entry: Any, option: str, axis: list[Any]) -> str:

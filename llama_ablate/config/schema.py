@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from llama_ablate.config import margins
 from llama_ablate.config.registry import Entry
-from llama_ablate.config.section_keys import Data, Model, Train
+from llama_ablate.config.section_keys import Data, Model, Reading, Train
 from llama_ablate.config.validation import Keys, at, shown
 from llama_ablate.files.slugs import slug
 
@@ -36,6 +36,10 @@ def _without_repeats(values: list[Any]) -> list[Any]:
     return values
 
 
+def _each_once(values: list[Any]) -> list[Any]:
+    return _without_repeats(values) if values else values
+
+
 def _without_size(value: object) -> object:
     if any(isinstance(one, dict) for one in _listed(value)):
         raise ValueError(
@@ -46,7 +50,9 @@ def _without_size(value: object) -> object:
     return value
 
 
-Match = Literal["parameters", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"]
+Match = Literal[
+    "parameters", "total", "active_parameters", "flops", "kv_bytes", "state_bytes", "none"
+]
 Budget = Literal["tokens", "bytes", "flops", "seconds"]
 #: The name of a variant or a table.
 Named = Annotated[str, Field(min_length=1, max_length=400)]
@@ -280,6 +286,17 @@ class Parallel(Keys):
         return self
 
 
+class Evaluation(Keys):
+    """What all variants of a table are evaluated on, whatever each was trained on."""
+
+    #: How held-out text is read; as `data` says unless given. Of several, each makes a table of its
+    #: own from the same runs.
+    documents: list[Reading] = Field(default_factory=list)
+
+    _listed = field_validator("documents", mode="before")(_listed)
+    _no_repeats = field_validator("documents")(_each_once)
+
+
 Reseed = Literal["init", "order", "both", "none"]
 
 
@@ -301,11 +318,7 @@ class Controls(Keys):
     positive: dict[str, Any] = Field(default_factory=dict)
 
     _one = field_validator("aa", mode="before")(_listed)
-
-    @field_validator("aa")
-    @classmethod
-    def _each_once(cls, values: list[Reseed]) -> list[Reseed]:
-        return _without_repeats(values) if values else values
+    _no_repeats = field_validator("aa")(_each_once)
 
 
 class Looks(Keys):
@@ -357,6 +370,7 @@ class Experiment(Keys):
     #: In place of `data`: several texts, each with a table of its own.
     texts: list[Data] = Field(default_factory=list, max_length=100)
     train: Train = Train()
+    evaluation: Evaluation = Evaluation()
     #: What a run's length is counted in: tokens as `train` says, or the bytes of text, FLOPs or
     #: measured seconds that the baseline spends on them. Of several, each makes a table of its own.
     budget: list[Budget] = Field(default=["tokens"])
@@ -414,6 +428,7 @@ class Experiment(Keys):
             len(self.variants.match)
             * len(self.budget)
             * max(1, len(self.texts))
+            * max(1, len(self.evaluation.documents))
             * (len(self.sizes.models) if self.sizes else 1)
         )
         controls = len(self.controls.aa) + bool(self.controls.positive)

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from llama_ablate.config.registry import Entry
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.config.validation import Keys, at, shown
+from llama_ablate.errors import nearest
 
 #: A decay rate of AdamW's running means.
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -77,6 +78,25 @@ class Preset(Keys):
     model: Model
 
 
+#: Whether a model sees the documents before the one that it reads.
+Reading = Literal["continue", "mask"]
+
+
+class Portion(Keys):
+    """How much of a mixture a source is, and how much of the source it takes."""
+
+    weight: float = Field(1.0, ge=0, le=1e9)
+    #: At most so many training tokens from its beginning, which are repeated.
+    limit: int | None = Field(None, gt=0, le=10**15)
+    #: So few of them that a run passes over them so often.
+    epochs: float | None = Field(None, gt=0, le=1e6)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _weight_alone(cls, value: object) -> object:
+        return {"weight": value} if isinstance(value, int | float) else value
+
+
 class Data(Keys):
     """A corpus and a tokenizer, each an entry of its registry."""
 
@@ -84,10 +104,44 @@ class Data(Keys):
     name: str | None = Field(None, min_length=1, max_length=60)
     corpus: Entry = "python-stdlib"
     tokenizer: Entry = "bytes"
-    #: Whether a model sees the documents before the one that it reads.
-    documents: Literal["continue", "mask"] = "continue"
+    documents: Reading = "continue"
     #: What a step reads: windows drawn anywhere, or the next pieces of documents in random order.
     order: Literal["windows", "documents"] = "windows"
+    #: Further corpora that a mixture may name.
+    sources: dict[str, Entry] = Field(default_factory=dict)
+    #: What is trained on: sources by name, `corpus` the text's own, each with its weight.
+    mixture: dict[str, Portion] = Field(default_factory=dict)
+
+    @field_validator("mixture")
+    @classmethod
+    def _as_shares(cls, mixture: dict[str, Portion]) -> dict[str, Portion]:
+        """Divide weights by their sum, so that mixtures that are equal are written alike."""
+        total = sum(portion.weight for portion in mixture.values())
+        if mixture and not total:
+            raise ValueError("the weights of a mixture sum to nothing: give one above 0")
+        scale = total if abs(total - 1) > 1e-9 else 1.0  # what is read again stays what it is
+        mixture = {
+            name: portion.model_copy(update={"weight": portion.weight / scale})
+            for name, portion in mixture.items()
+            if portion.weight
+        }
+        return {} if mixture == {"corpus": Portion()} else mixture
+
+    @model_validator(mode="after")
+    def _has_its_sources(self) -> "Data":
+        known = ["corpus", *self.sources]
+        if unknown := [name for name in self.mixture if name not in known]:
+            message = f"'{unknown[0]}' is none of the sources{nearest(unknown[0], known)}"
+            raise at(message, "mixture", unknown[0])
+        if "corpus" in self.sources:
+            raise at("'corpus' is the text's own: call the source otherwise", "sources", "corpus")
+        if self.mixture and self.order == "documents":
+            raise at("a mixture is of windows: it takes no 'order: documents'", "mixture")
+        return self
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Data":
+        """Return this section with some keys changed, as a variant does. Raises ConfigError."""
+        return Data.check({**self.model_dump(mode="json"), **changes})
 
     @property
     def called(self) -> str:

@@ -179,14 +179,17 @@ class Tokens:
         every = symbols_of(characters, np.arange(len(characters)))
         return np.where(symbols < 0, -1, np.searchsorted(every, symbols))
 
-    def batch(self, seed: int, k: int, size: int, context: int) -> NDArray[np.int64]:
+    def batch(
+        self, seed: int, k: int, size: int, context: int, first: int | None = None
+    ) -> NDArray[np.int64]:
         """Return batch `k` of a seed, (size, context + 1): random windows of the training split.
 
-        It depends on nothing else: all variants of a seed see the same text in the same order,
-        and a run that stopped at step k needs no data loader state to resume. Raises
-        DamagedError where the tokens have changed since they were opened.
+        With `first`, of so many tokens at its beginning. It depends on nothing else: all variants
+        of a seed see the same text in the same order, and a run that stopped at step k needs no
+        data loader state to resume. Raises DamagedError where the tokens have changed since they
+        were opened.
         """
-        ids = self.training
+        ids = self.training[:first]
         generator = np.random.Generator(np.random.Philox(key=[seed, k]))
         starts = generator.integers(0, len(ids) - context, size)
         index = starts[:, None] + np.arange(context + 1)
@@ -214,8 +217,12 @@ def look(source: Experiment) -> None:
             raise source.locate(error) from None
 
 
-def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tokens:
+def prepare(
+    corpus: Choice, tokenizer: Choice, cache: Path | None = None, like: Tokens | None = None
+) -> Tokens:
     """Return the tokens of a corpus, encoding them on the first call only.
+
+    With `like`, by the tokenizer of those tokens, and not by one that is made from this corpus.
 
     Of processes that ask for the same tokens at once, one makes them and the others wait. What a
     killed one had done is taken up by the next. Tokens are placed by a renaming, so they are never
@@ -223,6 +230,8 @@ def prepare(corpus: Choice, tokenizer: Choice, cache: Path | None = None) -> Tok
     """
     source: Corpus = _built(CORPORA, corpus, "corpus")
     maker: Maker = _built(TOKENIZERS, tokenizer, "tokenizer")
+    if like:
+        maker = Maker(lambda _: like.tokenizer, like.sums["tokenizer.json"][:16])
     root, entry = cache or cache_folder(), corpus.identity()
     disk.sweep(root / "tokens")
     # A tokenizer from a file is known by the file's content, not by its path.

@@ -18,6 +18,7 @@ from llama_ablate.model import laws
 from llama_ablate.model.counts import distinct
 from llama_ablate.model.decoder import REGISTRIES
 from llama_ablate.training import optimizer_laws
+from llama_ablate.training.compute import multiplies_bfloat16
 from llama_ablate.training.optimizers import OPTIMIZERS
 from llama_ablate.training.registries import REGISTRIES as TRAINING
 
@@ -72,7 +73,7 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     what = "contexts" if context else "tokenizers"
     key = "context" if context else "data.tokenizer"
     place = variant.place(key) or variant.where
-    if of_table.data.order == "windows":
+    if of_table.data.with_changes(variant.data).order == "windows":
         raise ConfigError(
             f"variants of several {what} are paired by documents: give 'order: documents' in "
             "'data'",
@@ -99,19 +100,28 @@ def check_text(of_table: TableText, experiment: Experiment, variant: Variant, bu
     check_size(experiment, variant.text.tokens, place)
 
 
-def check_documents(text: TableText, where: Where) -> None:
+def check_documents(text: TableText, where: Where, variant: Variant | None = None) -> None:
     """Refuse what is done with documents where there is one, or no token between several."""
+    data = text.data.with_changes(variant.data if variant else {})
     for key, value, does in (
         ("documents", "mask", "keeps documents apart"),
         ("order", "documents", "reads documents in random order"),
     ):
-        if getattr(text.data, key) == value and text.tokens.document_counts["train"] == 1:
+        if getattr(data, key) == value and text.tokens.document_counts["train"] == 1:
             raise ConfigError(
                 f"'{value}' {does}, and these tokens are one document: the corpus has no other, "
                 "or the tokenizer no token that stands between them; allowed: "
                 f"{Data.model_fields[key].default}",
-                (*where, key),
+                (variant and variant.place(f"data.{key}")) or (*where, key),
             )
+
+
+def check_precisions(tables: Sequence[Table], device: str) -> None:
+    """Refuse a precision on an axis that the device does not multiply in."""
+    varied = (v for table in tables for v in table.variants if "precision" in v.train)
+    if (one := next(varied, None)) and not multiplies_bfloat16(device):
+        message = "this device has no instructions for products in bfloat16; allowed: float32"
+        raise ConfigError(message, one.place("train.precision") or one.where)
 
 
 def check_tuned(experiment: Experiment, metrics: tuple[Choice, ...]) -> None:

@@ -83,7 +83,7 @@ def forecast(
     plan: PlanDocument, compute: ComputeSettings, workers: int, memory: Memory | None = None
 ) -> Forecast:
     """Return the forecast of a plan whose runs compute in a way that has been probed."""
-    train, context = plan.experiment.train, plan.experiment.model.context
+    train = plan.experiment.train
     flops: dict[str, float] = {}
     training: dict[str, float] = {}  # in what time is predicted by
     evaluation: dict[str, float] = {}
@@ -91,7 +91,8 @@ def forecast(
         variants = {variant.id: variant for variant in table.variants}
         read = {v.id: evaluated(plan, table.text_of(v)) for v in table.variants}
         for run in table.runs:
-            variant, tokens = variants[run.variant], run.steps * train.batch * context
+            variant, batch = variants[run.variant], run.train.get("batch", train.batch)
+            tokens = run.steps * batch * variant.model["context"]
             flops[run.id], training[run.id] = variant.flops * tokens, variant.work * tokens
             evaluation[run.id] = variant.work / 3 * read[run.variant]
     slower = _float32_times(compute)
@@ -109,10 +110,11 @@ def evaluated(plan: PlanDocument, text: PlannedText) -> int:
     """Return how many held-out tokens a run reads: for its curve, and for its metrics."""
     *_, last = heldout = [n for name, n in text.tokens.items() if name != "train"]
     points = plan.experiment.train.evals * min(CURVE_TOKENS, heldout[0])
+    ways = max(1, len(plan.experiment.evaluation.documents))
     names = [e if isinstance(e, str) else e["name"] for e in plan.experiment.measure]
     reads = {"perplexity": sum(heldout), "excess_loss": sum(heldout), "calibration": last}
     reads |= {"loss_by_position": last}
-    return points + sum(reads.get(name, 0) for name in names)
+    return points + ways * sum(reads.get(name, 0) for name in names)
 
 
 def _float32_times(compute: ComputeSettings) -> float:

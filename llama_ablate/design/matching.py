@@ -1,6 +1,6 @@
 """Matched budgets: solve one size of a variant so that it costs what the baseline costs.
 
-`parameters` are those without token embedding, output head and learned positions;
+`parameters` are those without token embedding, output head and learned positions, `total` with;
 `active_parameters` those of them that a token passes; `flops` the forward FLOPs per token at the
 training context, with dense scores; `kv_bytes` the cache per token; `state_bytes` what is kept of a
 sequence of the context. A variant within 0.5% by its own width keeps it.

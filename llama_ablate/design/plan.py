@@ -5,11 +5,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 from llama_ablate import __version__
 from llama_ablate.config.experiment import Data, Experiment, ExperimentFile, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.data import tokens
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
@@ -48,6 +49,7 @@ Pace = Callable[[Table], Sequence[float]]
 
 _COSTS: dict[str, Cost] = {
     "parameters": lambda spec: count(spec).non_embedding,
+    "total": lambda spec: count(spec).parameters,
     "active_parameters": lambda spec: count(spec).active_non_embedding,
     "flops": lambda spec: exact(spec, "flops_per_token"),
     "kv_bytes": lambda spec: exact(spec, "kv_bytes_per_token"),
@@ -182,8 +184,8 @@ def first_text(experiment: Experiment) -> tokens.Tokens:
     """Return the tokens of an experiment's first text. Raises ConfigError where it is too short."""
     data, where = _texts(experiment)[0]
     text = _text(data, where)
-    check_size(experiment, text, where)
-    return text
+    check_size(experiment, text.tokens, where)
+    return text.tokens
 
 
 def _texts(experiment: Experiment) -> list[tuple[Data, Where]]:
@@ -198,7 +200,7 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     """Return a table for every text, size, match and budget."""
     prepared = []
     for data, where in _texts(experiment):
-        text = TableText(data, _text(data, where))
+        text = _text(data, where)
         check_size(experiment, text.tokens, where)
         check_documents(text, where)
         prepared.append(text)
@@ -207,11 +209,12 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
     registries = {**REGISTRIES, **TRAINING, "data.tokenizer": TOKENIZERS}
     texts: dict[str, TableText] = {}  # of variants that have their own, opened once
     tables = []
-    for text, (i, size), match, budget in itertools.product(
-        prepared, enumerate(sizes), experiment.variants.match, experiment.budget
+    readings: list[Reading | Literal[""]] = [*experiment.evaluation.documents] or [""]
+    for text, (i, size), match, budget, reading in itertools.product(
+        prepared, enumerate(sizes), experiment.variants.match, experiment.budget, readings
     ):
         model = experiment.model.model_copy(update=size)
-        at = experiment.model_copy(update={"model": model})
+        at = experiment.model_copy(update={"model": model, "data": text.data})
         try:
             variants = variants_of(
                 at,
@@ -219,15 +222,22 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 text.tokens.vocab,
                 _cost(match, at),
                 match,
-                text.tokens.separator if text.data.documents == "mask" else None,
+                text.tokens.separator,
                 partial(_own_text, text, texts),
             )
         except ConfigError as error:
             placed = ("sizes", "models", i) if size and error.where[:1] == ("model",) else None
             raise ConfigError(error.message, placed or error.where) from None
+        if reading:
+            apart = text.data.with_changes({"documents": reading})
+            check_documents(TableText(apart, text.tokens), ("evaluation",))
         for variant in variants:
+            if (reading or text.data.documents) == "mask":  # which some mixers cannot do
+                own = (variant.text or text).tokens.separator
+                counted(replace(variant, spec=replace(variant.spec, separator=own)), count)
             counted(variant, _COSTS["flops"] if budget == "flops" else count)
             check_text(text, at, variant, budget)
+            check_documents(variant.text or text, ("data",), variant)
             for key in variant.train.keys() & experiment.tune.keys():
                 message = f"'{key}' is tuned, so '{variant.label}' cannot set it"
                 raise ConfigError(message, variant.varied.get(f"train.{key}", variant.where))
@@ -238,11 +248,14 @@ def _tables(experiment: Experiment, metrics: tuple[Choice, ...]) -> list[Table]:
                 (" ".join(f"{k} {v}" for k, v in size.items()), bool(size)),
                 (f"matched {match}", len(experiment.variants.match) > 1),
                 (f"equal {budget}", len(experiment.budget) > 1),
+                (f"evaluated {reading}", len(readings) > 1),
             )
             if several
         )
         train = _carried(experiment.train, at, sizes[0].get("dim") or experiment.model.dim)
-        tables.append(Table(name, at, text, match, budget, variants, train))
+        tables.append(Table(name, at, text, match, budget, reading, variants, train))
+        for variant in variants if budget != "seconds" else ():
+            tables[-1].mixture_of(variant)
         if name in {table.name for table in tables[:-1]}:
             several: Where = ("texts",) if experiment.texts else ("sizes", "models", i)
             raise ConfigError(f"two tables would be called '{name}'", several)
@@ -255,7 +268,7 @@ def _own_text(of_table: TableText, known: dict[str, TableText], change: Change) 
     try:
         TOKENIZERS.resolve(change.value)
         key = data.model_dump_json()
-        text = known.get(key) or TableText(data, _text(data, ("data",)))
+        text = known.get(key) or _text(data, ("data",))
     except ConfigError as error:
         of_tokenizer = error.where[:2] == ("data", "tokenizer")
         rest = error.where[2:] if of_tokenizer else error.where
@@ -281,12 +294,27 @@ def _carried(train: Train, at: Experiment, first_dim: int) -> dict[str, Any]:
     return {"lr": train.lr * first_dim / at.model.dim}
 
 
-def _text(data: Data, where: Where) -> tokens.Tokens:
+def sources_of(
+    data: Data, own: tokens.Tokens, where: Where = ("data",)
+) -> dict[str, tokens.Tokens]:
+    """Return the tokens of what a mixture may name, by the tokenizer of the text's own."""
+    found = {"corpus": own}
+    for name, entry in data.sources.items():
+        try:
+            corpus = CORPORA.resolve(entry)
+            found[name] = tokens.prepare(corpus, TOKENIZERS.resolve(data.tokenizer), like=own)
+        except ConfigError as error:
+            raise ConfigError(error.message, (*where, "sources", name)) from None
+    return found
+
+
+def _text(data: Data, where: Where) -> TableText:
     try:
-        return tokens.prepare(
+        own = tokens.prepare(
             CORPORA.resolve(data.corpus, (*where, "corpus")),
             TOKENIZERS.resolve(data.tokenizer, (*where, "tokenizer")),
         )
+        return TableText(data, own, sources_of(data, own, where))
     except ConfigError as error:  # a corpus names its own mistakes under `data`
         raise ConfigError(
             error.message,

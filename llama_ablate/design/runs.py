@@ -68,7 +68,7 @@ def points(experiment: Experiment, registries: Registries) -> list[Point]:
     axes = []
     for key, values in experiment.tune.items():
         read = [
-            train_config.changed(experiment.train, key, v, ("tune", key, i), registries)
+            train_config.changed(experiment.train, key, v, ("tune", key, i), registries, tuned=True)
             for i, v in enumerate(values)
         ]
         if len({str(value) for value in read}) < max(2, len(read)):

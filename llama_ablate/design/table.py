@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
-from typing import Any
+from typing import Any, Literal
 
 from llama_ablate.config import baselines, plugins
-from llama_ablate.config.experiment import Experiment, Train
+from llama_ablate.config.experiment import Data, Experiment, Train
 from llama_ablate.config.registry import Choice
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.config.spec import ModelSpec
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.design import train_config
@@ -18,7 +19,7 @@ from llama_ablate.design.variants import Variant
 from llama_ablate.errors import ConfigError
 from llama_ablate.model.counts import Counts, count, states
 from llama_ablate.model.decoder import REGISTRIES
-from llama_ablate.results.plan_document import CONTEXTS, PlannedTable, PlannedVariant
+from llama_ablate.results.plan_document import CONTEXTS, PlannedSource, PlannedTable, PlannedVariant
 from llama_ablate.training import registries
 from llama_ablate.training.losses import LOSSES
 from llama_ablate.training.optimizers import OPTIMIZERS, optimizer_bytes
@@ -34,6 +35,8 @@ class Table:
     text: TableText  # of all variants that have none of their own
     match: str
     budget: str
+    #: How held-out text is read; "" as its text is.
+    reading: Literal["", Reading]
     variants: tuple[Variant, ...]
     #: Changes of `train` in all runs: the learning rate, where it is scaled with size.
     train: Mapping[str, Any]
@@ -50,17 +53,16 @@ class Table:
         """The tokens of its text."""
         return self.text.tokens
 
-    @property
-    def _tokens_per_step(self) -> int:
-        return self.experiment.train.batch * self.experiment.model.context
+    def _tokens_per_step(self, variant: Variant) -> int:
+        batch: int = variant.train.get("batch", self.experiment.train.batch)
+        return batch * variant.spec.context
 
-    @property
-    def span(self) -> int | None:
-        """Tokens of each stream of documents that a step reads, of whatever context a variant is.
+    def span(self, data: Data) -> int | None:
+        """Return the tokens of each stream of documents that a step reads, of any context.
 
         None where windows are drawn anywhere.
         """
-        return self.experiment.model.context if self.text.data.order == "documents" else None
+        return self.experiment.model.context if data.order == "documents" else None
 
     @property
     def steps(self) -> int:
@@ -71,12 +73,12 @@ class Table:
             wanted = round(sizes.tokens_per_parameter * self.counts[self.baseline.id].non_embedding)
         elif train.steps:
             return train.steps
-        return max(1, round(wanted / self._tokens_per_step))
+        return max(1, round(wanted / self._tokens_per_step(self.baseline)))
 
     @property
     def tokens_per_run(self) -> int:
         """Tokens that each of the baseline's runs trains on."""
-        return self.steps * self._tokens_per_step
+        return self.steps * self._tokens_per_step(self.baseline)
 
     @cached_property
     def counts(self) -> dict[str, Counts]:
@@ -91,21 +93,54 @@ class Table:
             self.experiment,
             self.variants,
             self.steps_of,
-            lambda variant: [
-                self.text_of(variant).tokens.fingerprint,
-                *([self.span] if self.span else []),
-            ],
+            self._read,
             registries.REGISTRIES,
             _foreign_code,
         )
 
+    def _read(self, variant: Variant) -> list[object]:
+        """Return what identifies the text that a variant reads, and how it is evaluated."""
+        readings = self.experiment.evaluation.documents or [self.text.data.documents]
+        data = self.data_of(variant)
+        evaluated = readings != [data.documents] and {"evaluated": readings}
+        parts = [[one.fingerprint, one.share, one.tokens] for one in self.mixture_of(variant)]
+        others = [self.span(data), evaluated, parts and {"mixture": parts}]
+        return [self.text_of(variant).tokens.fingerprint, *filter(None, others)]
+
+    def mixture_of(self, variant: Variant) -> list[PlannedSource]:
+        """Return the sources of a variant's mixture, and how often its runs pass over each.
+
+        Raises ConfigError where it takes less than a window of one.
+        """
+        portions, found = self.data_of(variant).mixture, []
+        read = self.steps_of(variant) * self._tokens_per_step(variant) if portions else 0
+        for name, portion in portions.items():
+            tokens, share = self.text_of(variant).sources[name], portion.weight
+            repeated = portion.epochs and round(read * share / portion.epochs)
+            asked = [size for size in (portion.limit, repeated) if size is not None]
+            taken, mark = min([tokens.counts["train"], *asked]), tokens.fingerprint
+            if taken <= variant.spec.context:
+                message = f"'{name}' takes {taken:,} tokens, fewer than one window"
+                raise ConfigError(message, variant.place("data.mixture") or ("data", "mixture"))
+            epochs = read * share / taken
+            found.append(
+                PlannedSource(name=name, fingerprint=mark, share=share, tokens=taken, epochs=epochs)
+            )
+        return found
+
+    def data_of(self, variant: Variant) -> Data:
+        """Return what a variant is trained on: its text's section, with its own changes."""
+        return self.text_of(variant).data.with_changes(variant.data)
+
     def steps_of(self, variant: Variant) -> int:
         """Return how many steps a variant's runs take within the budget."""
         share = self._cost(self.baseline) / self._cost(variant)
+        if self.budget != "seconds":  # else the cost is a step's, and not a token's
+            share *= self._tokens_per_step(self.baseline) / self._tokens_per_step(variant)
         return max(1, round(self.steps * share))
 
     def _cost(self, variant: Variant) -> float:
-        """Return what a step costs a variant, up to a factor that is the same for all."""
+        """Return what a token, or a step, costs a variant, up to a factor that all share."""
         if self.budget == "bytes":
             return self.text_of(variant).bytes_per_token
         if self.budget == "flops":
@@ -140,9 +175,7 @@ class Table:
         own = {variant.label, variant.id}
         if not variant.is_baseline:
             return own
-        called = baselines.aliases(
-            self.experiment, variant.spec.to_dict(), self.text.data.tokenizer
-        )
+        called = baselines.aliases(self.experiment, variant.spec.to_dict(), self.text.data)
         return own | called - {v.label for v in self.variants[1:]}
 
     def planned(self) -> PlannedTable:
@@ -152,9 +185,10 @@ class Table:
             name=self.name,
             match=self.match,
             budget=self.budget,
+            reading=self.reading,
             size=sizes,
             text=self.text.planned(),
-            span=self.span,
+            span=self.span(self.text.data),
             steps=self.steps,
             tokens_per_run=self.tokens_per_run,
             variants=[self._variant(variant) for variant in self.variants],
@@ -175,6 +209,8 @@ class Table:
             level_labels=dict(variant.level_labels),
             covers=list(variant.covers),
             train=dict(variant.train),
+            data=dict(variant.data),
+            mixture=self.mixture_of(variant),
             model=variant.spec.to_dict(),
             text=variant.text.planned() if variant.text else None,
             state_growth={context: int(size) for context, size in growth if not isnan(size)},

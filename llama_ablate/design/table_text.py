@@ -1,6 +1,7 @@
 """A text as an experiment reads it: its section of the file, and its tokens."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from llama_ablate.config.experiment import Data
 from llama_ablate.data.tokens import Tokens
@@ -13,6 +14,8 @@ class TableText:
 
     data: Data
     tokens: Tokens
+    #: Those that a mixture may name, by the same tokenizer; `corpus` is the text's own.
+    sources: Mapping[str, Tokens] = field(default_factory=dict)
 
     @property
     def bytes_per_token(self) -> float:

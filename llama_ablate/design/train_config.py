@@ -12,8 +12,8 @@ from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Registry, entry_text, laid_over, written
 from llama_ablate.errors import ConfigError, Where, nearest
 
-#: Keys of `train` that may differ between variants, or be tuned: all but the length of a run, how
-#: it is computed, and when it is evaluated.
+#: Keys of `train` that may be tuned: all but the length of a run, how it is computed, and when it
+#: is evaluated.
 KEYS = tuple(
     k
     for k in Train.model_fields
@@ -31,6 +31,9 @@ KEYS = tuple(
         "branches",
     )
 )
+
+#: Those that may differ between variants.
+VARIED = (*KEYS, "batch", "precision")
 
 Registries = Mapping[str, Registry]
 
@@ -56,15 +59,17 @@ def resolved(train: Train, registries: Registries) -> Train:
     return train.model_copy(update=entries)
 
 
-def changed(train: Train, key: str, value: Any, where: Where, registries: Registries) -> Any:
+def changed(
+    train: Train, key: str, value: Any, where: Where, registries: Registries, *, tuned: bool = False
+) -> Any:
     """Return the value that a key of `train` gets, as plain JSON.
 
     An entry that names the config's own component changes only the options that it gives. Raises
     ConfigError for a key that may not vary, and for a value that it cannot have.
     """
-    if key not in KEYS:
+    if key not in (allowed := KEYS if tuned else VARIED):
         raise ConfigError(
-            f"'{key}' is not a key of train that may vary{nearest(key, KEYS)}",
+            f"'{key}' is not a key of train that may vary{nearest(key, allowed)}",
             where[:-1] if isinstance(where[-1], int) else where,
         )
     if key in registries and not isinstance(getattr(train, key), list):

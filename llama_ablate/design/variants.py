@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from llama_ablate.config import baselines
-from llama_ablate.config.experiment import Experiment
+from llama_ablate.config.experiment import Data, Experiment
 from llama_ablate.config.spec import ModelSpec, digest
 from llama_ablate.design import train_config
-from llama_ablate.design.designs import DESIGNS, TOKENIZER, TRAIN, Change
+from llama_ablate.design.designs import DATA, DESIGNS, TOKENIZER, TRAIN, Change
 from llama_ablate.design.labels import check_label, label_of, left_out
 from llama_ablate.design.matching import Cost, knobs_for, solve
 from llama_ablate.design.specs import change_of, check_key, model_of, parts, spec_of
@@ -36,6 +36,8 @@ class Variant:
     solved: str = ""
     #: What it changes of the experiment's `train`.
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    #: And of its table's `data`: what it is trained on.
+    data: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Its own text, where its tokenizer is not that of the table.
     text: TableText | None = field(default=None, compare=False)
     #: The kind of a control; of an A/A arm, what gets another seed: "init", "order" or "both".
@@ -66,14 +68,15 @@ class Variant:
     @cached_property
     def id(self) -> str:
         """The hash of architecture, training changes, reseeding and tokens, not of the label."""
-        own = [self.text.tokens.fingerprint] if self.text else []
+        own: list[object] = [self.text.tokens.fingerprint] if self.text else []
+        own += [{"data": dict(self.data)}] if self.data else []
         if not self.train and not self.reseed and not own:
             return self.spec.id
         return digest([self.spec.identity(), dict(self.train), self.reseed, *own])
 
     def is_base(self, spec: ModelSpec) -> bool:
         """Return whether it is the unchanged base, whose architecture is given."""
-        return self.spec == spec and not self.train and not self.text
+        return self.spec == spec and not (self.train or self.data or self.text)
 
 
 def variants_of(
@@ -87,10 +90,9 @@ def variants_of(
 ) -> tuple[Variant, ...]:
     """Return the variants of an experiment, the baseline first, the controls last.
 
-    `cost` counts what `match` holds equal; None matches nothing. `separator` is that of models
-    that keep documents apart. `text_of` makes a variant's text from its change of the tokenizer;
-    None where the tokens are those of `vocab`. Raises ConfigError with the path of the offending
-    key.
+    `cost` counts what `match` holds equal; None matches nothing. `separator` is the token between
+    documents. `text_of` makes a variant's text from its change of the tokenizer; None where the
+    tokens are those of `vocab`. Raises ConfigError with the path of the offending key.
     """
     arms: list[Variant] = []
     covered: list[str] = []
@@ -105,6 +107,7 @@ def variants_of(
         own_vocab = text.tokens.vocab if text else vocab
         spec = spec_of(experiment.model, changes, registries, own_vocab)
         train = _trained(experiment, changes, registries)
+        own_data = _read(experiment.data, changes)
         label = label_of(experiment, changes, registries)
         varied = {c.key: c.where for c in changes}
         factorial = design in ("product", "fraction")
@@ -117,6 +120,7 @@ def variants_of(
             level_labels=names,
             varied=varied,
             train=train,
+            data=own_data,
             text=text,
         )
         if design == "one-at-a-time" and changes and arm.is_base(base):
@@ -140,13 +144,15 @@ def variants_of(
             v if v.is_baseline or v.role == "aa" else _matched(v, target, cost, match) for v in arms
         ]
         _distinct(arms)  # variants that differ in width alone are equal once it is solved
-    if separator is None:
-        return tuple(arms)
-    separators = [v.text.tokens.separator if v.text else separator for v in arms]
-    return tuple(
-        replace(v, spec=replace(v.spec, separator=own))
-        for v, own in zip(arms, separators, strict=True)
-    )
+    return tuple(_apart(v, experiment.data, separator) for v in arms)
+
+
+def _apart(variant: Variant, data: Data, separator: int | None) -> Variant:
+    """Return a variant that keeps documents apart in training, where its data say so."""
+    if data.with_changes(variant.data).documents == "continue":
+        return variant
+    own = variant.text.tokens.separator if variant.text else separator
+    return replace(variant, spec=replace(variant.spec, separator=own))
 
 
 def _distinct(variants: Sequence[Variant]) -> None:
@@ -207,6 +213,7 @@ def _controls(experiment: Experiment, base: Variant, registries: Registries) -> 
         spec,
         role="positive",
         train=train,
+        data={**base.data, **_read(experiment.data, tuple(changes))},
         text=base.text,
         varied={c.key: c.where for c in changes},
     )
@@ -227,7 +234,27 @@ def _trained(
     }
     for change in (change for change in changes if change.key == "context"):
         values["batch"] = values.get("batch", train.batch) * parts(experiment.model, change)
+    if "precision" in keys and "auto" in (values["precision"], train.precision):
+        message = "where the precision varies, each is stated in 'train' and on the axis"
+        raise ConfigError(f"{message}: bfloat16, float32", keys["precision"].where)
+    part = values.get("batch", train.batch) // train.accumulate
+    if "batch" in keys and part % experiment.parallel.data:
+        message = f"{experiment.parallel.data} processes cannot share {part} rows evenly"
+        raise ConfigError(message, keys["batch"].where)
     own = train.model_dump(mode="json")
+    return {key: value for key, value in values.items() if value != own[key]}
+
+
+def _read(data: Data, changes: tuple[Change, ...]) -> dict[str, Any]:
+    """Return the validated changes of `data` that differ from the text's own values."""
+    own, values = data.model_dump(mode="json"), {}
+    for change in (change for change in changes if change.key in DATA):
+        key = change.key.partition(".")[2]
+        try:
+            values[key] = data.with_changes({key: change.value}).model_dump(mode="json")[key]
+        except ConfigError as error:
+            rest = error.where[1:] if error.where[:1] == (key,) else error.where
+            raise ConfigError(error.message, (*change.where, *rest)) from None
     return {key: value for key, value in values.items() if value != own[key]}
 
 
@@ -278,7 +305,7 @@ def _baseline(experiment: Experiment, variants: list[Variant], base: ModelSpec) 
     chosen = next((v for v in variants if v.label == named), None)
     if named is None or chosen:
         return chosen or unchanged or variants[0]
-    levels = baselines.aliases(experiment, base.to_dict(), experiment.data.tokenizer)
+    levels = baselines.aliases(experiment, base.to_dict(), experiment.data)
     if unchanged and named in levels:
         return unchanged
     hint = nearest(named, [v.label for v in variants])

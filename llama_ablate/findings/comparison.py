@@ -165,6 +165,7 @@ def compare(
             decode_speed_spread=decode.spread,
             kv_bytes_per_token=_known(variant.kv_bytes_per_token),
             state_bytes=_known(variant.state_bytes),
+            epochs=table.passes(variant) if any(v.mixture for v in table.variants) else None,
             kv_measured_bytes_per_token=caches.get(id_, _UNMEASURED).value,
         )
         ok = [run for run in own if run.outcome == "ok"]

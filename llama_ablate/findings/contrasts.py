@@ -576,7 +576,7 @@ def _value(cell: PlannedVariant, name: str, plan: PlannedTable, experiment: Expe
     if key == "train":
         return cell.train.get(inner, getattr(experiment.train, inner))
     if key == "data":
-        return getattr(plan.text_of(cell).source, inner)
+        return cell.data.get(inner, getattr(plan.text_of(cell).source, inner))
     return cell.model[key][inner] if inner else cell.model[key]
 
 

@@ -478,11 +478,11 @@ class Frames:
         if not self.plan.experiment.sizes:
             return []
         first = self.table.plan
-        of_first = (first.match, first.budget, first.text.identity)
+        of_first = (first.match, first.budget, first.evaluated_on)
         return [
             table
             for table in self.tables
-            if (table.plan.match, table.plan.budget, table.plan.text.identity) == of_first
+            if (table.plan.match, table.plan.budget, table.plan.evaluated_on) == of_first
         ]
 
     @cached_property
@@ -499,7 +499,7 @@ class _Read:
     #: The finished runs by id, as they count, and what each computed with.
     runs: Mapping[str, RunRow]
     machines: Mapping[str, dict[str, str]]
-    #: By the variant, and the run or "".
+    #: By the variant, and the run (with the way of reading behind it, but for the first) or "".
     measured: Mapping[tuple[str, str], Sequence[MetricRow]]
     attempts: Mapping[tuple[str, str], Sequence[AttemptRow]]
 
@@ -513,10 +513,10 @@ class _Read:
         known: dict[Hashable, Mapping[str, Coordinate]] = {}  # as most are equal
 
         def add(
-            variant: str, metrics: Mapping[str, Measurement], run: str = "", seed: float = math.nan
+            variant: str, metrics: Mapping[str, Measurement], key: str = "", seed: float = math.nan
         ) -> None:
-            label = labels[variant]
-            attempts[variant, run] = [
+            label, run = labels[variant], key.partition(".")[0]
+            attempts[variant, key] = [
                 AttemptRow(
                     variant=variant,
                     label=label,
@@ -527,7 +527,7 @@ class _Read:
                 )
                 for metric, own in metrics.items()
             ]
-            measured[variant, run] = [
+            measured[variant, key] = [
                 MetricRow(
                     variant=variant,
                     label=label,
@@ -554,10 +554,12 @@ class _Read:
         for id_ in results.finished:
             record = results.record(id_)
             first = first or record
-            variant, metrics = record.variant, _metrics(record)
-            if id_ in texts:
-                metrics = heldout.pooled(metrics, texts[id_])
-            add(variant, metrics, id_, float(record.seed))
+            variant = record.variant
+            for read in results.plan.readings(results.plan.table_of(id_)):
+                metrics = _metrics(record, read)
+                if id_ in texts:
+                    metrics = heldout.pooled(metrics, texts[id_])
+                add(variant, metrics, id_ + read, float(record.seed))
             runs.append(
                 RunRow(
                     label=labels[variant],
@@ -603,13 +605,15 @@ def _table(
 ) -> TableFrames:
     labels = {variant.id: variant.label for variant in table.variants}
     finished = [run for run in table.runs if run.id in read.runs]
-    owners = [(run.variant, run.id) for run in finished] + [(id_, "") for id_ in labels]
+    readings = results.plan.readings(table)
+    behind = next(name for name, way in readings.items() if way == table.read_as)
+    owners = [(run.variant, run.id + behind) for run in finished] + [(id_, "") for id_ in labels]
     metrics = (row for owner in owners for row in read.measured[owner])
     attempts = (row for owner in owners for row in read.attempts[owner])
     return TableFrames(
         table,
         experiment,
-        _runs(experiment, table, read),
+        _runs(experiment, table, read, behind),
         MeasuredValues(relabelled(metrics, labels, table.name)),
         relabelled(attempts, labels, table.name),
         pd.DataFrame([read.machines[run.id] for run in finished]),
@@ -618,17 +622,19 @@ def _table(
     )
 
 
-def _metrics(record: Record) -> dict[str, Measurement]:
-    """Return a run's metrics; what every record says of the training itself is among them."""
+def _metrics(record: Record, read: str) -> dict[str, Measurement]:
+    """Return a run's metrics of one way of reading, and what its record says of the training."""
     of_loop = record.metrics.get(TRAINING, Measurement())
     cost = (
         measured_row("peak_memory_bytes", record.peak_memory_bytes, "bytes", "peak_memory"),
         measured_row("train_s", record.train_s, "s", "train_time"),
     )
-    return {**record.metrics, TRAINING: replace(of_loop, rows=(*of_loop.rows, *cost))}
+    # Branches are evaluated as the curve is: in the first way.
+    own = (row for row in of_loop.rows if not (read and {*row.coordinates} == _BRANCH))
+    return {**record.read(read), TRAINING: replace(of_loop, rows=(*own, *cost))}
 
 
-def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> list[RunRow]:
+def _runs(experiment: Experiment, table: PlannedTable, read: _Read, behind: str) -> list[RunRow]:
     """Return the planned runs, with the numbers that were measured of each."""
     variants = {variant.id: variant for variant in table.variants}
     known = [
@@ -636,7 +642,7 @@ def _runs(experiment: Experiment, table: PlannedTable, read: _Read) -> list[RunR
         or RunRow(label="", variant=run.variant, seed=run.seed, id=run.id, steps_done=math.nan)
         for run in table.runs
     ]
-    measured = [read.measured.get((run.variant, run.id), ()) for run in table.runs]
+    measured = [read.measured.get((run.variant, run.id + behind), ()) for run in table.runs]
     every = dict.fromkeys((row.name for own in measured for row in own), math.nan)
     # A column of a frame in which one is missing is of floats.
     whole = float if any(run.outcome == "pending" for run in known) else int
@@ -698,7 +704,7 @@ def _points(table: TableFrames) -> list[LossPoint]:
     """
     plan = table.plan
     runs = {run.id: run for run in plan.runs}
-    per_step = table.experiment.train.batch * table.experiment.model.context
+    batch, context = table.experiment.train.batch, table.experiment.model.context
     ok = {run.id for run in table.ranked if run.outcome == "ok" and not run.too_short}
     points = []
     for row in table.metrics:
@@ -708,7 +714,7 @@ def _points(table: TableFrames) -> list[LossPoint]:
         if where.get("split") != table.split or where.keys() - _BRANCH or math.isnan(row.value):
             continue  # the loss of another split, or of a part of the text
         variant, run = plan.variant(row.variant), runs[row.run]
-        at_end = run.steps * per_step
+        at_end = run.steps * run.train.get("batch", batch) * variant.model.get("context", context)
         tokens = int(where.get("tokens", at_end))
         points.append(
             LossPoint(

@@ -572,5 +572,8 @@ class ComparisonRow(Row):
         "another verdict, `undecided`; only where runs have a branch there",
         default=None,
     )
+    epochs: float | None = column(
+        "passes over its most repeated source", "epochs", ".2f", optional=True, default=None
+    )
     #: Decimals of losses: as many as the narrowest interval of the table bears out.
     places: int = 3

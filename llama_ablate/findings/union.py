@@ -272,10 +272,11 @@ def _difference(a: TableFrames, b: TableFrames) -> str:
         return f"the baselines differ: {_first(models, (a, b))}"
     if a.unit != b.unit:
         return f"their losses are in {a.unit.full} and in {b.unit.full}"
-    if a.plan.text.fingerprint != b.plan.text.fingerprint:
+    if a.plan.evaluated_on != b.plan.evaluated_on:
         texts = [
             {
                 **part.plan.text.source.model_dump(mode="json"),
+                "evaluation": part.plan.read_as,
                 "fingerprint": part.plan.text.fingerprint,
             }
             for part in (a, b)

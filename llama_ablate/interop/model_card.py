@@ -57,7 +57,7 @@ def _of_run(results: Results, id_: str) -> list[str]:
 
 
 def _numbers(record: Record) -> str:
-    values = [row for metric in record.metrics.values() for row in metric.rows]
+    values = [row for metric in record.read().values() for row in metric.rows]
     held_out = [row for row in values if row.quantity in ("loss", "perplexity", "bits_per_byte")]
     lines = [
         f"| {_plain(row.name.replace('_', ' '))} | {row.value:.4f} |"

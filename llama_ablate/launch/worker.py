@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,8 +23,10 @@ import torch
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
-from llama_ablate.data.tokens import DamagedError
-from llama_ablate.design.plan import open_tokens
+from llama_ablate.data.document_streams import DocumentStreams
+from llama_ablate.data.mixtures import Batches, Mixture
+from llama_ablate.data.tokens import DamagedError, Tokens
+from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError
 from llama_ablate.files import disk
 from llama_ablate.launch.environment import environment
@@ -36,10 +38,11 @@ from llama_ablate.model.weights import load_weights, save_weights
 from llama_ablate.results import Outcome, Record, Store
 from llama_ablate.results.leases import Lease, Watch, alive, lease_timeout, myself
 from llama_ablate.results.live import LiveNote
-from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.plan_document import PlanDocument, PlannedText, PlannedVariant
 from llama_ablate.results.record import Measurement
 from llama_ablate.training import checkpoint
 from llama_ablate.training.compute import Compute, give_back, settle
+from llama_ablate.training.evaluation import reading
 from llama_ablate.training.loop import Point, Progress, Trained, train
 from llama_ablate.training.ranks import Ranks, is_lost, join
 from llama_ablate.training.shards import whole
@@ -129,8 +132,8 @@ def _run(
     planned, table = plan.runs[run_id], plan.table_of(run_id)
     variant = table.variant(planned.variant)
     text = table.text_of(variant)
-    train_config = planned.train_config(plan.experiment.train)
-    compute = Compute.of(plan.compute)
+    train_config, readings = planned.train_config(plan.experiment.train), plan.readings(table)
+    compute = Compute.of(plan.compute).trained_as(train_config)
     settle(compute.threads, compute.device, keep=not compute.shards)
     peak = PeakMemory(compute.device)
     weights: dict[str, torch.Tensor] = {}
@@ -155,7 +158,8 @@ def _run(
                 progress=_progress(report, note),
                 stop=stop,
                 ranks=ranks,
-                span=table.span,
+                batches=_batches(plan, text, variant, tokens),
+                evaluated=readings[""],
             )
             if trained.outcome == "cancelled" or not (lease or ranks.shards):
                 return trained.outcome  # the first rank, or the next process, does the rest
@@ -164,9 +168,8 @@ def _run(
             if trained.outcome in ("ok", "collapsed"):  # the weights are finite
                 subject = Subject(model, tokens, train_config, compute)
                 choices = [METRICS.resolve(entry) for entry in plan.experiment.measure]
-                metrics |= METRICS.measure_all(
-                    [c for c in choices if METRICS.per(c.name) == "run"], subject
-                )
+                choices = [c for c in choices if METRICS.per(c.name) == "run"]
+                metrics |= _measured(choices, subject, readings)
             weights = whole(model.state_dict(), keep=ranks.first)
         if lease is None:
             return trained.outcome  # the first rank writes what all have measured together
@@ -212,8 +215,37 @@ def measure(store: Store, run_id: str, choices: Sequence[Choice]) -> dict[str, M
     compute = Compute.from_dict(record.compute)
     model = compute.prepare(load_weights(build(spec_from(record.model)), file))
     subject = Subject(model, tokens, Train.model_validate(record.train), compute)
-    metrics = METRICS.measure_all(choices, subject)
+    metrics = _measured(choices, subject, store.plan.readings(table))
     tokens.check()
+    return metrics
+
+
+def _batches(
+    plan: PlanDocument, text: PlannedText, variant: PlannedVariant, tokens: Tokens
+) -> Batches:
+    """Return the training batches of a variant. Raises ConfigError where a source has changed."""
+    data = text.source.with_changes(variant.data)
+    if data.order == "documents":
+        return DocumentStreams(tokens, plan.experiment.model.context).batch
+    if not variant.mixture:
+        return tokens.batch
+    known = sources_of(text.source, tokens)
+    for source in variant.mixture:
+        if known[source.name].fingerprint != source.fingerprint:
+            what = f"the source '{source.name}' has changed since these runs were planned"
+            raise ConfigError(what)
+    return Mixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
+
+
+def _measured(
+    choices: Sequence[Choice], subject: Subject, readings: Mapping[str, str]
+) -> dict[str, Measurement]:
+    """Measure metrics in every way of reading held-out text, with what is behind their names."""
+    metrics: dict[str, Measurement] = {}
+    for behind, documents in readings.items():
+        with reading(subject.model, subject.tokens, documents):
+            found = METRICS.measure_all(choices, subject)
+        metrics |= {f"{name}{behind}": measured for name, measured in found.items()}
     return metrics
 
 

@@ -44,8 +44,9 @@ def measure_arms(
     """
 
     def measure(arm: Arm, choice: Choice) -> Measurement:
-        model = compute.prepare(init_weights(build(arm.spec), 0))
-        return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, compute))
+        own = compute.trained_as(arm.train)
+        model = own.prepare(init_weights(build(arm.spec), 0))
+        return METRICS.attempt(choice, Subject(model, arm.tokens, arm.train, own))
 
     cases = {(i, c.name): partial(measure, arm, c) for i, arm in enumerate(arms) for c in choices}
     results, errors = interleave(cases, rounds, shuffle=random.shuffle, progress=report)

@@ -194,6 +194,9 @@ def changes(table: TableFrames, a: PlannedVariant, b: PlannedVariant) -> dict[st
     for key in {**a.train, **b.train}:
         shared = getattr(table.experiment.train, key)
         changed[f"train.{key}"] = [v.train.get(key, shared) for v in (a, b)]
+    text = table.plan.text.source.model_dump(mode="json")
+    for key in {**a.data, **b.data}:
+        changed[f"data.{key}"] = [v.data.get(key, text[key]) for v in (a, b)]
     tokenizers = [table.plan.text_of(v).source.tokenizer for v in (a, b)]
     if tokenizers[0] != tokenizers[1]:
         changed["data.tokenizer"] = [*tokenizers]

@@ -93,7 +93,7 @@ def facts(frames: Frames) -> str:
     """Say in a few words how the experiment was computed, over all its tables."""
     plan, experiment = frames.plan, frames.plan.experiment
     variants = frames.table.plan.variants
-    arms = sum(bool(variant.role) for variant in variants)
+    base, arms = frames.table.plan.baseline, sum(bool(variant.role) for variant in variants)
     looks, race = experiment.looks, experiment.race
     seeds = f"{_ends(looks, _count)} {plural(looks[-1], 'seed')}"
     tokens = _ends([table.tokens_per_run for table in plan.tables], _count)
@@ -106,8 +106,9 @@ def facts(frames: Frames) -> str:
         f"{len(variants) - arms} variants"
         + (f" and {arms} {plural(arms, 'control')}" if arms else ""),
         seeds + (f", {race} more to tune on" if race else ""),
-        f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of {experiment.train.batch} x "
-        f"{experiment.model.context}){_passes(plan)}",
+        f"{tokens} tokens a run ({steps} {plural(steps, 'step')} of "
+        f"{base.train.get('batch', experiment.train.batch)} x "
+        f"{base.model.get('context', experiment.model.context)}){_passes(plan)}",
         " or ".join(optimizers),
         f"learning rate {'tuned' if 'lr' in experiment.tune else learning_rate(frames)}",
         " or ".join(matches) + (" (by table)" if len(matches) > 1 else ""),
@@ -124,7 +125,7 @@ def learning_rate(frames: Frames) -> str:
 
 def _passes(plan: PlanDocument) -> str:
     """Say how often runs read their training text, where that is more than once."""
-    most = max(table.tokens_per_run / table.text.tokens["train"] for table in plan.tables)
+    most = max(table.passes(table.baseline) for table in plan.tables)
     return f" in {most:.3g} passes over the training text" if most > 1 else ""
 
 
@@ -384,8 +385,8 @@ def _base(table: TableFrames) -> str:
     """Name the baseline: by its component alone where that is one, else by all its levels."""
     label = table.plan.baseline.label
     if label == baselines.UNCHANGED:
-        base, tokenizer = table.plan.baseline.model, table.plan.text.source.tokenizer
-        levels = baselines.levels(table.experiment, base, tokenizer)
+        base, data = table.plan.baseline.model, table.plan.text.source
+        levels = baselines.levels(table.experiment, base, data)
         return f"the baseline ({', '.join(levels)})" if levels else label
     name = label.removesuffix(f" ({baselines.UNCHANGED})")
     return label if " " in name else name

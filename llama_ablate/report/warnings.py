@@ -44,6 +44,27 @@ def planned(table: PlannedTable, experiment: Experiment) -> list[str]:
     return sentences + _one_rate(table, experiment) + _two_seeds(table, experiment)
 
 
+def of_text(table: PlannedTable, experiment: Experiment) -> list[str]:
+    """Say how all rows are evaluated where they read unlike text, and which are not paired by it.
+
+    Nothing where all variants read one text in one way, in the same order.
+    """
+    sentences, first = [], experiment.evaluation.documents[:1]
+    if table.reading or any("documents" in v.data for v in table.variants):
+        way = "with documents apart" if table.read_as == "mask" else "as one text"
+        sentences.append(f"All rows are evaluated on the same held-out text, read {way}.")
+    if first and table.reading not in first:
+        sentences.append(
+            f"Learning curves, and how runs ended, are of held-out text read as '{first[0]}'."
+        )
+    if unlike := [f"'{v.label}'" for v in table.variants if not table.pairs(v, experiment)]:
+        sentences.append(
+            f"Not paired by text: {listed(unlike)} and the baseline share initial weights, but do "
+            "not read the same text in the same order (another batch, order or mixture)."
+        )
+    return sentences
+
+
 def _not_provided(table: PlannedTable) -> list[str]:
     """Return which counts are missing, of a mixer of a user's that does not provide them."""
     lacking = (v for v in table.variants if None in (v.flops_per_token, v.kv_bytes_per_token))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from llama_ablate import __version__
 from llama_ablate.config import baselines, margins
 from llama_ablate.config.experiment import Data, Experiment, Hypothesis, Train
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.config.spec import SLOTS
 from llama_ablate.errors import ConfigError, nearest
 from llama_ablate.files import disk
@@ -65,10 +66,16 @@ class PlannedText(_Part):
         tokens, size, documents = map(sum, zip(*each, strict=True))
         return tokens, size, documents
 
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Which tokens it is, and whether a model reads their documents as one text."""
-        return self.fingerprint, self.source.documents
+
+class PlannedSource(_Part):
+    """A source of a mixture: its share of what is read, and how many tokens that is drawn from."""
+
+    name: Text
+    fingerprint: Fingerprint
+    share: Number = Field(gt=0, le=1)
+    tokens: Positive
+    #: How often a run passes over them.
+    epochs: Number
 
 
 class PlannedNoise(_Part):
@@ -97,8 +104,11 @@ class PlannedVariant(_Part):
     level_labels: dict[str, str] = Field(default_factory=dict)
     #: Levels of the file that change nothing, so that they are this variant.
     covers: list[str] = Field(default_factory=list)
-    #: What it changes of the experiment's `train`.
+    #: What it changes of the experiment's `train`, and of its text's `data`.
     train: Options = Field(default_factory=dict)
+    data: Options = Field(default_factory=dict)
+    #: What it is trained on, where that is a mixture.
+    mixture: list[PlannedSource] = Field(default_factory=list)
     #: The architecture: sizes, and a component with all its options in every slot.
     model: Options
     #: Its tokens, where they are not those of the table.
@@ -176,6 +186,8 @@ class PlannedTable(_Part):
     name: str = ""
     match: str = "none"
     budget: str = "tokens"
+    #: How held-out text is read, where the experiment states it; "" as the text says.
+    reading: Literal["", Reading] = ""
     size: dict[str, Count]
     text: PlannedText
     #: Where documents are read in random order: tokens of each stream of them that a step reads.
@@ -230,6 +242,34 @@ class PlannedTable(_Part):
         """Return the text that a variant reads, as tokens."""
         return variant.text or self.text
 
+    @property
+    def evaluated_on(self) -> tuple[str, str, str]:
+        """Which tokens, and whether a model reads their documents as one text."""
+        return self.text.fingerprint, self.text.source.documents, self.read_as
+
+    @property
+    def read_as(self) -> str:
+        """How all variants read held-out text: with documents apart, or as one."""
+        return self.reading or self.text.source.documents
+
+    def passes(self, variant: PlannedVariant) -> float:
+        """Return how often a variant's runs pass over their text, or what they repeat most."""
+        once = self.tokens_per_run / self.text_of(variant).tokens["train"]
+        return max((source.epochs for source in variant.mixture), default=once)
+
+    def pairs(self, variant: PlannedVariant, experiment: Experiment) -> bool:
+        """Return whether a variant reads the text of the baseline, in its order, at every step."""
+
+        def read(one: PlannedVariant) -> list[Any]:
+            batch, context = (
+                one.train.get("batch", experiment.train.batch),
+                one.model.get("context"),
+            )
+            data = self.text.source.with_changes(one.data)
+            return [batch * (context or 1), data.order, data.mixture]
+
+        return read(variant) == read(self.baseline)
+
     def text_per_token(self, variant: PlannedVariant) -> float:
         """Return how much text a variant's tokens hold, over how much the baseline's do."""
         own, base = (self.text_of(v) for v in (variant, self.baseline))
@@ -258,7 +298,7 @@ class PlannedTable(_Part):
         changed = {key for key, value in variant.model.items() if value != base.get(key)}
         if variant.solved and len(changed) > 1 and "feedforward" in changed:
             changed -= {"feedforward"} if self._only_width(variant) else set()
-        kinds = [*changed, *["train"] * bool(variant.train)]
+        kinds = [*changed, *["train"] * bool(variant.train), *["data"] * bool(variant.data)]
         return kinds[0] if len(kinds) == 1 and kinds[0] in (*SLOTS, "train") else "other"
 
     def _only_width(self, variant: PlannedVariant) -> bool:
@@ -293,6 +333,8 @@ class PlanDocument(_Part):
     @model_validator(mode="after")
     def _changes_what_there_is(self) -> Self:
         tables = self.tables
+        if any(table.read_as not in self.readings(table).values() for table in tables):
+            raise ValueError("a table is read in a way that the experiment does not state")
         tuned = {frozenset(run.tuned) for table in tables for run in table.runs}
         if len(tuned) > 1 or not tuned <= {frozenset(), frozenset(self.experiment.tune)}:
             raise ValueError("runs are tuned in other keys than the experiment states")
@@ -343,7 +385,7 @@ class PlanDocument(_Part):
         """Return the plan with models in which no axis is changed called by what they have."""
         tables = []
         for table in self.tables:
-            own = partial(baselines.label, self.experiment, tokenizer=table.text.source.tokenizer)
+            own = partial(baselines.label, self.experiment, data=table.text.source)
             variants = [
                 v.model_copy(update={"label": own(model=v.model, compared=v.baseline)})
                 if v.label == baselines.UNCHANGED
@@ -359,13 +401,21 @@ class PlanDocument(_Part):
         The baseline is also called `baseline`, and by what it has on an axis, unless that is
         another's label.
         """
-        own = self.experiment, table.baseline.model, table.text.source.tokenizer
+        own = self.experiment, table.baseline.model, table.text.source
         called = (v for v in table.variants if name in (v.label, v.id))
         return next(called, table.baseline if name in baselines.aliases(*own) else None)
 
     def called(self, name: str) -> set[str]:
         """Return the ids of the variants of any table that a name stands for."""
         return {found.id for table in self.tables if (found := self.variant(name, table))}
+
+    def readings(self, table: PlannedTable) -> dict[str, str]:
+        """Return how the runs of a table read held-out text, by what is behind a metric's name.
+
+        That is nothing behind the metrics of the first way, and `.mask` behind those of another.
+        """
+        ways = self.experiment.evaluation.documents or [table.text.source.documents]
+        return {f".{way}" if i else "": way for i, way in enumerate(ways)}
 
     @property
     def hypotheses(self) -> list[Hypothesis]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from llama_ablate.config.registry import Entry
+from llama_ablate.config.section_keys import Reading
 from llama_ablate.errors import ConfigError
 from llama_ablate.files.fields import (
     LARGEST,
@@ -185,10 +186,17 @@ class Record:
         """
         return self.ok and bool(self.reason)
 
+    def read(self, behind: str = "") -> dict[str, Measurement]:
+        """Return the metrics of one way of reading held-out text, by what is behind their names."""
+        ends = [f".{way}" for way in get_args(Reading)]
+        found = {name: next((e for e in ends if name.endswith(e)), "") for name in self.metrics}
+        own = (name for name, end in found.items() if end == behind)
+        return {name.removesuffix(behind): self.metrics[name] for name in own}
+
     @property
     def numbers(self) -> dict[str, float]:
-        """All measured numbers of the run, by name."""
-        return {k: v for metric in self.metrics.values() for k, v in metric.numbers.items()}
+        """All measured numbers of the run, by name; of several ways of reading, of the first."""
+        return {k: v for metric in self.read().values() for k, v in metric.numbers.items()}
 
     @property
     def unmeasured(self) -> dict[str, str]:

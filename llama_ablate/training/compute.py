@@ -78,6 +78,10 @@ class Compute(ComputeSettings):
         assert settings is not None, "the compute is chosen before anything is launched"
         return cls.from_dict(settings.to_dict())
 
+    def trained_as(self, train: Train) -> "Compute":
+        """Return what a train config computes with: in the precision that it states."""
+        return replace(self, precision=train.precision.replace("auto", self.precision))
+
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which a forward pass runs in this precision."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bfloat16")

@@ -1,6 +1,8 @@
 """Held-out evaluation: loss of every token in non-overlapping windows, in float32."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +18,22 @@ from llama_ablate.training.token_losses import even_share, rows_at_once
 #: or faster, in a quarter of the memory; a GPU needs them to be filled.
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 _COUNTED = 1 << 24  # tokens of the training split that frequencies are taken from
+
+
+@contextmanager
+def reading(model: Decoder, tokens: Tokens, documents: str) -> Iterator[None]:
+    """Let a model read text with its documents apart (`mask`), or as one (`continue`), for a while.
+
+    With "" it reads as it was trained.
+    """
+    own = model.spec
+    if documents:
+        separator = tokens.separator if documents == "mask" else None
+        model.spec = replace(own, separator=separator)
+    try:
+        yield
+    finally:
+        model.spec = own
 
 
 def heldout_windows(

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 
 from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
-from llama_ablate.data.document_streams import DocumentStreams
+from llama_ablate.data.mixtures import Batches
 from llama_ablate.data.tokens import Tokens
 from llama_ablate.model.decoder import Decoder
 from llama_ablate.model.dropout import Dropout
@@ -22,7 +23,7 @@ from llama_ablate.results import Outcome
 from llama_ablate.results.record import CURVE_TOKENS, Value, row
 from llama_ablate.training import checkpoint, shards
 from llama_ablate.training.compute import Compute, update
-from llama_ablate.training.evaluation import heldout_windows, losses, unigram_loss
+from llama_ablate.training.evaluation import heldout_windows, losses, reading, unigram_loss
 from llama_ablate.training.losses import CROSS_ENTROPY, Objective, losses_of
 from llama_ablate.training.optimizers import Optimizer, make_optimizer, set_learning_rate
 from llama_ablate.training.ranks import ALONE, Ranks
@@ -94,13 +95,14 @@ def train(
     stop: Stop = lambda: False,
     ranks: Ranks = ALONE,
     init_seed: int | None = None,
-    span: int | None = None,
+    batches: Batches | None = None,
+    evaluated: str = "",
 ) -> Trained:
     """Train a model in place for `steps` steps; return how the run ended.
 
     `seed` orders the batches; `init_seed`, the same unless given, is that of the weights that
-    losses of their own have. With a `span` the text is read in whole documents, so many tokens of
-    each stream of them at a step (`data.document_streams`); without one in windows drawn anywhere.
+    losses of their own have. It is trained on `batches`, the windows of `tokens` unless given, and
+    reads held-out text as `evaluated` says (`evaluation.reading`).
     In the curve `train_loss_nats` is cross-entropy alone, whatever else is minimised; of each other
     part there is a column `loss_NAME_nats`, its weight in it.
 
@@ -115,7 +117,9 @@ def train(
         shards.shard(objective, compute.device)
     optimizer = make_optimizer(objective, config)
     state = _resume(saved, objective, optimizer, compute, ranks)
-    run = _Run(objective, optimizer, tokens, config, steps, seed, compute, ranks, span)
+    run = _Run(
+        objective, optimizer, tokens, config, steps, seed, compute, ranks, batches, evaluated
+    )
     began = last_saved = time.perf_counter()
     while state.step < steps:
         now = time.perf_counter()
@@ -158,17 +162,20 @@ class _Run:
         seed: int,
         compute: Compute,
         ranks: Ranks,
-        span: int | None,
+        batches: Batches | None,
+        evaluated: str,
     ) -> None:
         self.objective, self.model = objective, objective.model
         self.optimizer, self.compute = optimizer, compute
         self.ranks, self.trained = ranks, ranks.wrap(compute.wrap(objective))
-        self.batch = (DocumentStreams(tokens, span) if span else tokens).batch
+        self.batch = batches or tokens.batch
         self.tokens, self.config, self.steps, self.seed = tokens, config, steps, seed
         self.context = self.model.spec.context
         self.point_every = -(-steps // _POINTS)
         self.eval_every = self.point_every * max(1, -(-steps // config.evals) // self.point_every)
-        self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
+        self.evaluated = partial(reading, self.model, tokens, evaluated)
+        with self.evaluated():
+            self.sample = heldout_windows(self.model, tokens, "validation", CURVE_TOKENS)
         #: The loss of token frequencies on the same sample, once the run has done all its steps.
         self.unigram: float | None = None
 
@@ -209,7 +216,8 @@ class _Run:
             },
         }
         if state.step % self.eval_every == 0 or state.step == self.steps:
-            point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
+            with self.evaluated():
+                point[_LOSS] = float(losses(self.model, self.sample, self.compute).mean())
         state.curve.append(point)
         if (
             self.config.average > 1
@@ -250,8 +258,9 @@ class _Run:
                     return True
                 self._update(step, learning_rate(self.config, step, steps))
             for split in self.tokens.heldout:
-                cut = heldout_windows(self.model, self.tokens, split)
-                loss = losses(self.model, cut, self.compute).mean()
+                with self.evaluated():
+                    cut = heldout_windows(self.model, self.tokens, split)
+                    loss = losses(self.model, cut, self.compute).mean()
                 state.branches[steps, split] = float(loss)
             self._restore(*before)
         return False

@@ -53,6 +53,7 @@ def peak_bytes(spec: ModelSpec, train: Train, compute: Compute) -> int | None:
     in bfloat16 on a CPU: oneDNN makes code for its sizes, which takes more than the tensors. Nor of
     a mixture of more than some 100 experts over its layers, which would take long.
     """
+    compute = compute.trained_as(train)
     of_compute = [compute.device, compute.precision, compute.kernel, compute.ranks, compute.shards]
     without = "lr", "min_lr", "warmup", "weight_decay", "betas", "eps", "steps", "tokens"
     about = [spec.identity(), train.identity(*without), of_compute, torch.__version__]

@@ -27,6 +27,7 @@ def shown(forecast: Forecast, margin: str) -> list[str | pd.DataFrame]:
             f"{table.matching}; budget: {table.budget}; the baseline trains on "
             f"{table.tokens_per_run:,} tokens ({table.steps:,} steps)",
             *map(_text, table.texts),
+            *warnings.of_text(table, experiment),
             *warnings.planned(table, experiment),
         ]
         parts += [_cells(table), "\n".join(lines)]
@@ -61,7 +62,7 @@ def _opening(forecast: Forecast, margin: str) -> str:
 
     held = [table.text.size(HELD_OUT) for table in planned]
     per_parameter = over(table.tokens_per_run / table.baseline.parameters for table in planned)
-    passes = over(table.tokens_per_run / table.text.tokens["train"] for table in planned)
+    passes = over(table.passes(table.baseline) for table in planned)
     tokens, _, documents = (over(of, 9) for of in zip(*held, strict=True))
     lines = [
         f"{experiment.name}: {experiment.question}".rstrip(": "),

@@ -30,6 +30,7 @@ from llama_ablate.report.picture import (
 )
 from llama_ablate.report.section import SECTIONS, Section, section, with_half
 from llama_ablate.report.tables import size
+from llama_ablate.report.warnings import of_text
 from llama_ablate.results.plan_document import CONTEXTS
 from llama_ablate.terminal import listed
 
@@ -52,6 +53,7 @@ def _comparison_section(frames: Frames) -> Section | None:
         costs += (
             " Speeds are of text; bytes are of tokens, which hold another amount of it in each."
         )
+    costs = " ".join([*of_text(table.plan, frames.plan.experiment), costs])
     if contrasts.factors(frames.table):
         return section(
             "Combinations",

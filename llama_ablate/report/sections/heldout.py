@@ -7,9 +7,9 @@ from llama_ablate.report.section import SECTIONS, Section, section
 
 @SECTIONS.register("heldout")
 def _heldout_section(frames: Frames) -> Section | None:
-    of_text: dict[tuple[str, str], list[TableFrames]] = {}
+    of_text: dict[tuple[str, str, str], list[TableFrames]] = {}
     for table in frames.tables:
-        of_text.setdefault(table.plan.text.identity, []).append(table)
+        of_text.setdefault(table.plan.evaluated_on, []).append(table)
     rows = [
         row
         for of in of_text.values()

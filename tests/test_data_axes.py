@@ -1,0 +1,324 @@
+"""What a variant is trained on, and how: documents, order, mixture, batch and precision as axes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from llama_ablate.commands.cli import main
+from llama_ablate.config import experiment
+from llama_ablate.config.registry import Choice
+from llama_ablate.data import tokens as store_of_tokens
+from llama_ablate.data.corpora.corpus import CORPORA
+from llama_ablate.data.mixtures import Mixture
+from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
+from llama_ablate.design import checks
+from llama_ablate.design.plan import make
+from llama_ablate.errors import ConfigError
+from llama_ablate.findings.frames import Frames
+from llama_ablate.launch import worker
+from llama_ablate.model.decoder import build, spec_from
+from llama_ablate.model.weights import load_weights
+from llama_ablate.report.warnings import of_text
+from llama_ablate.results import Results, Store
+from llama_ablate.results.plan_document import PlanDocument
+from llama_ablate.results.record import Settings
+
+TRAIN = "{steps: 30, batch: 4, lr: 3e-2, precision: float32, kernel: math, evals: 2}"
+
+
+def documents(file, sentence, count):
+    """Write a file of documents, of which each says its number."""
+    texts = (sentence.format(i, i * i) * 6 for i in range(count))
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+    return file
+
+
+@pytest.fixture
+def cats(tmp_path):
+    return documents(tmp_path / "cats.jsonl", "the cat {} sat on the mat, and the dog {} ran. ", 60)
+
+
+@pytest.fixture
+def ships(tmp_path):
+    return documents(tmp_path / "ships.jsonl", "Ship {} left Quay {} for Zanzibar; none came. ", 90)
+
+
+@pytest.fixture
+def planned(experiment_file, cats, ships):
+    """Return a function from axes, keys of `data` and other sections to a plan."""
+
+    def plan(axes="{norm: [layernorm]}", data="", tokenizer="bytes", **sections):
+        sources = f"sources: {{ships: {{name: files, path: '{ships}'}}}}"
+        corpus = f"corpus: {{name: files, path: '{cats}'}}, tokenizer: {tokenizer}, {sources}"
+        sections = {"data": f"{{{corpus}{data}}}", "train": TRAIN, **sections}
+        variants = axes if axes.startswith("{design") else f"{{axes: {axes}}}"
+        return make(experiment.load(experiment_file(variants, **sections)))
+
+    return plan
+
+
+def ids(plan, label):
+    """Return the runs of a variant, by id."""
+    return [run.id for table in plan.tables for run in table.runs if run.variant.label == label]
+
+
+def variant_of(plan, label):
+    """Return a variant of the plan's document, and its table."""
+    table = plan.document(None, Settings()).tables[0]
+    return next(v for v in table.variants if v.label == label), table
+
+
+def test_a_model_trained_with_documents_apart_is_another_run_where_it_is_evaluated_otherwise(
+    planned,
+):
+    axis = "{data.documents: [mask]}"
+    apart = planned(data=", documents: mask")  # trained and evaluated so, as ever
+    both = planned(axis)
+    assert not {*ids(both, "documents=mask")} & {*ids(apart, "baseline")}
+    assert ids(both, "baseline") == ids(planned(), "baseline")
+    so = planned(axis, evaluation="{documents: mask}")
+    assert ids(so, "documents=mask") == ids(apart, "baseline")
+    assert not {*ids(so, "baseline")} & {*ids(both, "baseline")}
+    (table,) = both.tables
+    base, other = table.variants
+    assert base.spec.separator is None
+    assert other.spec.separator == table.tokens.separator
+
+
+def test_a_variant_says_what_all_rows_are_evaluated_on_and_which_are_not_paired(planned):
+    axes = "{data.documents: [mask], data.order: [documents], train.batch: [8], train.lr: [1e-2]}"
+    plan = planned(axes).document(None, Settings())
+    said = of_text(plan.tables[0], plan.experiment)
+    assert said[0] == "All rows are evaluated on the same held-out text, read as one text."
+    assert said[1].startswith("Not paired by text: 'order=documents', 'batch=8' and the baseline")
+    assert len(said) == 2
+    assert of_text(variant_of(planned(), "baseline")[1], plan.experiment) == []
+
+
+def test_a_larger_batch_takes_as_many_fewer_steps_for_the_same_tokens_or_the_same_flops(planned):
+    for budget in ("tokens", "flops", "bytes"):
+        (table,) = planned("{train.batch: [8, 2, 3]}", budget=budget).tables
+        assert [table.steps_of(v) for v in table.variants] == [30, 15, 60, 40]
+        assert [dict(v.train) for v in table.variants] == [{}, *({"batch": n} for n in (8, 2, 3))]
+    (table,) = planned("{design: list, entries: [{train.batch: 8}, {train.batch: 2}]}").tables
+    assert table.tokens_per_run == 30 * 8 * 16  # steps are those of the baseline
+    assert [table.steps_of(v) for v in table.variants] == [30, 120]
+
+
+def test_a_precision_that_the_device_lacks_is_refused_in_one_line(
+    experiment_file, monkeypatch, capsys, tmp_path
+):
+    file = experiment_file("{axes: {train.precision: [bfloat16]}}")
+    monkeypatch.setattr(checks, "multiplies_bfloat16", lambda _device: False)
+    for words in (["plan", str(file)], ["run", str(file), "--results", str(tmp_path / "r")]):
+        assert main(words) == 2
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "variants.axes.train.precision[0]: this device has no instructions" in line
+        assert line.endswith("allowed: float32")
+    assert not (tmp_path / "r" / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("axes", "sections", "said"),
+    [
+        ("{data.documents: [masks]}", {}, "documents[0]: 'masks' is not allowed here; allowed:"),
+        ("{train.precision: [auto]}", {}, "precision[0]: where the precision varies, each is stat"),
+        ("{train.batch: [3]}", {"train": "{steps: 2, batch: 4, accumulate: 2}"}, "batch 3"),
+        ("{train.batch: [3]}", {"parallel": "{data: 2}"}, "processes cannot share 3 rows evenly"),
+        ("{norm: [dyt]}", {"evaluation": "{documents: [mask, mask]}"}, "names 'mask' twice"),
+        ("{norm: [dyt]}", {"tune": "{batch: [4, 8]}"}, "'batch' is not a key of train that may"),
+        ("{data.mixture: [{ships: 0}]}", {}, "mixture[0]: the weights of a mixture sum to nothing"),
+        ("{data.mixture: [{ship: 1}]}", {}, "'ship' is none of the sources; allowed: corpus"),
+        ("{data.mixture: [{ships: -1}]}", {}, "it should be greater than or equal to 0"),
+        ("{data.mixture: [{ships: {limit: 9}}]}", {}, "'ships' takes 9 tokens, fewer than one win"),
+        ("{data.mixture: [ships]}", {}, "'ships' (text) is not accepted: it should be a mapping"),
+        ("{data.mixture: [{ships: 1, ships: 2}]}", {}, "the key 'ships' stands twice"),
+        (
+            "{data.mixture: [{ships: 1}]}",
+            {"data": ", order: documents"},
+            "mixture[0]: a mixture is of windows",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_or_trained_so_is_refused_in_one_line_with_its_place(
+    planned, axes, sections, said
+):
+    with pytest.raises(ConfigError) as caught:
+        planned(axes, **sections)
+    assert said in str(caught.value)
+    assert "tiny.yaml:" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_of_one_document_is_not_read_apart_by_a_variant_nor_by_an_evaluation(
+    experiment_file,
+):
+    for variants, more in (
+        ("{axes: {data.documents: [mask]}}", {}),
+        ("{axes: {norm: [dyt]}}", {"evaluation": "{documents: [mask]}"}),
+    ):
+        with pytest.raises(ConfigError, match=r"documents.*these tokens are one document"):
+            make(experiment.load(experiment_file(variants, **more)))
+
+
+def prepared(file, tokenizer="bytes", **more):
+    corpus = CORPORA.resolve({"name": "files", "path": str(file)})
+    return store_of_tokens.prepare(corpus, TOKENIZERS.resolve(tokenizer), **more)
+
+
+def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):
+    own, other = prepared(cats), prepared(ships)
+    size = own.counts["train"]
+    one = Mixture([(own, 1.0, size)])
+    for k in range(20):
+        whole = own.batch(3, k, 8, 16)
+        assert np.array_equal(one.batch(3, k, 8, 16), whole)
+        rows = Mixture([(own, 0.5, size), (other, 0.5, other.counts["train"])]).batch(3, k, 8, 16)
+        for row, mine, others in zip(rows, whole, other.batch(3, k, 8, 16), strict=True):
+            assert np.array_equal(row, mine) or np.array_equal(row, others)
+
+
+def test_sources_have_their_shares_and_a_limit_draws_from_the_beginning_alone(cats, ships):
+    own, other = prepared(cats), prepared(ships)
+    mixture = Mixture([(own, 0.7, own.counts["train"]), (other, 0.3, 100)])
+    rows = np.concatenate([mixture.batch(0, k, 64, 16) for k in range(200)])
+    begin = {tuple(other.training[at : at + 17]) for at in range(100 - 16)}
+    of_other = [tuple(row) in begin for row in rows]
+    assert abs(np.mean(of_other) - 0.3) < 4 * (0.3 * 0.7 / len(rows)) ** 0.5
+    of_own = rows[~np.array(of_other)]
+    text = own.training.tobytes()
+    assert all(row.astype(own.training.dtype).tobytes() in text for row in of_own)
+
+
+def test_a_source_is_encoded_by_the_tokenizer_of_the_text_that_rows_are_evaluated_on(cats, ships):
+    trained = Choice("bpe", (("vocab", 300),))
+    own = store_of_tokens.prepare(CORPORA.resolve({"name": "files", "path": str(cats)}), trained)
+    other = prepared(ships, "bytes", like=own)
+    assert other.tokenizer.to_json() == own.tokenizer.to_json()
+    first = next(iter(ships.read_text("utf-8").splitlines()))
+    assert json.loads(first)["text"][:9] in own.tokenizer.decode(other.training[:4000].tolist())
+    assert prepared(ships, "bytes", like=own).fingerprint == other.fingerprint
+    assert prepared(ships).fingerprint != other.fingerprint
+
+
+def test_a_mixture_is_part_of_the_run_and_a_null_one_is_the_text_itself(planned):
+    plain = planned()
+    for null in ("{corpus: 3}", "{corpus: 1, ships: 0}", "{}"):
+        assert ids(planned(data=f", mixture: {null}"), "baseline") == ids(plain, "baseline")
+    mixed = planned(data=", mixture: {corpus: 1, ships: 1}")
+    assert ids(mixed, "baseline") == ids(
+        planned(data=", mixture: {corpus: 0.5, ships: 0.5}"), "baseline"
+    )
+    assert not {*ids(mixed, "baseline")} & {*ids(plain, "baseline")}
+    axes = "{data.mixture: [{label: half, value: {corpus: 1, ships: 1}}, {corpus: 2}]}"
+    plan = planned(axes)
+    assert [v.label for v in plan.tables[0].variants] == ["baseline", "half"]
+    assert ids(plan, "half") == ids(mixed, "baseline")
+    assert "half" in of_text(variant_of(plan, "half")[1], plan.experiment)[0]
+
+
+def test_a_table_shows_how_often_repeated_text_is_read(planned):
+    axes = """{data.mixture: [
+        {label: a, value: {corpus: {limit: 480}}}, {label: b, value: {corpus: {epochs: 8}}},
+        {label: c, value: {corpus: {weight: 3, limit: 240}, ships: 1}}]}""".replace("\n", " ")
+    plan = planned(axes)
+    read = 30 * 4 * 16
+    train = plan.tables[0].tokens.counts["train"]
+    ships = plan.tables[0].text.sources["ships"].counts["train"]
+    wanted = {"baseline": read / train, "a": read / 480, "b": 8.0, "c": 0.75 * read / 240}
+    for label, epochs in wanted.items():
+        variant, table = variant_of(plan, label)
+        assert table.passes(variant) == pytest.approx(epochs)
+    assert [(s.name, s.share, s.tokens) for s in variant_of(plan, "c")[0].mixture] == [
+        ("corpus", 0.75, 240),
+        ("ships", 0.25, ships),
+    ]
+
+
+def test_tied_and_untied_heads_are_compared_at_equal_size_in_all(planned):
+    wide = "{dim: 32, layers: 2, heads: 2, context: 16}"
+    axes = "{design: one-at-a-time, axes: {tie: [true]}, match: total}"
+    (table,) = planned(axes, model=wide).tables
+    untied, tied = (table.counts[v.id] for v in table.variants)
+    assert abs(tied.parameters / untied.parameters - 1) <= 0.005
+    assert tied.non_embedding > untied.non_embedding + 6000  # the head's, in feed-forward width
+
+
+CROSSED = """{axes: {data.documents: [mask], train.precision: [bfloat16], train.batch: [8],
+    data.mixture: [{label: half, value: {corpus: 1, ships: 1}}]}}""".replace("\n", " ")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_each_table_has_the_losses_of_the_same_runs_read_in_its_own_way(planned, tmp_path):
+    """The reference reads each document by itself: what is seen before it is nothing."""
+    train = TRAIN.replace("evals: 2", "evals: 2, schedule: wsd, branches: [0.5]")
+    sections = {"evaluation": "{documents: [continue, mask]}", "seeds": "1", "train": train}
+    plan = planned(CROSSED[len("{axes: ") : -1], **sections)
+    assert [table.name for table in plan.tables] == ["evaluated continue", "evaluated mask"]
+    assert [run.id for run in plan.tables[0].runs] == [run.id for run in plan.tables[1].runs]
+    root = tmp_path / "r"
+    assert main(["run", str(tmp_path / "tiny.yaml"), "--results", str(root)]) == 0
+    frames, store = Frames.of(Results.open(root / "tiny")), Store(root / "tiny")
+    assert [bool(table.branches()) for table in frames.tables] == [True, False]
+    tokens = plan.tables[0].tokens
+    ids_N = torch.from_numpy(tokens.split("test").astype(np.int64))
+    for one, apart in zip(*(table.runs for table in frames.tables), strict=True):
+        record = store.record(one.id)
+        assert record.compute["precision"] == record.train["precision"]
+        assert record.tokens_done == 30 * 4 * 16
+        spec = {**record.model, "separator": None}
+        model = load_weights(build(spec_from(spec)), store.runs.weights(one.id))
+        found = apart.number("test_loss_nats")
+        values = {row.name: row for row in frames.tables[1].metrics if row.run == apart.id}
+        assert values["test_loss_nats"].value == found
+        assert sum(values["test_nats_by_document"].samples) == pytest.approx(
+            found * values["test_predicted_tokens"].value, abs=0.01
+        )
+        assert found == pytest.approx(by_document(model, ids_N, tokens.separator), abs=1e-5)
+        windows = by_window(model, ids_N)
+        assert one.number("test_loss_nats") == pytest.approx(windows, abs=1e-5)
+        assert abs(found - windows) > 1e-4
+    trained = {run.label: run.number("test_loss_nats") for run in frames.tables[1].runs}
+    assert len({*trained.values()}) == len(trained) == 5
+
+
+def test_a_plan_whose_table_is_read_in_another_way_than_stated_is_refused(planned):
+    plan = planned(evaluation="{documents: [continue]}").document(None, Settings())
+    values = plan.model_dump(mode="json")
+    assert PlanDocument.model_validate(values).tables[0].read_as == "continue"
+    values["tables"][0]["reading"] = "mask"
+    with pytest.raises(ValueError, match="read in a way that the experiment does not state"):
+        PlanDocument.model_validate(values)
+
+
+def test_a_source_that_has_changed_since_the_plan_is_not_trained_on(planned, ships):
+    plan = planned(data=", mixture: {corpus: 1, ships: 1}")
+    document, tokens = plan.document(None, Settings()), plan.tables[0].tokens
+    (table,) = document.tables
+    rows = worker._batches(document, table.text, table.baseline, tokens)(0, 0, 8, 16)
+    assert not np.array_equal(rows, tokens.batch(0, 0, 8, 16))
+    documents(ships, "Another ship {} left Quay {}. ", 90)
+    with pytest.raises(ConfigError, match="the source 'ships' has changed since these runs were"):
+        worker._batches(document, table.text, table.baseline, tokens)
+
+
+@torch.no_grad()
+def losses(model, ids):
+    logits = model(ids[None, :-1])[0]
+    return torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").tolist()
+
+
+def by_window(model, ids):
+    return np.mean(
+        [x for at in range(0, len(ids) - 1, 16) for x in losses(model, ids[at : at + 17])]
+    )
+
+
+def by_document(model, ids, separator):
+    """Score each document from the separator before it, in pieces of the context."""
+    begins = [0, *[at for at in np.flatnonzero(ids == separator) if 0 < at < len(ids) - 1]]
+    parts = [ids[a : b + 1] for a, b in zip(begins, [*begins[1:], len(ids) - 1], strict=True)]
+    pieces = [part[at : at + 17] for part in parts for at in range(0, len(part) - 1, 16)]
+    return np.mean([x for piece in pieces for x in losses(model, piece)])
