@@ -11,7 +11,7 @@ from llama_ablate.config import experiment
 from llama_ablate.config.registry import Choice
 from llama_ablate.data import tokens as store_of_tokens
 from llama_ablate.data.corpora.corpus import CORPORA
-from llama_ablate.data.mixtures import Mixture
+from llama_ablate.data.mixtures import TextMixture
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.design import checks
 from llama_ablate.design.plan import make
@@ -171,18 +171,20 @@ def prepared(file, tokenizer="bytes", **more):
 def test_one_source_at_weight_one_has_its_own_batches_bit_for_bit(cats, ships):
     own, other = prepared(cats), prepared(ships)
     size = own.counts["train"]
-    one = Mixture([(own, 1.0, size)])
+    one = TextMixture([(own, 1.0, size)])
     for k in range(20):
         whole = own.batch(3, k, 8, 16)
         assert np.array_equal(one.batch(3, k, 8, 16), whole)
-        rows = Mixture([(own, 0.5, size), (other, 0.5, other.counts["train"])]).batch(3, k, 8, 16)
+        rows = TextMixture([(own, 0.5, size), (other, 0.5, other.counts["train"])]).batch(
+            3, k, 8, 16
+        )
         for row, mine, others in zip(rows, whole, other.batch(3, k, 8, 16), strict=True):
             assert np.array_equal(row, mine) or np.array_equal(row, others)
 
 
 def test_sources_have_their_shares_and_a_limit_draws_from_the_beginning_alone(cats, ships):
     own, other = prepared(cats), prepared(ships)
-    mixture = Mixture([(own, 0.7, own.counts["train"]), (other, 0.3, 100)])
+    mixture = TextMixture([(own, 0.7, own.counts["train"]), (other, 0.3, 100)])
     rows = np.concatenate([mixture.batch(0, k, 64, 16) for k in range(200)])
     begin = {tuple(other.training[at : at + 17]) for at in range(100 - 16)}
     of_other = [tuple(row) in begin for row in rows]

@@ -13,7 +13,7 @@ Batches = Callable[[int, int, int, int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Mixture:
+class TextMixture:
     """Windows of several tokens, each with its share of the rows, and how many of its first tokens.
 
     A row is the same row of a source's own batch. So one source with a share of 1 has its batches,

@@ -24,7 +24,7 @@ from llama_ablate.config import plugins
 from llama_ablate.config.experiment import Train
 from llama_ablate.config.registry import Choice
 from llama_ablate.data.document_streams import DocumentStreams
-from llama_ablate.data.mixtures import Batches, Mixture
+from llama_ablate.data.mixtures import Batches, TextMixture
 from llama_ablate.data.tokens import DamagedError, Tokens
 from llama_ablate.design.plan import open_tokens, sources_of
 from llama_ablate.errors import ConfigError
@@ -234,7 +234,7 @@ def _batches(
         if known[source.name].fingerprint != source.fingerprint:
             what = f"the source '{source.name}' has changed since these runs were planned"
             raise ConfigError(what)
-    return Mixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
+    return TextMixture([(known[s.name], s.share, s.tokens) for s in variant.mixture]).batch
 
 
 def _measured(
