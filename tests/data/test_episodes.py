@@ -14,6 +14,7 @@ from llama_ablate.data.sources.episodes import Episodes, depo, mano, mqar
 from llama_ablate.data.sources.source import Skill
 from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
+from llama_ablate.findings import noise
 
 GENERATOR = np.random.default_rng
 SMALL = {
@@ -235,6 +236,7 @@ def test_the_options_of_older_sources_are_what_they_were():
         "induction": {"vocab": 16, "jump": 0.1, "reset": 0.02},
         "counting": {"longest": 16},
     }
+    assert {*noise.MADE} == {*options, "mqar", "depo", "mano"} == {*streams._SOURCES}
     for name, own in options.items():
         assert CORPORA.resolve(name).options == tuple((own | of_all).items())
         assert CORPORA.resolve(name).identity() == {"name": name}
