@@ -3,10 +3,12 @@
 import collections
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from llama_ablate.config.experiment import load
 from llama_ablate.data import tokens as store
 from llama_ablate.data.corpora.corpus import CORPORA
 from llama_ablate.data.sources import episodes, streams
@@ -16,6 +18,7 @@ from llama_ablate.data.tokenizers.tokenizer import TOKENIZERS
 from llama_ablate.errors import ConfigError
 from llama_ablate.findings import noise
 
+ROOT = Path(__file__).parents[2]
 GENERATOR = np.random.default_rng
 SMALL = {
     "mqar": partial(mqar, pairs=2, keys=3, values=2, queries=1),
@@ -252,3 +255,17 @@ def test_episodes_are_drawn_in_parts_of_bounded_size():
     counted = Episodes(lambda generator, n: sizes.append(n) or real(generator, n))
     counted.sample(GENERATOR(0), 4000 * source.length)
     assert max(sizes) == episodes._DRAWN
+
+
+def test_no_window_of_two_tokens_gets_above_what_the_control_of_the_tasks_says():
+    """Two layers of it see three symbols: the best answer to each of these, by counting."""
+    entry = load(ROOT / "experiments/tasks.yaml").experiment.data.corpus
+    source = streams.source_of(entry)
+    assert source.chance == 1 / 4
+    stretch = source.sample(GENERATOR(0), 30_000 * source.length)
+    told = np.flatnonzero(source.answers(stretch[None])[0] >= 0) + 1
+    seen = collections.defaultdict(collections.Counter)
+    for at in told.tolist():
+        seen[tuple(stretch[at - 3 : at].tolist())][int(stretch[at])] += 1
+    best = sum(max(counts.values()) for counts in seen.values()) / len(told)
+    assert best == pytest.approx(1 / 2, abs=0.01)
