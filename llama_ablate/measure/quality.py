@@ -87,8 +87,8 @@ def skill(subject: Subject) -> Iterator[Value]:
 
     Of recall, induction, lag-copy, counting, mqar, depo and mano: how often the likeliest token is
     the one that follows for sure from the window, in whole windows of the last held-out split. The
-    samples are the shares of each window. `_chance` is what a guess gets that knows the corpus and
-    reads nothing, its floor; `_ceiling` is 1. Nothing of a corpus that asks for no skill.
+    samples are the shares of each window. `_chance` is the floor, the accuracy of a guess among
+    what may stand there; `_ceiling` is 1. Nothing of a corpus that asks for no skill.
     """
     source, found = subject.tokens.source, _told(subject.model.spec, subject.tokens)
     if found is None or not isinstance(source, Skill):

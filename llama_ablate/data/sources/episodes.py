@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
     #: How many symbols may stand at each place given those before, all as likely; 0 for an answer,
     #: which follows for sure: (L,).
     ways: Symbols
-    #: How often the best guess at an answer is right, of who knows no more than the layout.
+    #: How often a guess at an answer is right, among what may stand there.
     chance: float
 
 
@@ -69,7 +69,7 @@ class Episodes:
 
     @property
     def chance(self) -> float:
-        """How often the best guess at an answer is right."""
+        """How often a guess at an answer is right."""
         return self.layout.chance
 
     def sample(self, generator: np.random.Generator, length: int) -> Symbols:

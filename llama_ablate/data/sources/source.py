@@ -46,7 +46,7 @@ class Skill(Source, Protocol):
 
     @property
     def chance(self) -> float:
-        """How often a guess at them is right, of who knows the source and reads nothing."""
+        """How often a guess at them is right, among what may stand there."""
         ...
 
     def answers(self, windows: Symbols) -> Symbols:
